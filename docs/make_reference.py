@@ -12,9 +12,8 @@ import re
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from itertools import pairwise, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -23,27 +22,38 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from altalign import audit_tables, curation, errors, python, reasons
+from altalign import audit_tables, errors, python, reasons
 from altalign.audit.compare import Comparison
 from altalign.audit.find_pairs import Explanation
 from altalign.audit.opened.run import Run
 from altalign.audit.opened.shown import Gallery
 from altalign.audit_tables import AuditTable
 from altalign.curation import LARGEST, CurateConfig
+from altalign.eval.settings import EvalSets
 from altalign.reasons import REASONS, DropReason, Stage
+from altalign.scoring import ScoreConfig
 from altalign.settings import stage_of
-from altalign.train import settings as training
+from altalign.train.sweep_settings import SweepConfig
+from docs.read_source import comments, docstrings, sentence
 
 ROOT = Path(__file__).parents[1]
 NOT_YET = "not yet"
-ARRAYS = ("input", "evaluation.retrieval")  # sections that are given as [[…]]
+_NOT_LISTS = ("intervals", "near_duplicates")  # of an evaluation's sets
+# sections that are given as [[…]]
+ARRAYS = (
+    "input",
+    "score",
+    "evaluation.retrieval",
+    "phases",
+    *(name for name in EvalSets.model_fields if name not in _NOT_LISTS),
+)
 PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 # Reasons that no rule gives with drop_where: the function that does.
 GIVEN_ELSEWHERE = {
-    DropReason.RECORD_BROKEN: "pipelines/read/found.py: Gatherer.broken",
+    DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
     DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
-    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: fetch_images",
+    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: image_bytes",
     DropReason.HTTP_STATUS: "pipelines/web/asking/fetching.py: Fetching._answered",
     DropReason.HTTP_TIMEOUT: "pipelines/web/asking/schedule.py: Schedule._run",
     DropReason.HTTP_NOT_ASKED: "pipelines/web/asking/fetching.py: _unless_not_asked",
@@ -55,12 +65,17 @@ GIVEN_ELSEWHERE = {
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _blocked",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
+    DropReason.REMOVED: "pipelines/living/removing.py: remove",
+    DropReason.OUT_OF_BALANCE: "pipelines/select/balance.py: verdict",
+    DropReason.NOT_LISTED: "pipelines/derive/choosing.py: unlisted",
 }
 
 # Schemas by the heading of their files: module, name, and the lists there that hold their columns.
 SCHEMAS = {
     "dropped/STAGE/*.parquet": ("altalign.schema", "DROPPED", ("DROPPED",)),
     "shards/NNNNN.parquet": ("altalign.schema", "SAMPLE", ("SAMPLE",)),
+    "clusters/NNNNN.parquet": ("altalign.schema", "CLUSTER", ("CLUSTER",)),
+    "removed.parquet": ("altalign.schema", "REMOVED", ("REMOVED",)),
     "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
     "audit/text_joint.parquet": ("altalign.audit_tables", "TEXT_JOINT", ("TEXT_JOINT", "TEXT_FIELDS")),
@@ -137,52 +152,6 @@ def markdown(table: Table) -> str:
     return "\n".join(f"{line}|" for line in [lines[0], "|---" * len(head), *lines[1:]]) + "\n"
 
 
-# Descriptions --------------------------------------------------------------------------------------------------------
-
-
-def docstrings(module: ModuleType) -> dict[str, str]:
-    """The string below each assignment in a class: "Class.name" -> description."""
-    found = {}
-    for owner in ast.parse(inspect.getsource(module)).body:
-        statements = owner.body if isinstance(owner, ast.ClassDef) else []
-        for statement, below in pairwise(statements):
-            match statement, below:
-                case (
-                    (ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)])),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    found[f"{owner.name}.{name}"] = " ".join(text.split())  # type: ignore[union-attr]
-    return found
-
-
-def comments(module: ModuleType, name: str) -> dict[str, str]:
-    """The comment behind or above each ("column", …) of a list that a module gives this name: column -> description."""
-    source = inspect.getsource(module)
-    lines = source.splitlines()
-    values = [
-        node.value
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
-    ]
-    entries = [
-        node
-        for value in values
-        for node in ast.walk(value)
-        if isinstance(node, ast.Tuple) and isinstance(node.elts[0], ast.Constant)
-    ]
-    return {
-        ast.literal_eval(node.elts[0]): comment(lines, node.lineno - 1, (node.end_lineno or 1) - 1) for node in entries
-    }
-
-
-def comment(lines: Sequence[str], first: int, last: int) -> str:
-    """The comment behind an entry of a list, else the lines of comment above it."""
-    if behind := lines[last].partition("  # ")[2]:
-        return behind
-    above = list(takewhile(lambda line: line.startswith("#"), (line.strip() for line in reversed(lines[:first]))))
-    return " ".join(line.removeprefix("# ") for line in reversed(above))
-
-
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
@@ -208,9 +177,12 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     )
 
 
-def settings_tables(config: type[BaseModel], home: ModuleType, *, has_stages: bool) -> dict[str, Table]:
+def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, Table]:
     """A table of each section that has settings: name, type, default, range, the stage that reads it, description."""
-    described, found = docstrings(home), {}
+    own = {each for _, cls in sections(config) for each in cls.__mro__ if each.__module__.startswith("altalign.")}
+    modules = {sys.modules[each.__module__] for each in own}
+    described = {name: text for module in modules for name, text in docstrings(module).items()}
+    found = {}
     head = ["Setting", "Type", "Default", "Range", *(["Read by"] if has_stages else []), "What it does"]
     for section, cls in sections(config):
         rows = []
@@ -230,13 +202,18 @@ def settings_tables(config: type[BaseModel], home: ModuleType, *, has_stages: bo
                         default,
                         shown_range(field),
                         *stage,
-                        described.get(f"{cls.__name__}.{name}", ""),
+                        next((described[each] for each in _names(cls, name) if each in described), ""),
                     ]
                 )
         if rows:
             heading = f"[[{section}]]" if section in ARRAYS else f"[{section}]"
             found[heading] = [head, *rows]
     return found
+
+
+def _names(cls: type[BaseModel], name: str) -> list[str]:
+    """Where a setting's docstring may stand: in the class, or in one that it is made of."""
+    return [f"{each.__name__}.{name}" for each in cls.__mro__]
 
 
 def shown_type(annotation: Any) -> str:
@@ -437,12 +414,6 @@ def attributes_table(cls: type) -> Table:
     return [["Attribute", "What it is"], *([f"`.{name}`", sentence(told)] for name, told in found)]
 
 
-def sentence(text: str) -> str:
-    """Text in one line that begins with a capital."""
-    words = " ".join(text.split())
-    return words[0].upper() + words[1:]
-
-
 def python_tables() -> dict[str, Table]:
     """What Python programs call, and what they get."""
     of_comparison = [name for name, member in vars(Comparison).items() if isinstance(member, property)]
@@ -462,8 +433,10 @@ def path_of(module: ModuleType) -> str:
 
 
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
-    "docs/reference/settings.md": lambda: settings_tables(CurateConfig, curation, has_stages=True),
-    "docs/reference/training-settings.md": lambda: settings_tables(training.TrainConfig, training, has_stages=False),
+    "docs/reference/settings.md": lambda: settings_tables(CurateConfig, has_stages=True),
+    "docs/reference/training-settings.md": lambda: settings_tables(SweepConfig, has_stages=False),
+    "docs/reference/evaluation-sets.md": lambda: settings_tables(EvalSets, has_stages=False),
+    "docs/reference/scores.md": lambda: settings_tables(ScoreConfig, has_stages=False),
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
     "docs/reference/errors.md": lambda: {"errors": errors_table(), **messages_tables()},
