@@ -12,9 +12,9 @@ READERS := .venv-readers
 ALTALIGN := $(VENV)/bin/altalign
 PRISM := $(abspath $(CACHE))/prism/prism
 VERSITYGW := $(abspath $(CACHE))/versitygw/versitygw
-VERSITYGW_VERSION := v1.8.0
 FAKE_GCS := $(abspath $(CACHE))/fake-gcs-server/fake-gcs-server
-FAKE_GCS_VERSION := v1.56.1
+# Versions and digests of all modules: tools/go.mod, tools/go.sum. No sum database is asked.
+GO_INSTALL = GOBIN=$(dir $@) GOFLAGS=-mod=readonly go -C tools install
 
 # Each worker begins with its half of the tests, in order, so that those of a file share what its fixtures made; who is done takes from the other's end.
 # One that crashes or hangs ends the rest: a worker in its place would run it again.
@@ -26,23 +26,27 @@ LONG := browser or cluster or engine or faults or gpu or guides or hostile or ja
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval test test-all test-kills test-engines test-clusters test-clusters-all test-readers fuzz lint check docs bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers fuzz lint check docs supply-chain sbom bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
 	@echo "make train [CONFIG=…]   train a dual encoder on shards, by default a small one on the demo's (3 minutes on 2 cores; 5.5 GB of torch); goes on where it stopped"
-	@echo "make eval [CONFIG=…]    measure a trained model again"
+	@echo "make eval [CONFIG=…] [SETS=…]  measure a trained model, by default the demo's on retrieval, classes and neighbours (a minute)"
 	@echo "make test               the fast tests, and of all that takes long some of each kind (8 minutes on 2 slow cores)"
 	@echo "make test-all           every test that needs no Java, no cluster and no GPU (27 minutes on 2 slow cores)"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
-	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (8 minutes on 2 cores; Java and Maven)"
+	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
+	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
 	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
-	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text pages images whole' of curation (10)"
+	@echo "make supply-chain       licences and known vulnerabilities of all packages, offline"
+	@echo "make sbom               the bill of materials in the wheel, from uv.lock"
+	@echo "make experiment [NAME=zerovl]  train the runs of experiments/zerovl.toml, and write docs/experiments/zerovl.md (an hour at most on two cores)"
+	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text scores pages images whole' of curation (10)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (a quarter of an hour, and as much to make the rows; 30 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
@@ -53,7 +57,7 @@ $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
 	@echo "installing uv into $(CACHE)/uv" >&2
 	@$(PYTHON) -m venv $(CACHE)/uv
-	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r uv.txt
 
 # Stamps: an environment is made anew only when the lock file changed. Bytecode at once: where Python writes none itself, every
 # start would compile for longer than it works.
@@ -94,7 +98,18 @@ curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CO
 train eval: CONFIG = configs/train-demo.toml
 train eval: $(VENV)/.train
 	@test $(CONFIG) != configs/train-demo.toml || test -f runs/demo/manifest.json || $(MAKE) --no-print-directory curate CONFIG=configs/demo.toml RUNNER= FLAGS=
-	$(ALTALIGN) $@ $(CONFIG) $(FLAGS)
+	$(ALTALIGN) $@ $(CONFIG) $(if $(filter eval,$@),$(if $(SETS),--sets $(SETS))) $(FLAGS)
+
+# The demo's model is measured on pictures of its classes too.
+eval: SETS = $(if $(filter configs/train-demo.toml,$(CONFIG)),configs/eval-demo.toml)
+eval: | demo-classes
+demo-classes: | $(VENV)/.train
+	$(VENV)/bin/python -m altalign.demo.classes $@
+
+# Runs of an experiment that are not trained yet, a process a core, and its page; FLAGS=--page writes the page alone.
+experiment: NAME ?= zerovl
+experiment: $(VENV)/.train
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m experiments $(NAME) $(FLAGS)
 
 # Prism and object stores where Go is; without it the tests that need them are skipped and say so.
 SERVERS = @! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server
@@ -110,11 +125,16 @@ test-all: $(VENV)/.dev
 test-kills: $(VENV)/.dev
 	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_kills.py $(FLAGS)
 
+# The same of tests/end_to_end/test_power_cuts.py, and ALTALIGN_POWER_CUTS_SEED.
+test-power-cuts: $(VENV)/.dev
+	ALTALIGN_POWER_CUTS=300 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_power_cuts.py $(FLAGS)
+
 # Job servers come where Java and Maven are; without them the tests are skipped and say so. One test at a time: engines take all cores.
 BRING = @! command -v java >/dev/null || ! command -v mvn >/dev/null || $(MAKE) --no-print-directory jars
 test-engines: $(VENV)/.dev
+	$(SERVERS)
 	$(BRING)
-	$(VENV)/bin/python -m pytest tests/end_to_end/test_engines.py $(FLAGS)
+	$(VENV)/bin/python -m pytest -m java tests/end_to_end/test_engines.py tests/end_to_end/test_object_stores.py $(FLAGS)
 
 test-clusters: $(VENV)/.dev
 	$(BRING) CLUSTERS=1
@@ -129,13 +149,14 @@ fuzz: $(VENV)/.dev
 	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
-$(READERS)/.made: $(UV) pyproject.toml uv.lock
+$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt
 	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
-	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/webdataset-of-open-clip -r tools/webdataset.txt
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/clip-benchmark -r tools/clip-benchmark.txt
 	@touch $@
 
 test-readers: $(READERS)/.made
-	$(READERS)/bin/python -m pytest $(XDIST) tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py tests/docs/test_read_the_shards.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange $(FLAGS)
+	$(READERS)/bin/python -m pytest $(XDIST) tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py tests/docs/test_read_the_shards.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -149,14 +170,23 @@ check: lint
 docs: $(VENV)/.dev
 	PYTHONPATH=. $(VENV)/bin/python docs/make_reference.py
 
+# Licences of what is installed and known vulnerabilities of what is locked, offline.
+supply-chain: $(VENV)/.dev
+	$(VENV)/bin/python tools/supply_chain.py licences
+	$(VENV)/bin/python tools/supply_chain.py vulnerabilities
+
+# The bill of materials in the wheel, from uv.lock; a test fails while it is not so.
+sbom: $(VENV)/.dev
+	$(VENV)/bin/python tools/supply_chain.py sbom $(UV)
+
 # What altalign is measured beside, in an environment of its own.
 $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --project benchmarks
 	@touch $@
 
 # PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; those of the trainer run beside peers that bring torch.
-PARTS ?= text pages images whole web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
-TRAINER_PARTS := loader train_step loss_memory
+PARTS ?= text scores pages images whole web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
+TRAINER_PARTS := loader train_step loss_memory zerovl nlip concepts eval_encode eval_memory
 bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter $(TRAINER_PARTS),$(PARTS)),$(READERS)/.made)
 	@failed=; $(foreach part,$(PARTS),$(if $(filter $(TRAINER_PARTS),$(part)),$(READERS),$(BENCH))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
@@ -174,8 +204,8 @@ bench-engines: $(VENV)/.curate $(BENCH)/.made $(PRISM) jars
 
 # Beam's own portable runner, of the SDK's version, from the Go module proxy.
 prism: $(PRISM)
-$(PRISM): $(VENV)/.curate
-	GOBIN=$(dir $(PRISM)) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$$($(VENV)/bin/python -c 'import apache_beam; print(apache_beam.__version__)')
+$(PRISM): tools/go.mod tools/go.sum
+	$(GO_INSTALL) github.com/apache/beam/sdks/v2/go/cmd/prism
 
 # Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others. CLUSTERS=1 brings the engines' own programs too.
 jars: $(VENV)/.curate $(UV)
@@ -187,12 +217,12 @@ google-cloud: $(VENV)/.curate
 
 # An S3 server and an emulator of GCS, which tests of object stores run against on loopback.
 versitygw: $(VERSITYGW)
-$(VERSITYGW):
-	GOBIN=$(dir $@) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+$(VERSITYGW): tools/go.mod tools/go.sum
+	$(GO_INSTALL) github.com/versity/versitygw/cmd/versitygw
 
 fake-gcs-server: $(FAKE_GCS)
-$(FAKE_GCS):
-	GOBIN=$(dir $@) go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
+$(FAKE_GCS): tools/go.mod tools/go.sum
+	$(GO_INSTALL) github.com/fsouza/fake-gcs-server
 
 # Chromium, in which tests read the report, where the system's packages may be installed; without it those tests are skipped and say so.
 browser:
@@ -201,4 +231,4 @@ browser:
 	  else echo "no Chromium, and none can be installed: install the package chromium"; fi
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo
+	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web demo-classes runs/demo

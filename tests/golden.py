@@ -23,7 +23,7 @@ def candidates_of(case: dict[str, Any]) -> list[Candidate]:
     """The candidates of a pool, positions counted from 0."""
     return [
         Candidate(
-            image_url=row.get("url"),
+            image_url=row["url"].ljust(row.get("url_bytes", 0), "u") if "url" in row else None,
             caption_raw=row.get("caption"),
             page_url=row.get("page"),
             source=row.get("source", "table"),

@@ -5,11 +5,13 @@ import signal
 from typing import Any
 
 ENVIRONMENT, HANDLER = "environment variable ", "handler of "
-# Set anew in each phase of a test; and by grpc, transformers and torch, once a process, when they are first used.
+# Set anew in each phase of a test; and once a process by grpc, transformers, torch and scikit-learn, when first used.
 SET_BY_OTHERS = {
     "PYTEST_CURRENT_TEST",
     "no_grpc_proxy",
     "HF_HUB_OFFLINE",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
     "TOKENIZERS_PARALLELISM",
     "TORCHINDUCTOR_CACHE_DIR",
     "TRITON_CACHE_DIR",

@@ -75,8 +75,9 @@ def test_all_of_our_packages_are_in_the_wheel() -> None:
 
 
 def test_versions_are_those_of_the_lock_file() -> None:
-    assert arguments()["BEAM"] == LOCKED["apache-beam"] == importlib.metadata.version("apache-beam")
-    python = tuple(map(int, arguments()["PYTHON"].split(".")))
+    boot = re.findall(r"apache/beam/sdks/v2 v(\S+)", (ROOT / "tools" / "go.mod").read_text(encoding="utf-8"))
+    assert boot == [LOCKED["apache-beam"]] == [importlib.metadata.version("apache-beam")]
+    python = tuple(map(int, re.findall(r"python:(\d+)\.(\d+)", arguments()["PYTHON_IMAGE"])[0]))
     at_least, below = (
         tuple(map(int, part.split("."))) for part in re.findall(r"[\d.]+", PROJECT["project"]["requires-python"])
     )
@@ -120,3 +121,20 @@ def test_it_starts_beams_boot_program_and_not_as_root() -> None:
     assert of("USER") == ["${RUN_AS}"]
     assert int(arguments()["RUN_AS"]) > 0  # a number: Kubernetes cannot tell whether a name is root
     assert (ROOT / "pipelines" / "engine" / "worker_pool.py").is_file()
+
+
+def test_images_below_it_are_named_by_digest() -> None:
+    below = {rest.split()[0] for rest in of("FROM")}
+    assert below == {"${PYTHON_IMAGE}", "${GO_IMAGE}"}
+    for name in below:
+        assert re.fullmatch(r"docker\.io/\S+:\S+@sha256:[0-9a-f]{64}", arguments()[name[2:-1]])
+
+
+def test_uv_itself_is_installed_by_hashes_here_and_there() -> None:
+    wanted = "--require-hashes -r uv.txt"
+    assert [line for line in of("RUN") if "pip install" in line and wanted not in line] == []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [line for line in makefile.splitlines() if "bin/pip install" in line and wanted not in line] == []
+    pinned = (ROOT / "uv.txt").read_text(encoding="utf-8")
+    assert re.search(r"^uv==[0-9.]+ ", pinned, re.MULTILINE)
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", pinned)) > 10

@@ -80,7 +80,7 @@ def test_what_the_image_is_made_of_gives_the_same_wheel(wheel: Path, tmp_path: P
     assert built(tmp_path, "wheel", tmp_path / "dist").read_bytes() == wheel.read_bytes()
 
 
-@pytest.mark.parametrize("name", sorted(PACKAGES | {"tests", "benchmarks"}))
+@pytest.mark.parametrize("name", sorted(PACKAGES | {"tests", "benchmarks", "experiments"}))
 def test_an_editable_installation_brings_no_other_name(name: str, tmp_path: Path) -> None:
     find = f"from importlib.util import find_spec; print(find_spec('altalign') is not None, find_spec({name!r}))"
     assert ran(tmp_path, sys.executable, "-c", find) == "True None\n"

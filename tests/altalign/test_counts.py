@@ -54,10 +54,10 @@ def test_a_verdict_column_is_counted_with_null_as_kept() -> None:
     counts.add(Stage.JUDGE, "south", pa.array([None], pa.string()))
     counts.add(Stage.JUDGE, "south", pa.array([], pa.string()))
     assert counts.to_json() == [
-        ["judge", "north", "kept", 3],
-        ["judge", "north", "text_too_short", 2],
-        ["judge", "north", "text_too_long", 1],
-        ["judge", "south", "kept", 1],
+        ("judge", "north", "kept", 3),
+        ("judge", "north", "text_too_short", 2),
+        ("judge", "north", "text_too_long", 1),
+        ("judge", "south", "kept", 1),
     ]
     assert (counts.received(Stage.JUDGE), counts.kept(Stage.JUDGE), counts.dropped(Stage.JUDGE)) == (
         7,
@@ -279,12 +279,12 @@ def test_failed_rows_are_in_the_order_of_stages_sources_and_rules() -> None:
     counts.add_rows(Stage.JUDGE, "b", [], 7)
     counts.add_rows(Stage.EXTRACT, "b", ["record_broken"], 0)
     assert counts.to_json() == [
-        ["judge", "a", ["pair_repeated"], 4],
-        ["judge", "b", [], 7],
-        ["judge", "b", ["text_too_short"], 3],
-        ["judge", "b", ["text_too_short", "text_on_too_many_images"], 1],
-        ["judge", "b", ["text_too_long"], 2],
-        ["image", "b", [], 5],
+        ("judge", "a", ["pair_repeated"], 4),
+        ("judge", "b", [], 7),
+        ("judge", "b", ["text_too_short"], 3),
+        ("judge", "b", ["text_too_short", "text_on_too_many_images"], 1),
+        ("judge", "b", ["text_too_long"], 2),
+        ("image", "b", [], 5),
     ]
 
 

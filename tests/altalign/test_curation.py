@@ -18,9 +18,11 @@ DEFAULTS = tomllib.loads((ROOT / "tests" / "cases" / "settings_defaults.toml").r
 STAGES = {
     "run.folder": None,
     "run.keep_work": None,
+    "run.durable": None,
     **dict.fromkeys((f"input[0].{name}" for name in DEFAULTS["input"]), "extract"),
     "text.words_at_least": "judge",
     "text.words_at_most": "judge",
+    "text.bytes_at_most": "judge",
     "text.images_per_text_at_most": "tables",
     "text.vocabulary_size": "tables",
     "text.filters": "judge",
@@ -50,6 +52,7 @@ STAGES = {
     "shards.portable": "write",
     "audit.keep_dropped": "extract",
     **dict.fromkeys((f"card.{name}" for name in DEFAULTS["card"]), "write"),
+    **dict.fromkeys((f"prices.{name}" for name in DEFAULTS["prices"]), None),
     "engine.runner": None,
     "engine.workers": None,
     "engine.shuffle": None,
@@ -101,7 +104,8 @@ def test_a_whole_number_for_a_fraction_is_the_same_setting() -> None:
     assert dump(config_of(fetch={"timeout_s": 10}).model_dump(mode="json")) == dump(config_of().model_dump(mode="json"))
 
 
-OF_TRAINING = ("align-", "train-", "zerovl-")  # tests/train/test_settings.py reads those
+# tests/train/test_settings.py reads those
+OF_TRAINING = ("align-", "eval-", "nlip-", "probe-", "train-", "tune-", "zerovl-")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +209,7 @@ inputs = st.fixed_dictionaries(
 configs = st.fixed_dictionaries(
     {"input": inputs | st.lists(inputs, min_size=1, max_size=3)},
     optional={
-        "run": st.fixed_dictionaries({"folder": paths, "keep_work": st.booleans()}),
+        "run": st.fixed_dictionaries({"folder": paths, "keep_work": st.booleans(), "durable": st.booleans()}),
         "text": st.fixed_dictionaries(
             {"words_at_least": st.integers(0, 20), "vocabulary_size": st.integers(1, 2**63 - 1)}
         ),

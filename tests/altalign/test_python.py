@@ -70,7 +70,11 @@ def test_importing_imports_nothing_and_reading_a_run_nothing_heavy(embedded: Fin
         print("pyarrow" in sys.modules)
         run.counts, run.settings, repr(run), run._repr_html_(), run.gallery()._repr_html_(), run.dropped().count_rows()
         rows = run.samples().head(3)
-        list(run.images(rows)), run.explain(key=rows["key"][0].as_py()), run.to_torch()[0]
+        list(run.images(rows)), run.to_torch()[0]
+        rare = run.dropped("text_has_rare_ngram").head(1)
+        for name in ("key", "source_key"):
+            run.explain(**{name: rows[name][0].as_py()})
+        run.explain(text=rare["caption"][0].as_py()), run.explain(url=rare["image_url"][0].as_py())
         print(*sorted({name.partition(".")[0] for name in sys.modules}))
     """
     at_import, has_arrow, at_the_end = said(script, embedded.folder).splitlines()

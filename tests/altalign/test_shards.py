@@ -26,7 +26,6 @@ from altalign.shards import (
     extension,
     pair_range,
     read_pair,
-    read_sample,
     samples,
     write_sidecar,
 )
@@ -98,7 +97,7 @@ def test_what_is_written_is_read_back(pairs: list[tuple[bytes, dict[str, Any]]])
     write_sidecar(rows, sidecar)
     table = pq.read_table(io.BytesIO(sidecar.getvalue()))
     assert table.schema.equals(SAMPLE)
-    assert [read_sample(io.BytesIO(data), found) for found in table.to_pylist()] == expected
+    assert table.to_pylist() == rows
     assert (writer.rows, writer.bytes, writer.sha256) == (len(pairs), len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -244,12 +243,9 @@ def test_an_image_of_8_gib_is_refused() -> None:
 
 @pytest.mark.parametrize("keep", [100, 512, 700, 1024, 1536, 2048, 2500])
 def test_a_cut_shard_is_refused(keep: int) -> None:
-    data, rows, _ = written([(b"x" * 900, row())])
+    data, _, _ = written([(b"x" * 900, row())])
     with pytest.raises(ValueError, match=r"tar|members"):
         list(samples(io.BytesIO(data[:keep])))
-    if keep < rows[0]["tar_offset"] + 900:
-        with pytest.raises(ValueError, match="the tar ends"):
-            read_sample(io.BytesIO(data[:keep]), rows[0])
 
 
 def test_other_tars_are_refused() -> None:

@@ -18,6 +18,7 @@ import sys
 from fnmatch import fnmatch
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_every_document_can_be_reached_from_the_readme():
     assert sorted(map(named, set(DOCUMENTS) - seen)) == []
 
 
-ROOMS = "altalign|filters|dedup|pipelines|audit|train|eval|demo|configs|examples|benchmarks|tests|docs"
+ROOMS = "altalign|filters|dedup|pipelines|audit|train|eval|demo|configs|examples|experiments|benchmarks|tests|docs"
 GONE = {
     "docs/adr/0001-import-names.md": {"train.py", "filters.py"},  # somebody else's
     "docs/adr/0016-dropped-rows.md": {"parquet_pages.py", "hex_frames.py"},  # in the history
@@ -184,11 +185,11 @@ def test_every_path_in_backticks_of_ours_exists(document: Path):
 
     Names of what a run leaves are left to test_every_file_of_a_run_is_described.
     """
-    of_a_run = tuple(output for outputs in OUTPUTS.values() for output in outputs)
+    of_a_run = (*chain.from_iterable(OUTPUTS.values()), "audit/*.", "eval/step-", "eval/features/")
     spans = rf"`((?:{ROOMS})/[\w./*-]*|[\w/]+\.py)(?:: |`: `)?([\w.]+)?`"
     missing = []
     for path, name in re.findall(spans, prose(document)):
-        is_of_a_run = path.startswith((*of_a_run, "audit/*.", "eval/step-")) and not path.endswith(".py")
+        is_of_a_run = path.startswith(of_a_run) and not path.endswith(".py")
         if is_of_a_run or path in GONE.get(named(document), ()):
             continue
         found = list(ROOT.glob(path)) or [source for source in SOURCES if source.match(path)]
@@ -313,10 +314,19 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         for name in found
         if not any(fnmatch(name, p.replace("NNNNN", "*").replace("STAGE", "*")) for p in patterns)
     ] == []
-    # rules of one's own, and images from the web
+    # rules of one's own, clusters, trials, and images from the web
     on_demand = {
         "MODULE.py",
+        "clusters/NNNNN.parquet",
+        "clusters/clusters.json",
         "log/trouble.json",
+        "removed.parquet",
+        ".change/*",
+        "keys.parquet",
+        "keys.json",
+        "work/trial/*",
+        *(pattern for pattern in patterns if pattern.startswith("trial/")),
+        *(pattern for pattern in patterns if pattern.startswith("scores/")),
         *(pattern for pattern in patterns if pattern.startswith("log/fetch/")),
     }
     assert [

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from altalign.cli import VERBS
 from tests.docs.blocks import ROOT
 from tests.docs.test_docs import DOCUMENTS, SOURCES, named, prose, settings_rows, table_under
 
@@ -111,11 +110,6 @@ def test_the_figures_in_the_readme_s_picture_are_those_of_the_first_run() -> Non
     assert f"{pairs} pairs of {images} images" in first_run
     for reason, rows in re.findall(r"(\w+) \(([\d,]+)\)", picture):
         assert re.search(rf"│ {reason} +│ +{rows} │", first_run), reason
-
-
-def test_what_the_readme_says_is_missing_is_missing() -> None:
-    assert "Samples cannot be removed from a finished run." in README
-    assert "remove" not in VERBS
 
 
 def test_setup_brings_the_extras_that_are_named() -> None:

@@ -4,10 +4,11 @@ When it is about to give a unit's file its name.
 
 A test writes what it wants as empty files in a folder: `SIGKILL@tables+merged` sends the first process that comes so
 far in step "tables/merged" this signal, once; `HOLD@…` lets it wait there until the file `go` appears; `DEFECT@…`
-raises what nobody expects. What was struck lies in `struck/`, and has the process id and its arguments in it. Half a
-unit is written then: the file is there under its temporary name.
+raises what nobody expects; `FULL@…` says that the disk is full. What was struck lies in `struck/`, and has the
+process id and its arguments in it. Half a unit is written then: the file is there under its temporary name.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "ALTALIGN_TEST_BLOWS"
-HOLD, DEFECT = "HOLD", "DEFECT"
+HOLD, DEFECT, FULL = "HOLD", "DEFECT", "FULL"
 
 # Python runs a module of this name when it starts; it is found before any other one.
 _AT_START = "from tests.end_to_end import blows\n\nblows.install()\n"
@@ -35,7 +36,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 def want(folder: Path, acts: Mapping[str, str]) -> None:
-    """Want these acts (a signal's name, HOLD or DEFECT) by step; whatever was wanted before is not any more."""
+    """Want these acts (a signal's name, HOLD, DEFECT or FULL) by step; whatever was wanted before is not any more."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*@*"), *folder.glob("struck/*"), folder / "go"):
         old.unlink(missing_ok=True)
@@ -90,6 +91,8 @@ def _strike(folder: Path, of_file: str) -> None:
         at.with_suffix(".part").rename(at.with_suffix(".said"))
         if act == DEFECT:
             raise ZeroDivisionError("a defect that a test has made")
+        if act == FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if act != HOLD:
             os.kill(os.getpid(), signal.Signals[act])
         while act == HOLD and not (folder / "go").exists():

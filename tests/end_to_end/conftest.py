@@ -1,10 +1,11 @@
-"""A small input, and the working directory in it."""
+"""A small input, and the working directory in it; a run with scores."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.runs import write_input
+from tests.end_to_end.runs import Finished, write_input
+from tests.end_to_end.scored import scored_run
 
 
 @pytest.fixture
@@ -12,3 +13,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_input(tmp_path, rows=120)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def scored(embedded: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with its scores; read only."""
+    return scored_run(embedded, tmp_path_factory)

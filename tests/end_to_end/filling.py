@@ -14,6 +14,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -34,9 +35,14 @@ def mounted(disk: Path, options: str, *, is_new: bool) -> None:
 
 def ran(folder: str, *args: str) -> tuple[int, str]:
     """Exit code of the run and the lines in which it failed."""
+    return ran_command([*COMMAND, f"run.folder={folder}", *args])
+
+
+def ran_command(command: Sequence[str]) -> tuple[int, str]:
+    """Exit code of a command and the lines in which it failed."""
     said = io.StringIO()
     with redirect_stdout(io.StringIO()), redirect_stderr(said):
-        code = main([*COMMAND, f"run.folder={folder}", *args])
+        code = main([*command])
     return code, "".join(line for line in said.getvalue().splitlines(keepends=True) if line.startswith("altalign: "))
 
 

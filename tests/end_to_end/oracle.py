@@ -19,13 +19,13 @@ import tomli_w
 from altalign.cli import main
 from altalign.curation import TextSettings
 from altalign.filters.identity import image_hash
-from altalign.filters.words import hash_of_bigram, hash_of_text, hash_of_word
-from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.filters.one_caption import hash_of_bigram, hash_of_text, hash_of_word
+from altalign.reasons import CURATED, KEPT, REASONS, DropReason, Stage
 from tests.end_to_end.inputs import Part, Picture
 from tests.end_to_end.runs import summary
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
 
-STAGES = tuple(Stage)
+STAGES = CURATED
 # What is told of a dropped row; a file's name and offset belong to broken records alone.
 COLUMNS = (
     "key",
@@ -360,5 +360,7 @@ EVERY_REASON_OF_AN_ARCHIVE = {
     (stage.value, reason.value)
     for stage in STAGES[: STAGES.index(Stage.DECONTAMINATE)]
     for reason in REASONS[stage]
-    if not reason.startswith("http_") and reason not in (DropReason.URL_BLOCKED, DropReason.IMAGE_NSFW)
+    if not reason.startswith("http_")
+    and not reason.endswith(("_too_large", "url_too_long"))  # have cases of their own
+    and reason not in (DropReason.URL_BLOCKED, DropReason.IMAGE_NSFW)
 }

@@ -279,8 +279,11 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
         "pipelines.stages.tables.ROWS_PER_PARTITION": 50,
         "pipelines.stages.judge.ROWS_PER_PARTITION": 100,
         "pipelines.stages.judge.IMAGES_PER_UNIT": 3,
+        "pipelines.stages.judge.SURVIVORS_BYTES": 2_000,
+        "pipelines.stages.judge.UNIT_BYTES": 500,
+        "pipelines.files.parquet.ROW_GROUP_BYTES": 10_000,
         "filters.words.BLOCK": 37,
-        "pipelines.read.found.STRETCH_ROWS": 23,
+        "pipelines.read.stretches.STRETCH_ROWS": 23,
         "pipelines.read.tars.webdataset.STRETCH_ROWS": 29,
         "pipelines.stages.extract.SAMPLE_PER_REASON": 10_000,
     }.items():
@@ -322,6 +325,16 @@ def test_pages_of_every_fault_are_judged_as_in_the_reference(tmp_path: Path):
         [Part("web", "warc.gz", faulty_pages(), [(TRUSTED_URLS[0], "jpeg")])],
         Settings(words_at_least=1, **IMAGE_LIMITS),
     )
+
+
+@pytest.mark.everyday
+def test_white_space_in_front_of_a_fragment_is_of_the_url(tmp_path: Path):
+    whole = pictures()["jpeg"].sha256
+    rows = [
+        Candidate(f"http://a.example/1.jpg{end}", "a dog", image_sha256=whole) for end in ("", " #x", "\u3000#", "#")
+    ]
+    curation = check(tmp_path, [Part("south", "images.parquet", rows)], Settings(words_at_least=1, **IMAGE_LIMITS))
+    assert {row.image_url for row in curation.kept} == {f"http://a.example/1.jpg{end}" for end in ("", " ", "\u3000")}
 
 
 def test_extract_keeps_a_sample_of_the_smallest_keys_whatever_the_files_were(

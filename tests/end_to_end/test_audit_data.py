@@ -18,9 +18,9 @@ from PIL import Image
 
 from altalign.filters import thumbnails
 from altalign.filters.identity import image_hash
-from altalign.filters.words import folded, hash_of_bigram, hash_of_text, hash_of_word
+from altalign.filters.one_caption import folded, hash_of_bigram, hash_of_text, hash_of_word
 from altalign.pipelines.evidence import frequent_strings, gallery_rows
-from altalign.reasons import KEPT, Stage
+from altalign.reasons import CURATED, KEPT, Stage
 from tests.end_to_end.inputs import Part, placed, write_parts
 from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
 from tests.end_to_end.runs import Finished
@@ -219,7 +219,7 @@ def test_images_and_bytes_of_every_step_are_those_of_all_sources_and_of_each(emb
             assert told[step, source] == (len(steps[step]), sum(steps[step].values()))
         ends = 0 if source else 1024 * len(list((run / "shards").glob("*.tar")))
         assert told["shards", source] == (len(steps["decontaminate"]), bytes_in_tars(run, wanted) + ends)
-    assert list(told) == [(step, source) for step in ("pool", *Stage, "shards") for source in (None, *both)]
+    assert list(told) == [(step, source) for step in ("pool", *CURATED, "shards") for source in (None, *both)]
     for step in ("extract", "judge", "decontaminate"):  # some are of both
         assert (told[step, None][0] or 0) < sum(told[step, source][0] or 0 for source in both)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -139,7 +140,9 @@ CLAUSES: dict[str, list[str]] = {
     "a damaged file of the run's own": [
         "end_to_end/test_errors.py: test_a_damaged_run_is_made_whole_by_what_the_error_says"
     ],
-    "counts that do not add up fail the run": ["Files of a run: the counts of a unit are lost"],
+    "counts that do not add up fail the run": [
+        "end_to_end/test_between_stages.py: test_lost_counts_stop_the_stage_that_lost_them"
+    ],
     "a search that finds nothing exits with 1": ["Finding a pair: nothing is found"],
 }
 
@@ -165,10 +168,7 @@ def _jpeg(width: int, height: int, colour: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.everyday
-def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bad records between good ones, of every kind of file at once: each is counted, and all the good ones are kept."""
-    monkeypatch.chdir(tmp_path)
+def _archive() -> bytes:
     good = [
         response(f"https://p.example/{n}", f'<img src="{n}.jpg" alt="a good picture number {n}">'.encode())
         for n in range(4)
@@ -197,20 +197,24 @@ def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.M
     members = [gzip.compress(record) for record in images] + [
         part for pair in zip(map(gzip.compress, good), bad, strict=True) for part in pair
     ]
-    (tmp_path / "pages.warc.gz").write_bytes(b"".join(members) + lying + cut[: len(cut) // 2])
-    (tmp_path / "rows.csv").write_bytes(
+    return b"".join(members) + lying + cut[: len(cut) // 2]
+
+
+def _write_good_and_bad(folder: Path) -> None:
+    (folder / "pages.warc.gz").write_bytes(_archive())
+    (folder / "rows.csv").write_bytes(
         b"url,caption\nhttps://p.example/0.jpg,a row that is read\none field\nhttps://p.example/1.jpg,caf\xe9 in "
         b"Latin, which is no UTF-8\n"
     )
-    (tmp_path / "rows.jsonl").write_bytes(
+    (folder / "rows.jsonl").write_bytes(
         b'{"url": "https://p.example/2.jpg", "caption": "a line of JSON"}\n{"url": \n[]\n'
     )
     damaged = [_jpeg(300, 300, 9)[:-400], b"GIF89a", b"<svg/>", _jpeg(4000, 4000, 1), _jpeg(400, 300, 7)]
     pq.write_table(
         pa.table({"image": damaged, "caption": [f"the picture in hand number {n}" for n in range(5)]}),
-        tmp_path / "rows.parquet",
+        folder / "rows.parquet",
     )
-    (tmp_path / "config.toml").write_text(
+    (folder / "config.toml").write_text(
         """
 [run]
 folder = "run"
@@ -229,6 +233,13 @@ pixels_at_most = 1_000_000
 """,
         encoding="utf-8",
     )
+
+
+@pytest.mark.everyday
+def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad records between good ones, of every kind of file at once: each is counted, and all the good ones are kept."""
+    monkeypatch.chdir(tmp_path)
+    _write_good_and_bad(tmp_path)
     assert main(["curate", "config.toml"]) == 0
     stages = {stage["stage"]: stage for stage in summary(tmp_path / "run")["stages"]}
     # five of the archive, two of the CSV, two of the JSONL
@@ -330,6 +341,9 @@ def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[st
     assert "test set tests: 3 files in 1 unit, tests" in said
     changed, _, every = said.partition("all settings:")
     assert "  text.words_at_most = 33\n" in changed
+    assert said.startswith("settings that are not the defaults:\n")  # however many files there are
+    assert "  input[0].kind =" not in changed
+    assert '  input[0].image_column = "image"\n' in changed
     assert "words_at_least" not in changed
     assert "words_at_least = 3" in every
     assert not (folder / "run").exists()
@@ -458,11 +472,11 @@ def test_a_full_disk_says_so_and_the_run_continues(
 
     real, left = storage.write, [12]
 
-    def write(path: str):
+    def write(path: str, **more: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device", path)
-        return real(path)
+        return real(path, **more)
 
     monkeypatch.setattr(storage, "write", write)
     assert "no space left on the device" in fails(capsys, 1)

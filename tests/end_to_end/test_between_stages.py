@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from altalign import storage
 from altalign.cli import main
 from altalign.stages import STAGES
 from tests.end_to_end.runs import fails, summary, tree
@@ -38,8 +39,6 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
 @pytest.mark.parametrize("lost", ["extract/000000.json", "extract/000001.json", "judge/grouped/00000.json"])
 def test_a_deletion_that_was_cut_short_loses_no_pair(folder: Path, lost: str) -> None:
     """However far `--restart` came before it was killed: what says that a stage is done goes first."""
-    from altalign import storage
-
     assert main(["curate", "config.toml"]) == 0
     before = tree(folder / "run")
     deleted = []
@@ -77,8 +76,8 @@ def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.
         for path in (folder / "run" / "work" / "judge" / "grouped").glob("*.json")
         if json.loads(path.read_text(encoding="utf-8"))["counts"]
     ]
-    facts = json.loads(marks[0].read_text(encoding="utf-8"))
-    marks[0].write_text(json.dumps({**facts, "counts": []}), encoding="utf-8")
+    facts = storage.read_sealed(str(marks[0]))
+    storage.write_sealed(str(marks[0]), {**facts, "counts": []})
     assert "counts do not add up" in fails(capsys, 1, "--until", "judge")
 
 
@@ -97,6 +96,16 @@ def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_pa
     assert [stage for stage in before if before[stage].digest != after[stage].digest] == list(
         STAGES[STAGES.index("fetch") :]
     )
+
+
+@pytest.mark.parametrize("name", ["report.html", "audit/checks.json"])
+def test_a_kill_after_the_manifest_leaves_no_part_of_a_file(folder: Path, name: str) -> None:
+    """The report is written last, when the stages are done."""
+    assert main(["curate", "config.toml"]) == 0
+    before = tree(folder / "run")
+    (folder / "run" / name).rename(folder / "run" / f"{name}.partial-0123abcd")
+    assert main(["curate", "config.toml"]) == 0
+    assert tree(folder / "run") == before
 
 
 def test_a_block_list_that_grew_is_read_again_in_the_same_process(folder: Path) -> None:

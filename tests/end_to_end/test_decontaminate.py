@@ -21,6 +21,7 @@ from altalign.dedup import embed
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.pipelines.near import learned
+from altalign.pipelines.run.artefacts.decontaminated import FOUND as FOUND_PAIRS
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import decontaminate
 from tests.end_to_end.decontaminating import (
@@ -118,6 +119,32 @@ def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropp
     }
     assert (min(at["above"]), max(at["below"])) == (int(1_000 * above[0]), int(1_000 * below[0]))
     assert sum(row["pairs"] for row in counted if row["verdict"] == "above") == pairs
+
+
+@pytest.mark.parametrize("threshold", ["0.975", "0.8"])
+def test_all_test_images_that_are_near_are_listed_not_only_the_nearest(fetched: Path, threshold: str) -> None:
+    """Two test images are nearly one: a copy in the pool is dropped for the nearer one, and near to both."""
+    twins = fetched / "twins"
+    twins.mkdir()
+    for name, kind in (("0.png", "same"), ("0-again.jpg", "jpeg 50"), ("1.png", "same")):
+        (twins / name).write_bytes(COPIES[kind](TESTS[int(name[0])]))
+    (twins / "far.png").write_bytes(encoded(TESTS[2].rotate(90), "PNG"))
+    sets = 'decontaminate.test_sets=[{name = "twins", path = "twins"}]'
+    curate("--until", "decontaminate", "--set", sets, "--set", f"decontaminate.similarity_above={threshold}")
+    run = fetched / "run"
+    listed = pq.read_table(run / "audit" / "near_duplicates" / "test_images.parquet").to_pylist()
+    of = {row["test_image"]: (row["images"], row["similarity"]) for row in listed}
+    assert {row["test_set"] for row in listed} == {"twins"}
+    expected = dict[str, list[float]]()  # the plain loop, over what the search wrote
+    order = pq.read_table(next((run / "work").rglob("names.parquet")))["test_image"].to_pylist()
+    for path in (run / "work" / FOUND_PAIRS.step).rglob("*.parquet"):
+        for row in pq.read_table(path).to_pylist() if "below" not in str(path) else []:
+            if row["shares_bucket"]:
+                expected.setdefault(order[row["test"]], []).append(row["cosine"])
+    assert of == {name: (len(cosines), max(cosines)) for name, cosines in expected.items()}
+    assert of.keys() >= {"0.png", "0-again.jpg", "1.png"}
+    assert "far.png" not in of
+    assert {row["test_image"] for row in dropped(run) if "same-0" in row["image_url"]} == {"0.png"}  # one of both
 
 
 def test_mirrored_copies_go_where_they_are_asked_for(fetched: Path) -> None:

@@ -15,6 +15,7 @@ from tests.end_to_end import blows
 from tests.end_to_end.clusters import need_job_server, of_environment, wait_for
 from tests.end_to_end.mounts import UNSHARE
 from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
+from tests.end_to_end.scored import prepared, scores_of
 
 pytestmark = pytest.mark.java
 
@@ -118,6 +119,21 @@ def _with_a_folder_for_temporary_files_of_its_own(
     return done
 
 
+def test_scores_and_what_is_selected_by_them_have_the_same_bytes(
+    embedded: Finished, scored: Path, tmp_path: Path, runner: str
+) -> None:
+    folder = prepared(tmp_path, embedded)
+    where = ["--where", "similarity >= -0.2 AND text_characters > 12", "--top", "picture_entropy=0.7"]
+    whole = altalign(scored, "select", "run", str(folder / "whole"), *where)
+    assert whole.returncode == 0, whole.stderr
+    for args in (["score", "run", "--with", "scores.toml"], ["select", "run", "out", *where]):
+        done = altalign(folder, *args, "--set", f"engine.runner={runner}")
+        assert done.returncode == 0, done.stderr
+    assert scores_of(folder / "run" / "scores") == scores_of(scored / "run" / "scores")
+    assert scores_of(folder / "out" / "scores") == scores_of(folder / "whole" / "scores")
+    assert tree(folder / "out") == tree(folder / "whole")
+
+
 # Signals --------------------------------------------------------------------------------------------------------------
 
 
@@ -157,15 +173,11 @@ def test_trouble_of_a_unit_is_a_line_that_names_the_file_and_a_defect_one_that_n
     embedded: Finished, tmp_path: Path, runner: str
 ) -> None:
     folder, wanted = embedded.input_in(tmp_path / "here"), tmp_path / "blows"
-    assert altalign(folder, "curate", "config.toml", "--until", "extract").returncode == 0
-    path = folder / "run" / "work" / "extract" / "000001.parquet"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    done = curate(folder, runner)
+    blows.want(wanted, {"tables/merged": blows.FULL})
+    done = curate(folder, runner, environment=blows.environ(wanted))
     assert done.returncode == 1, done.stderr
-    assert "run/work/extract/000001.parquet" in line_of(done)
+    assert line_of(done).startswith("altalign: run/work/tables/merged: no space left on the device while writing ")
     _check_readable(done)
-    path.write_bytes(whole)
     blows.want(wanted, {"tables/merged": blows.DEFECT})
     done = curate(folder, runner, environment=blows.environ(wanted))
     assert done.returncode == 1, done.stderr

@@ -14,6 +14,7 @@ from contextlib import chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -38,6 +39,43 @@ kind = "table"
 paths = ["input/*.parquet"]
 image_column = "image"
 page_url_column = "page"
+"""
+TRAIN = """
+[run]
+folder = "trained"
+
+[data]
+runs = ["run"]
+resize_px = 36
+crop_px = 32
+workers = 0
+
+[tokenizer]
+vocabulary_size = 60
+tokens_at_most = 8
+
+[image_tower]
+architecture = "vit_ti16"
+width = 0.34
+depth = 0.1
+positions_px = 32
+
+[text_tower]
+layers = 1
+width = 16
+heads = 2
+
+[loss]
+label_smoothing = 0.0
+
+[schedule]
+steps = 1
+warmup_steps = 0
+
+[loop]
+global_batch = 4
+device = "cpu"
+precision = "float32"
 """
 
 
@@ -82,6 +120,18 @@ def _from_the_web() -> None:
     )
 
 
+def _remove() -> None:
+    """A pair of the first shard."""
+    rows = pq.read_table("run/shards/00000.parquet").to_pylist()
+    _write("list.txt", rows[0]["key"])
+    assert main(["remove", "run", "--keys", "list.txt"]) == 0
+
+
+def _train() -> None:
+    """A training of the finished run."""
+    assert main(["train", "train.toml"]) == 0
+
+
 def _grow(path: str) -> None:
     with Path(path).open("ab") as file:
         file.write(b"https://img.example/1.png,one more line\n")
@@ -105,6 +155,7 @@ GIVEN: dict[str, Callable[[], object]] = {
     "an empty folder": lambda: Path("empty").mkdir(),
     "a zip archive among test images": lambda: _write("tests/val2017.zip", NOISE),
     "a test image that is cut": lambda: _cut("tests/copy.jpg"),
+    "a table of unknown columns": lambda: _write("text/some.csv", "where,what\nhttp://a/,a lake at night\n"),
     "a table of semicolons": lambda: _write("text/some.csv", "url;caption\nhttp://a/;a lake at night\n"),
     "gzip under another name": lambda: _write("text/some.csv", gzip.compress(b"url,caption\n")),
     "text under the name of gzip": lambda: _write("text/some.csv.gz", "url,caption\n"),
@@ -116,12 +167,21 @@ GIVEN: dict[str, Callable[[], object]] = {
         _cut("text/some.csv.gz"),
     ),
     "a tar of text": lambda: _write("text/some.tar", b"no tar\n" * 200),
+    "a folder of images": lambda: _write("photos/0001.png", NOISE),
+    "a header alone": lambda: _write("text/some.csv", "url,caption\n"),
     "an archive of noise": lambda: _write("text/some.warc.gz", NOISE),
     "a thesis in the run folder": lambda: _write("run/thesis.txt", "mine"),
     "a file as the run folder": lambda: _write("run", "mine"),
     "and a touched file": lambda: os.utime("input/part-0.parquet", ns=(1, 1)),
     "and a longer file": lambda: _grow("text/some.csv"),
     "and one file more": lambda: shutil.copy("text/some.csv", "text/more.csv"),
+    "and a list of cats": lambda: _write("list.txt", "cat\n"),
+    "and pairs removed": _remove,
+    "and a training": _train,
+    "and a list without nouns": lambda: _write("nouns.txt", "\n  \n"),
+    "and images without captions": lambda: pq.write_table(
+        pa.table({"image": [NOISE], "caption": [""]}), "pictures.parquet"
+    ),
     "from the web": _from_the_web,
     "from the web without work": lambda: (_from_the_web(), shutil.rmtree("run/work")),
     "with run.json cut": lambda: _write("run/run.json", CUT),
@@ -220,6 +280,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 encoding="utf-8",
             )
             (folders[stage] / "one.toml").write_text(ONE, encoding="utf-8")
+            (folders[stage] / "train.toml").write_text(TRAIN, encoding="utf-8")
             with chdir(folders[stage]):
                 assert not stage or main(["curate", "config.toml", "--until", stage]) == 0
         return folders[stage]
@@ -301,6 +362,28 @@ def test_a_damaged_run_is_made_whole_by_what_the_error_says(
     with prepared(made, tmp_path / "folder", case["given"]):
         assert main(shlex.split(case["command"])) == 1
         assert main(["curate", "config.toml", "--rerun", stage]) == 0
+        assert tree(Path("run")) == tree(made("write") / "run")
+
+
+@pytest.mark.parametrize(
+    ("given", "of"),
+    [
+        ("a run until judge with a mark cut", "run/work/judge/grouped/"),
+        ("a run until judge with a mark of something else", "run/work/judge/grouped/"),
+        ("a run until judge with lost counts", "run/work/"),
+        ("a run until judge with a spill cut", "run/work/judge/units/000000-00000.survivors"),
+        ("a run until judge without a spill", "run/work/judge/units/000000-00000.survivors"),
+        ("a run until judge with grouped survivors of noise", "run/work/judge/grouped/00000.parquet"),
+        ("a run until extract with candidates of noise", "run/work/extract/000002.parquet"),
+        ("a run until tables with a vocabulary of noise", "run/tables/vocabulary.npy"),
+    ],
+)
+def test_damage_of_a_run_that_goes_on_is_named_and_made_anew(
+    given: str, of: str, made: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with prepared(made, tmp_path / "folder", given):
+        assert main(["curate", "config.toml"]) == 0
+        assert re.search(rf"^{re.escape(of)}.*; it is made anew$", capsys.readouterr().err, re.MULTILINE)
         assert tree(Path("run")) == tree(made("write") / "run")
 
 

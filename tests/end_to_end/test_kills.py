@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from altalign.stages import STAGES
-from tests.end_to_end.runs import ROOT, environ, write_input
+from tests.end_to_end.runs import ROOT, Finished, altalign, environ, listed, tree, write_input
 
 pytestmark = pytest.mark.faults
 
@@ -108,8 +108,10 @@ def test_a_signal_while_it_still_starts_is_a_line_too(tmp_path: Path, number: in
 
 @pytest.mark.engine
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_prism_ends_with_the_run_however_that_ends(tmp_path: Path, prism: str, number: signal.Signals) -> None:
-    write_input(tmp_path, rows=120)
+def test_prism_ends_with_the_run_however_that_ends_and_the_next_continues_to_the_same_bytes(
+    embedded: Finished, tmp_path: Path, prism: str, number: signal.Signals
+) -> None:
+    embedded.input_in(tmp_path)
     (tmp_path / "temp").mkdir()
     environment = environ({"ALTALIGN_PRISM": prism, "TMPDIR": str(tmp_path / "temp")})
     wanted = [sys.executable, "-c", AT_AN_IMPORT, "0", "SIGKILL", "--set", "engine.runner=prism"]
@@ -125,3 +127,9 @@ def test_prism_ends_with_the_run_however_that_ends(tmp_path: Path, prism: str, n
     assert select.select([server], [], [], 60)[0], "Prism stays"
     os.close(server)
     assert not list((tmp_path / "temp").iterdir())
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    done = altalign(tmp_path, "curate", "config.toml", "--set", "engine.runner=prism", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "made anew" not in done.stderr
+    assert tree(tmp_path / "run") == embedded.tree
+    assert listed(tmp_path / "run") == embedded.listed

@@ -29,8 +29,9 @@ def same_input(reference: tuple[Path, dict[str, str]], folder: Path) -> Path:
 @pytest.mark.everyday
 def test_every_kind_of_file_is_there(reference: tuple[Path, dict[str, str]]) -> None:
     folder, files = reference
-    of_write = {"shards", "counts.parquet", "summary.json", "README.md", "croissant.json", "manifest.json"}
-    assert {name.split("/")[0] for name in files} == {"config.toml", "tables", "dropped", "audit", *of_write}
+    of_write = {"shards", "counts.parquet", "summary.json", "files.jsonl", "README.md", "croissant.json"}
+    others = {"config.toml", "tables", "dropped", "audit", "manifest.json"}
+    assert {name.split("/")[0] for name in files} == others | of_write
     assert summary(folder / "run")["pairs"] > 60  # several shards: enough to differ
 
 

@@ -4,6 +4,7 @@ is asked for twice.
 
 import io
 import json
+import socket
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -112,8 +113,8 @@ def test_an_image_that_was_taken_is_in_memory_no_more_when_the_next_is_asked_for
     class Watched(Response):
         """One that can be watched: it has no slots."""
 
-    def fetch(self: Client, urls: Sequence[str]) -> Iterator[Response]:
-        for response in real(self, urls):
+    def fetch(self: Client, urls: Sequence[str], **rest: Any) -> Iterator[Response]:
+        for response in real(self, urls, **rest):
             found = Watched(*(getattr(response, field.name) for field in fields(response)))
             seen = weakref.ref(found)
             yield (found, found := None)[0]
@@ -350,6 +351,25 @@ def test_a_dry_run_says_what_will_be_asked_of_whom(
         in said
     )
     assert "GB and the images in run" in said
+
+
+def test_a_proxy_is_said_to_be_unused_and_sees_nothing(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_web_input(folder, server, pictures(server, 3))
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(0)
+        for name in ("http_proxy", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{proxy.getsockname()[1]}")
+        assert main(["curate", "config.toml", "--dry-run"]) == 0
+        planned = capsys.readouterr().out
+        assert main(["curate", "config.toml"]) == 0
+        said = capsys.readouterr().err
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+    line = "HTTPS_PROXY, HTTP_PROXY are set, and are not used for images: behind a proxy no address could be checked"
+    assert (planned.count(line), said.count(line)) == (1, 1)
+    assert "secret" not in planned + said
 
 
 def test_nothing_is_left_open_after_a_run(server: WebServer, folder: Path) -> None:

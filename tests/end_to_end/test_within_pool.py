@@ -27,7 +27,7 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.artefacts import Fetched
+from altalign.pipelines.run.artefacts.fetched import Fetched
 from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end.runs import ROOT, environ, summary, tree
 from tests.shared_data import SHARED, needs_shared

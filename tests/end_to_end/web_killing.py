@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from altalign.cli import main
+from altalign.pipelines.web.kept import journal, log
 from altalign.storage import local
 from tests.end_to_end.killing import forked, listed, on_changes, preload
 from tests.end_to_end.runs import tree
@@ -70,13 +71,13 @@ def copied(folder: Path, name: str) -> Path:
     return new
 
 
-def requests(log: Path) -> Counter[str]:
+def requests(of_server: Path) -> Counter[str]:
     """How often each URL was asked for so far.
 
     One over a kept connection that ends without a byte of an answer is left out: the client cannot know that it was
     read, and asks over a new one.
     """
-    events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    events = [json.loads(line) for line in of_server.read_text(encoding="utf-8").splitlines()]
     unanswered = {event["number"] for event in events if event["event"] == "end" and not event["bytes"]}
     found, used = Counter[str](), set[int]()
     for event in events:
@@ -111,9 +112,9 @@ def count_changes(numbers: list[int]) -> None:
     on_changes(lambda number, *_: numbers.__setitem__(0, number))
 
 
-def killed(base: Path, log: Path, verb: str, point: int) -> dict[str, Any]:
+def killed(base: Path, of_server: Path, verb: str, point: int) -> dict[str, Any]:
     """End a command at a point, continue it, and say what came of it."""
-    new, before = copied(base, f"{verb}-{point}"), requests(log)
+    new, before = copied(base, f"{verb}-{point}"), requests(of_server)
     had = in_journals(new / "run") if verb == "retry" else set()
 
     def work() -> int:
@@ -127,7 +128,7 @@ def killed(base: Path, log: Path, verb: str, point: int) -> dict[str, Any]:
         forked(new, lambda c=command: main(c), f"said-{number}") for number, command in enumerate(commands)
     ]
     report["said"] = "".join((new / f"said-{number}").read_text(encoding="utf-8") for number in range(len(commands)))
-    report["requests"] = requests(log) - before
+    report["requests"] = requests(of_server) - before
     report["differs"] = sorted(set(tree(new / "run").items()) ^ set(tree(base / "unbroken" / "run").items()))
     report["surplus"] = sorted(set(listed(new / "run")) ^ set(listed(base / "unbroken" / "run")))
     if not (report["differs"] or report["surplus"] or any(report["continued"])):
@@ -136,7 +137,8 @@ def killed(base: Path, log: Path, verb: str, point: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    verb, base, log, points = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    journal.GATHERED_S = log.SECONDS_BETWEEN_STATS = 0.0  # a write for each image, so that they can be counted
+    verb, base, of_server, points = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     preload()
     of = counted(
         copied(base, "unbroken"),
@@ -146,4 +148,4 @@ if __name__ == "__main__":
     )
     for turn in range(points):
         point = 1 + (2 * turn + 1) * of // (2 * points)
-        print(json.dumps({**killed(base, log, verb, point), "of": of}), flush=True)  # noqa: T201 - its result
+        print(json.dumps({**killed(base, of_server, verb, point), "of": of}), flush=True)  # noqa: T201 - its result

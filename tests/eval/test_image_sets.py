@@ -12,8 +12,9 @@ import pytest
 
 from altalign import key, shards
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
-from altalign.eval import image_sets
-from altalign.eval.image_sets import CaptionedImage, ImageSet, parquet_set, run_set, webdataset_set, with_captions
+from altalign.eval import image_sets, tables
+from altalign.eval.image_sets import ImageSet, parquet_set, run_set, webdataset_set
+from altalign.eval.places import NO_IMAGE
 
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -23,6 +24,10 @@ def found(images: ImageSet) -> list[tuple[bytes, list[str]]]:
     assert first == again  # it can be gone through twice
     assert len(images) == len(first)
     return first
+
+
+def counted(images: ImageSet) -> dict[str, int]:
+    return {reason: len(names) for reason, names in images.left_out.items()}
 
 
 def table(
@@ -41,7 +46,7 @@ def table(
 
 @pytest.mark.parametrize("rows", [1, 2, 256])
 def test_rows_of_one_image_are_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(image_sets, "_ROWS", rows)
+    monkeypatch.setattr(tables, "_ROWS", rows)
     table(tmp_path / "a.parquet", [b"x", b"y", b"x", b"z"], ["one", "two", "three", "four"])
     table(tmp_path / "b.parquet", [b"w", b"y", b"y"], ["five", "six", "two"])  # the last says again what was said
     images = parquet_set([f"{tmp_path}/*.parquet"])
@@ -66,10 +71,10 @@ def test_rows_of_one_image_are_one_image(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_the_first_captions_of_an_image_are_taken_with_repeated_ones_or_without(
-    chosen: dict[str, Any], captions: list[str]
+    tmp_path: Path, chosen: dict[str, Any], captions: list[str]
 ) -> None:
-    (image,) = with_captions([CaptionedImage(b"x", ["a", "b", "a", "c"])], **chosen)
-    assert image.captions == captions
+    images = parquet_set([table(tmp_path / "a.parquet", [b"x"], [["a", "b", "a", "c"]])])
+    assert found(images.with_captions(**chosen)) == [(b"x", captions)]
 
 
 def test_lists_of_captions_stay_whole(tmp_path: Path) -> None:
@@ -81,13 +86,13 @@ def test_images_in_structs_as_hugging_face_writes_them(tmp_path: Path) -> None:
     values = [{"bytes": b"x", "path": "x.jpg"}, {"bytes": None, "path": "y.jpg"}, None, {"bytes": b"z", "path": None}]
     images = parquet_set([table(tmp_path / "a.parquet", values, list("abcd"), STRUCT)])
     assert found(images) == [(b"x", ["a"]), (b"z", ["d"])]
-    assert images.left_out == {image_sets.NO_IMAGE: 2}
+    assert counted(images) == {NO_IMAGE: 2}
 
 
 def test_rows_without_image_or_caption_are_counted(tmp_path: Path) -> None:
     images = parquet_set([table(tmp_path / "a.parquet", [b"x", None, b"", b"y", b"z"], ["a", "b", "c", "", None])])
     assert found(images) == [(b"x", ["a"])]
-    assert images.left_out == {image_sets.NO_IMAGE: 2, image_sets.NO_CAPTION: 2}
+    assert counted(images) == {NO_IMAGE: 2, image_sets.NO_CAPTION: 2}
 
 
 def test_fewer_images_are_among_more_and_keep_all_captions(tmp_path: Path) -> None:
@@ -177,7 +182,7 @@ def test_samples_of_tars_with_every_form_of_captions(tmp_path: Path) -> None:
         (b"u", ["seven"]),
     ]
     assert found(images) == expected
-    assert images.left_out == {image_sets.NO_CAPTION: 1, image_sets.NO_IMAGE: 1}
+    assert counted(images) == {image_sets.NO_CAPTION: 1, NO_IMAGE: 1}
     assert images.images[0].place.name == f"{tmp_path}/a.tar/a/0.jpg"
 
 
@@ -211,6 +216,54 @@ def test_a_file_that_was_cut_after_it_was_listed_is_an_error(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:4000])
     with pytest.raises(UnreadableError, match=r"ends within .*1\.jpg"):
         list(images)
+
+
+# Karpathy's JSON -----------------------------------------------------------------------------------------------------
+
+
+def karpathy(folder: Path, images: Sequence[tuple[str, str, str, list[str]]]) -> str:
+    entries = [
+        {"filepath": inner, "filename": name, "split": split, "sentences": [{"raw": one, "sentid": 1} for one in said]}
+        for inner, name, split, said in images
+    ]
+    if not all(inner for inner, *_ in images):  # as Flickr30K's
+        for entry in entries:
+            del entry["filepath"]
+    path = folder / "dataset.json"
+    path.write_text(json.dumps({"dataset": "coco", "images": entries}))
+    return str(path)
+
+
+@pytest.mark.parametrize("inner", ["val2014", ""])
+def test_images_of_karpathys_json_keep_their_captions_and_stay_apart(tmp_path: Path, inner: str) -> None:
+    place = tmp_path / "images" / inner
+    place.mkdir(parents=True)
+    for name, data in (("a.jpg", b"x"), ("b.jpg", b"x"), ("c.jpg", b"y")):
+        (place / name).write_bytes(data)
+    images = [
+        (inner, "a.jpg", "test", ["one", "one", "two"]),
+        (inner, "b.jpg", "test", ["three"]),  # the same bytes
+        (inner, "c.jpg", "val", ["no"]),
+        (inner, "lost.jpg", "test", ["four"]),
+    ]
+    path = karpathy(tmp_path, images)
+    of = image_sets.karpathy_set(path, images=str(tmp_path / "images"), split="test")
+    assert found(of) == [(b"x", ["one", "one", "two"]), (b"x", ["three"])]
+    assert of.left_out == {NO_IMAGE: [str(tmp_path / "images" / "lost.jpg")]}
+    flat = image_sets.karpathy_set(path, images=str(place), split="val")
+    assert found(flat) == [(b"y", ["no"])]
+
+
+def test_a_json_that_is_none_of_karpathys_is_named(tmp_path: Path) -> None:
+    path = karpathy(tmp_path, [("", "a.jpg", "test", ["one"])])
+    with pytest.raises(UsageError, match="no image of split 'dev'"):
+        image_sets.karpathy_set(path, images=str(tmp_path), split="dev")
+    with pytest.raises(UnreadableError, match="1 rows with no image"):
+        image_sets.karpathy_set(path, images=str(tmp_path), split="test")
+    for content, said in (('{"images": [{}]}', "KeyError"), ("{}", "no image of"), ('{"images": [3]}', "TypeError")):
+        (tmp_path / "other.json").write_text(content)
+        with pytest.raises(UsageError, match=said):
+            image_sets.karpathy_set(str(tmp_path / "other.json"), images=str(tmp_path), split="test")
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,20 @@ from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
 from altalign.eval import retrieval as module
-from altalign.eval.image_sets import CaptionedImage
-from altalign.eval.retrieval import recalls, retrieval
+from altalign.eval.encoded import Features
+from altalign.eval.image_sets import ImageSet, Listed
+from altalign.eval.outcomes import Result
+from altalign.eval.places import UNDECODABLE, Place
+from altalign.eval.retrieval import measured, outcomes_of, ranks, retrieval
+from tests.eval.one_hot import ENCODER, encode_image
 
 KS = (1, 5, 10)
+
+
+def recalls_of(
+    images: torch.Tensor, texts: torch.Tensor, owner: torch.Tensor, same_caption: torch.Tensor | None = None
+) -> dict[str, float]:
+    return measured(outcomes_of(ranks(images, texts, owner, same_caption=same_caption), owner))
 
 
 def slow_recalls(images: np.ndarray, texts: np.ndarray, owner: list[int], ks: tuple[int, ...] = KS) -> dict[str, float]:
@@ -62,20 +73,19 @@ def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @given(cases())
 def test_recalls_are_those_of_a_plain_loop(case: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
     images, texts, owner = case
-    found = recalls(images, texts, owner)
+    found = recalls_of(images, texts, owner)
     expected = slow_recalls(images.numpy(), texts.numpy(), owner.tolist())
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert found["rsum"] == pytest.approx(sum(expected.values()))
     assert found["mean_recall"] == pytest.approx(sum(expected.values()) / 6)
-    assert (found["images"], found["captions"]) == (len(images), len(texts))
 
 
 @given(cases(), st.sampled_from([1, 7, 40]))
 def test_blocks_change_nothing(case: tuple[torch.Tensor, torch.Tensor, torch.Tensor], scores: int) -> None:
-    whole = recalls(*case)
+    whole = recalls_of(*case)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SCORES", scores)
-        assert recalls(*case) == whole
+        assert recalls_of(*case) == whole
 
 
 def test_random_embeddings_against_the_loop() -> None:
@@ -83,7 +93,7 @@ def test_random_embeddings_against_the_loop() -> None:
     owner = torch.cat([torch.arange(60), torch.randint(0, 60, (90,))])[torch.randperm(150)]
     images = torch.nn.functional.normalize(torch.randn(60, 16), dim=1)
     texts = torch.nn.functional.normalize(images[owner] + 0.6 * torch.randn(150, 16), dim=1)
-    found, expected = recalls(images, texts, owner), slow_recalls(images.numpy(), texts.numpy(), owner.tolist())
+    found, expected = recalls_of(images, texts, owner), slow_recalls(images.numpy(), texts.numpy(), owner.tolist())
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert 0 < found["image_to_text_r1"] < 100
     assert 0 < found["text_to_image_r1"] < 100
@@ -91,7 +101,7 @@ def test_random_embeddings_against_the_loop() -> None:
 
 def test_the_inputs_stay_as_they_are() -> None:
     images, texts, owner = torch.eye(3), torch.eye(3), torch.arange(3)
-    recalls(images, texts, owner)
+    recalls_of(images, texts, owner)
     assert torch.equal(images, torch.eye(3))
     assert torch.equal(texts, torch.eye(3))
 
@@ -100,25 +110,24 @@ def test_any_caption_of_an_image_is_a_hit_and_its_others_are_not_before_it() -> 
     images = torch.eye(2)
     # the third is the second image's, and nearer to the first's than its second
     texts = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.85, 0.1], [0.1, 0.5]])
-    found = recalls(images, texts, torch.tensor([0, 0, 1, 1]), ks=(1, 2))
+    found = recalls_of(images, texts, torch.tensor([0, 0, 1, 1]))
     assert found["image_to_text_r1"] == 100
     assert found["text_to_image_r1"] == 75
-    assert found["text_to_image_r2"] == 100
+    assert found["text_to_image_r5"] == 100
 
 
 @pytest.mark.parametrize("number", [2, 11, 37, 1003])
 def test_a_model_that_embeds_all_alike_finds_nothing(number: int) -> None:
     vector = torch.nn.functional.normalize(torch.randn(1, 33, generator=torch.Generator().manual_seed(1)), dim=1)
     owner = torch.arange(number).repeat(2)
-    found = recalls(vector.repeat(number, 1), vector.repeat(2 * number, 1), owner, ks=(1,))
-    assert found["rsum"] == 0
-    assert found["chance_r1"] == pytest.approx(100 / number)
+    found = recalls_of(vector.repeat(number, 1), vector.repeat(2 * number, 1), owner)
+    assert found["image_to_text_r1"] == found["text_to_image_r1"] == 0
 
 
 def test_a_model_of_no_numbers_finds_nothing_even_in_the_smallest_set() -> None:
     nothing = torch.full((2, 3), torch.nan)
-    assert recalls(nothing, nothing, torch.arange(2))["rsum"] == 0
-    assert recalls(nothing[:1], nothing[:1], torch.zeros(1, dtype=torch.long))["rsum"] == 0
+    assert recalls_of(nothing, nothing, torch.arange(2))["rsum"] == 0
+    assert recalls_of(nothing[:1], nothing[:1], torch.zeros(1, dtype=torch.long))["rsum"] == 0
 
 
 def test_chance_is_what_a_random_order_finds() -> None:
@@ -126,12 +135,11 @@ def test_chance_is_what_a_random_order_finds() -> None:
     # images with many captions are found more often, and the others less
     owner = torch.tensor([0, 0, 0, 0, 0, 1, 2, 2, 3, 4])
     found = [
-        recalls(torch.randn(5, 64, generator=generator), torch.randn(10, 64, generator=generator), owner, ks=(1,))
+        recalls_of(torch.randn(5, 64, generator=generator), torch.randn(10, 64, generator=generator), owner)
         for _ in range(800)
     ]
     assert np.mean([each["text_to_image_r1"] for each in found]) == pytest.approx(20, abs=1.5)
     assert np.mean([each["image_to_text_r1"] for each in found]) == pytest.approx(20, abs=1.5)
-    assert found[0]["chance_r1"] == 20
 
 
 @pytest.mark.parametrize(
@@ -142,7 +150,7 @@ def test_embeddings_and_owners_that_do_not_agree_are_refused(
     shapes: tuple[tuple[int, int], tuple[int, int]], owner: list[int]
 ) -> None:
     with pytest.raises(ValueError, match="owner"):
-        recalls(torch.zeros(shapes[0]), torch.zeros(shapes[1]), torch.tensor(owner))
+        recalls_of(torch.zeros(shapes[0]), torch.zeros(shapes[1]), torch.tensor(owner))
 
 
 @given(cases(), st.data())
@@ -151,7 +159,7 @@ def test_an_equal_caption_is_of_the_images_of_its_equals_too(
 ) -> None:
     images, texts, owner = case
     same = data.draw(st.lists(st.integers(0, 5), min_size=len(owner), max_size=len(owner)))
-    found = recalls(images, texts, owner, same_caption=torch.tensor(same))
+    found = recalls_of(images, texts, owner, same_caption=torch.tensor(same))
     scores, of = images.numpy() @ texts.numpy().T, owner.tolist()
     own = np.array(
         [[any(of[t] == i and same[t] == one for t in range(len(of))) for one in same] for i in range(len(images))]
@@ -168,85 +176,65 @@ def test_an_equal_caption_is_of_the_images_of_its_equals_too(
 # The evaluator -------------------------------------------------------------------------------------------------------
 
 
-def decode(data: bytes) -> torch.Tensor:
-    if not data.startswith(b"image"):
-        raise ValueError("no image")
-    return torch.tensor([int(data.removeprefix(b"image"))], dtype=torch.uint8)
+def features(encode_image: Callable[[torch.Tensor], torch.Tensor] = encode_image) -> Features:
+    """Each image and each of its captions is the same one-hot vector."""
+    return Features(replace(ENCODER, encode_image=encode_image), batch=8)
 
 
-def one_hot(numbers: list[int]) -> torch.Tensor:
-    return torch.nn.functional.one_hot(torch.tensor(numbers), 10).float()
+def image_set(images: Sequence[tuple[bytes, list[str]]]) -> ImageSet:
+    content = [data for data, _ in images]
+    listed = [
+        Listed(str(number), Place("file", number, name=f"file/{number}"), captions)
+        for number, (_, captions) in enumerate(images)
+    ]
+    return ImageSet(listed, {}, lambda places: (content[place.offset] for place in places))
 
 
-class Encoders:
-    """Each image and each of its captions is the same one-hot vector; remembers how many it was given."""
-
-    def __init__(self) -> None:
-        self.images: list[int] = []
-        self.captions: list[int] = []
-
-    def encode_image(self, images: torch.Tensor) -> torch.Tensor:
-        self.images.append(len(images))
-        return one_hot(images[:, 0].long().tolist()).bfloat16()
-
-    def encode_text(self, captions: list[str]) -> torch.Tensor:
-        self.captions.append(len(captions))
-        return one_hot([int(caption.split()[0]) for caption in captions])
+PAIRS = [
+    *((b"image%d" % number, [f"{number} a", f"{number} b"][: 1 + number % 2]) for number in range(4)),
+    (b"broken", ["8 a", "9 b"]),
+    *((b"image%d" % number, [f"{number} a", f"{number} b"][: 1 + number % 2]) for number in range(4, 7)),
+]
 
 
-def pairs() -> Iterator[CaptionedImage]:
-    for number in range(7):
-        yield CaptionedImage(b"image%d" % number, [f"{number} a", f"{number} b"][: 1 + number % 2], f"file/{number}")
-        if number == 3:
-            yield CaptionedImage(b"broken", ["8 a", "9 b"], "file/broken")
-
-
-def test_a_set_is_encoded_in_batches_and_what_cannot_be_decoded_is_named() -> None:
-    encoders = Encoders()
-    found = retrieval(
-        pairs(), decode=decode, encode_image=encoders.encode_image, encode_text=encoders.encode_text, batch=4, threads=2
-    )
-    assert found.undecodable == ["file/broken"]
-    assert found.metrics["undecodable"] == 1
+def test_a_set_is_searched_and_what_cannot_be_decoded_is_named() -> None:
+    found = retrieval(image_set(PAIRS), features())
+    assert found.left_out == {UNDECODABLE: ["file/4"]}
     assert found.metrics["rsum"] == 600
-    assert (found.metrics["images"], found.metrics["captions"]) == (7, 10)
-    assert sum(encoders.images) == 7
-    assert encoders.captions == [4, 4, 2]
+    assert (found.facts["images"], found.facts["captions"], found.facts["undecodable"]) == (7, 10, 1)
+    assert found.facts["chance_r1"] == pytest.approx(100 / 7)
+    assert found.rows == [0, 1, 2, 3, 5, 6, 7]
+    assert found.outcomes["captions"].tolist() == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_examples_are_numbers_of_images_and_captions_right_and_wrong() -> None:
+    found = retrieval(image_set(PAIRS), features())
+    of_image = next(one for one in found.examples if one.query == 7)
+    assert (of_image.found[0], of_image.rank) == ("6 a", 1)
+    of_text = next(one for one in found.examples if isinstance(one.query, str))
+    row = [row for row, (_, captions) in enumerate(PAIRS) if of_text.query in captions]
+    assert ([*of_text.found[:1]], of_text.rank) == (row, 1)
+    mixed = retrieval(image_set(PAIRS), features(lambda images: encode_image(images).roll(1, 0)))
+    assert {one.rank == 1 for one in mixed.examples} == {False}
 
 
 @pytest.mark.parametrize(("counted", "r1"), [("own", (0.0, 0.0)), ("all", (100.0, 100.0))])
 def test_a_caption_of_two_images_is_right_for_its_own_or_for_both(counted: Any, r1: tuple[float, float]) -> None:
-    encoders = Encoders()
-    found = retrieval(
-        [CaptionedImage(b"image1", ["1 a"]), CaptionedImage(b"image1", ["1 a"])],
-        decode=decode,
-        encode_image=encoders.encode_image,
-        encode_text=encoders.encode_text,
-        batch=4,
-        shared_captions=counted,
-    ).metrics
-    assert (found["image_to_text_r1"], found["text_to_image_r1"]) == r1
-    assert found["shared_captions"] == 2
+    images = image_set([(b"image1", ["1 a"]), (b"image1", ["1 a"])])
+    found: Result = retrieval(images, features(), shared_captions=counted)
+    assert (found.metrics["image_to_text_r1"], found.metrics["text_to_image_r1"]) == r1
+    assert found.facts["shared_captions"] == 2
 
 
 def test_an_encoder_that_mixes_images_up_is_seen() -> None:
-    encoders = Encoders()
-    found = retrieval(
-        pairs(),
-        decode=decode,
-        encode_image=lambda images: encoders.encode_image(images).flip(0),
-        encode_text=encoders.encode_text,
-        batch=8,
-    )
+    found = retrieval(image_set(PAIRS), features(lambda images: encode_image(images).flip(0)))
     assert found.metrics["text_to_image_r1"] == pytest.approx(100 * 2 / 10)  # the one in the middle is where it was
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [([], "no image with a caption"), ([CaptionedImage(b"?", ["a"], "tar/1")] * 3, "tar/1: cannot be decoded.*3 im")],
+    ("given", "said"), [([], "no image is in the set"), ([(b"?", ["a"])] * 3, "file/0: cannot be decoded.*3 im")]
 )
-def test_a_set_of_nothing_is_an_error_of_one_line(given: list[CaptionedImage], said: str) -> None:
-    encoders = Encoders()
+def test_a_set_of_nothing_is_an_error_of_one_line(given: list[tuple[bytes, list[str]]], said: str) -> None:
     with pytest.raises(UnreadableError, match=said) as caught:
-        retrieval(given, decode=decode, encode_image=encoders.encode_image, encode_text=encoders.encode_text, batch=2)
+        retrieval(image_set(given), features())
     assert "\n" not in str(caught.value)

@@ -18,6 +18,22 @@ def test_empty_drops_the_empty_caption_alone() -> None:
     assert text.empty(pa.array(["", "a"], pa.large_string())).to_pylist() == [DropReason.TEXT_EMPTY, None]
 
 
+def test_bytes_are_counted_not_characters() -> None:
+    captions = pa.array(["abc", "äb", "äbc", ""])
+    assert text.too_large(captions, bytes_at_most=3).to_pylist() == [None, None, DropReason.TEXT_TOO_LARGE, None]
+
+
+def test_a_long_url_of_the_image_or_of_its_page_is_enough() -> None:
+    long = "http://a.example/" + "u" * 8_175
+    urls, pages = pa.array([long[:-1], long, None]), pa.array([None, None, long + "u"], pa.string())
+    assert [len(long[:-1]), len(long)] == [8_191, 8_192]
+    assert text.url_too_long(urls, pages).to_pylist() == [None, None, DropReason.URL_TOO_LONG]
+
+
+def test_what_is_kept_with_a_pair_may_have_been_left_out() -> None:
+    assert text.row_too_large(pa.array([None, "{}", '{"a":1}'])).to_pylist() == [None, DropReason.ROW_TOO_LARGE, None]
+
+
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_too_short_keeps_the_limit_itself(limit: int) -> None:
     counts = range(6)

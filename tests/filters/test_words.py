@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.filters import words
+from altalign.filters import one_caption, words
 from tests.filters.plain_words import plain_words
 from tests.golden import caption_cases
 from tests.reference import captions as reference
@@ -37,7 +37,7 @@ def rows_of(found: words.Scan) -> list[tuple[int, int, list[int]]]:
 
 
 def plain_row(caption: str) -> tuple[int, int, list[int]]:
-    return len(words.words_of(caption)), words.hash_of_text(caption), words.ngram_hashes(caption)
+    return len(one_caption.words_of(caption)), one_caption.hash_of_text(caption), one_caption.ngram_hashes(caption)
 
 
 def scan(captions: list[str] | pa.Array) -> list[tuple[int, int, list[int]]]:
@@ -46,7 +46,7 @@ def scan(captions: list[str] | pa.Array) -> list[tuple[int, int, list[int]]]:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["why"])
 def test_golden_captions_have_their_words(case):
-    assert words.words_of(case["caption"]) == case["words"]
+    assert one_caption.words_of(case["caption"]) == case["words"]
     assert plain_words(case["caption"]) == case["words"]
     assert reference.words(case["caption"]) == case["words"]
     assert scan([case["caption"]]) == [plain_row(case["caption"])]
@@ -54,13 +54,13 @@ def test_golden_captions_have_their_words(case):
 
 @pytest.mark.parametrize("case", [case for case in caption_cases() if "words" in case], ids=lambda case: case["why"])
 def test_golden_clean_captions_have_their_words(case):
-    assert words.words_of(case["clean"]) == case["words"]
+    assert one_caption.words_of(case["clean"]) == case["words"]
     assert scan([case["clean"]]) == [plain_row(case["clean"])]
 
 
 @pytest.mark.parametrize("case", [case for case in caption_cases() if "folded" in case], ids=lambda case: case["why"])
 def test_golden_captions_are_folded(case):
-    assert words.folded(case["clean"]) == case["folded"]
+    assert one_caption.folded(case["clean"]) == case["folded"]
 
 
 @derandomized
@@ -71,7 +71,7 @@ def test_golden_captions_are_folded(case):
 )
 def test_kernel_and_plain_twins_agree(captions):
     for caption in captions:
-        assert words.words_of(caption) == plain_words(caption)
+        assert one_caption.words_of(caption) == plain_words(caption)
     assert scan(captions) == [plain_row(caption) for caption in captions]
 
 
@@ -150,30 +150,30 @@ def test_threads_with_scratch_of_their_own_do_not_disturb_one_another():
 
 def test_hash_version_1_is_what_it_was():
     assert words.HASH_VERSION == 1
-    assert words.hash_of_word("dog") == GOLDEN_HASHES["dog"]
-    assert words.hash_of_word("internationalisation") == GOLDEN_HASHES["internationalisation"]
-    assert words.hash_of_bigram("brown", "dog") == GOLDEN_HASHES["brown dog"]
-    assert words.hash_of_text("A brown dog.") == GOLDEN_HASHES["a brown dog."]
+    assert one_caption.hash_of_word("dog") == GOLDEN_HASHES["dog"]
+    assert one_caption.hash_of_word("internationalisation") == GOLDEN_HASHES["internationalisation"]
+    assert one_caption.hash_of_bigram("brown", "dog") == GOLDEN_HASHES["brown dog"]
+    assert one_caption.hash_of_text("A brown dog.") == GOLDEN_HASHES["a brown dog."]
 
 
 def test_short_words_do_not_collide():
-    mixed = np.unique([words.hash_of_word(chr(a) + chr(b)) for a in range(97, 123) for b in range(0x430, 0x450)])
+    mixed = np.unique([one_caption.hash_of_word(chr(a) + chr(b)) for a in range(97, 123) for b in range(0x430, 0x450)])
     assert mixed.size == 26 * 32
 
 
 def test_bigrams_know_their_order():
-    assert words.hash_of_bigram("a", "b") != words.hash_of_bigram("b", "a")
+    assert one_caption.hash_of_bigram("a", "b") != one_caption.hash_of_bigram("b", "a")
 
 
 def test_texts_that_differ_in_punctuation_or_format_characters_alone_are_different():
     texts = ["a dog", "a dog.", "a  dog", "a\u00ad dog", "a dog\0"]
-    assert len({words.hash_of_text(text) for text in texts}) == len(texts)
-    assert words.hash_of_text("A DOG") == words.hash_of_text("a dog")
+    assert len({one_caption.hash_of_text(text) for text in texts}) == len(texts)
+    assert one_caption.hash_of_text("A DOG") == one_caption.hash_of_text("a dog")
 
 
 def test_ngrams_are_named_in_the_order_of_their_hashes():
-    assert words.ngrams_of("a b  c") == ["a", "b", "a b", "c", "b c"]
-    assert words.ngrams_of("?") == []
+    assert one_caption.ngrams_of("a b  c") == ["a", "b", "a b", "c", "b c"]
+    assert one_caption.ngrams_of("?") == []
 
 
 @needs_shared
@@ -181,5 +181,5 @@ def test_real_captions_have_the_words_of_the_twins():
     texts = pq.read_table(SHARED / "alt_text.parquet", columns=["text"])["text"].unique().to_pylist()
     chosen = [text for text in texts if zlib.crc32(text.encode()) % 120 == 0]
     assert len(chosen) > 10_000
-    assert [text for text in chosen if words.words_of(text) != plain_words(text)] == []
+    assert [text for text in chosen if one_caption.words_of(text) != plain_words(text)] == []
     assert scan(chosen) == [plain_row(text) for text in chosen]

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.fuzz.targets import TARGETS
-from tests.fuzz.worker import CPU_S, WALL_S, keep
+from tests.fuzz.targets import PLANTED, TARGETS
+from tests.fuzz.worker import CPU_S, keep
 
 ROOT = Path(__file__).parents[2]
-_FIRST_INPUTS, _INPUTS_AT_MOST, _WORKER_S = 200, 5_000, 15.0  # of a worker: as many inputs as take about so long
+_FIRST_INPUTS, _INPUTS_AT_MOST, _WORKER_S = 20, 5_000, 15.0  # of a worker: as many inputs as take about so long
 _DIED = "the process ended"
 _TAIL = 6_000  # characters of what a dead worker said
 
@@ -45,7 +45,7 @@ def work(targets: dict[str, int], seed: str, folder: Path, *, cpu_s: float = CPU
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=WALL_S * (10 + sum(targets.values())),
+        timeout=sum({**TARGETS, **PLANTED}[name].wall_s * (10 + inputs) for name, inputs in targets.items()),
         check=False,
     )
     tallies = {}
@@ -97,7 +97,7 @@ def campaign(names: list[str], seconds: float, seed: str, folder: Path) -> dict[
                 if findings.exists():
                     folder.mkdir(parents=True, exist_ok=True)
                     subprocess.run(["cp", "-r", str(findings), str(folder)], check=True)
-            inputs[name] = min(_INPUTS_AT_MOST, max(50, int(inputs[name] * _WORKER_S / (time.monotonic() - started))))
+            inputs[name] = min(_INPUTS_AT_MOST, max(2, int(inputs[name] * _WORKER_S / (time.monotonic() - started))))
         turn += 1
     return totals
 

@@ -163,7 +163,7 @@ def _check_page(path: Path, _original: bytes) -> str:
     return "images" if found else "no image"
 
 
-def _images(data: bytes, charset: str | None) -> tuple[list[image_elements.Image], str]:
+def _images(data: bytes, charset: str | None) -> tuple[list[image_elements.ImageElement], str]:
     try:
         return list(image_elements.images(data, "http://a.example/dir/page", charset)), ""
     except image_elements.PageError as error:

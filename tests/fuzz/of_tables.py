@@ -21,7 +21,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.filters import captions
 from altalign.pipelines import read
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tables import needed_columns, table
 from altalign.schema import CANDIDATE
 from tests.fuzz import plain_tables
 from tests.fuzz.mutate import mutate
@@ -322,7 +322,7 @@ def _direct(path: Path, whole: Everything) -> Everything:
         if not read.is_direct(str(path), _TEXT):  # captions are in lists
             rows = [{name: row[name] for name in CANDIDATE.names} for row in whole.rows]
             return Everything(rows, [], [], whole.error)
-        groups = table.row_groups(str(path), _TEXT)
+        groups = table.direct(str(path), _TEXT).row_groups
         apart: list[dict[str, Any]] = []
         for number, rows in enumerate(groups):
             group = _candidates(path, number, number, first_row=len(apart))
@@ -337,7 +337,7 @@ def _direct(path: Path, whole: Everything) -> Everything:
 
 def _candidates(path: Path, first: int, last: int, *, first_row: int) -> list[dict[str, Any]]:
     batches = list[pa.RecordBatch]()
-    for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT)):
+    for batch in parquet.read_row_groups(str(path), first, last, needed_columns.columns(_TEXT)):
         batches.append(
             table.candidates(batch, _TEXT, table.row_names(str(path), np.arange(first_row, first_row + len(batch))))
         )

@@ -28,6 +28,7 @@ class Target:
     make: Callable[[Random], tuple[bytes, bytes]]
     check: Callable[[Path, bytes], str]
     memory: int = 256 * MB  # one input may take at most so much more than is in use before it
+    wall_s: float = 120.0  # for one input, whatever else the machine does
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,10 @@ def read_in_two_ways(path: Path, settings: InputSettings) -> Everything:
 def small_stretches(rows: int = 3) -> Iterator[None]:
     """Readers hand on what they have after every few rows."""
     with (
-        patch("altalign.pipelines.read.found.STRETCH_ROWS", rows),
+        patch("altalign.pipelines.read.stretches.STRETCH_ROWS", rows),
         patch("altalign.pipelines.read.tables.table.STRETCH_ROWS", rows),
+        patch("altalign.pipelines.read.tables.arrow.STRETCH_ROWS", rows),
+        patch("altalign.pipelines.read.tables.caption_lists._AT_ONCE", rows),
         patch("altalign.pipelines.read.tars.webdataset.STRETCH_ROWS", rows),
     ):
         yield

@@ -4,10 +4,16 @@ import ctypes
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import of_archives, of_images, of_pages, of_tables
+from tests.fuzz import of_archives, of_images, of_pages, of_runs, of_tables
 from tests.fuzz.target import MB, Target
 
-TARGETS: dict[str, Target] = {**of_tables.TARGETS, **of_archives.TARGETS, **of_pages.TARGETS, **of_images.TARGETS}
+TARGETS: dict[str, Target] = {
+    **of_tables.TARGETS,
+    **of_archives.TARGETS,
+    **of_pages.TARGETS,
+    **of_images.TARGETS,
+    **of_runs.TARGETS,
+}
 
 
 def _make(_rng: Random) -> tuple[bytes, bytes]:

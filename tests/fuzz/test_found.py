@@ -80,7 +80,7 @@ def test_a_column_of_which_arrow_would_abort_the_process_costs_what_needs_it(tmp
     at = data.index(b"\x15\x0c\x25\x02\x18" + bytes([len(name)]) + name.encode()) + 3  # of the schema: it is optional
     path.write_bytes(data[:at] + b"\x03" + data[at + 1 :])  # and now of a kind that there is not
     if name == "xyz":
-        assert len(read_all(path)[0]) == sum(table.row_groups(str(path), TABLE)) == 7
+        assert len(read_all(path)[0]) == sum(table.direct(str(path), TABLE).row_groups) == 7
     else:
         with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
             read_all(path)
@@ -107,7 +107,7 @@ def test_a_page_that_claims_two_gigabytes_is_refused_before_memory_is_taken_for_
     assert data[4:6] == b"\x15\x00"  # field 1 of the first page's header: a data page
     at = 4 + data[4:40].index(b"\x15", 4)  # field 3, behind fields 1 and 2
     path.write_bytes(data[:at] + b"\x15\xfe\xff\xff\xff\x0f" + data[at + 6 :])
-    for read_it in (lambda: read_all(path), lambda: table.row_groups(str(path), TABLE)):
+    for read_it in (lambda: read_all(path), lambda: table.direct(str(path), TABLE).row_groups):
         with pytest.raises(
             UnreadableError, match="a page of 2147483647 bytes in column 0 of row group 0, which has at most"
         ):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from PIL import Image
 
-from altalign.pipelines.read.found import Gatherer
+from altalign.pipelines.read.stretches import Gatherer
 from tests.fuzz import mutate, plain_tables
 from tests.fuzz.targets import TARGETS
 from tests.pipelines.read.pages import archives

@@ -23,7 +23,6 @@ from tests.fuzz.targets import PLANTED, TARGETS
 from tests.peak import peak_bytes
 
 CPU_S = 20.0  # for one input; what is linear takes milliseconds
-WALL_S = 120.0
 _EVERY = {**TARGETS, **PLANTED}
 _ADDRESS_SPACE = 6 << 30  # LLVM, Arrow and thread stacks reserve gigabytes that they never use
 
@@ -72,7 +71,7 @@ def check(target: Target, folder: Path, cpu_s: float) -> tuple[str, float, int]:
     """Check the input that lies in a folder, under all limits: outcome, CPU seconds, bytes of memory that it took."""
     path, original = paths_of(folder, target)
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
-    faulthandler.dump_traceback_later(WALL_S, exit=True)
+    faulthandler.dump_traceback_later(target.wall_s, exit=True)
     before, started = _reset_peak(), time.process_time()
     outcome = target.check(path, original.read_bytes())
     seconds, bytes_more = time.process_time() - started, peak_bytes() - before
@@ -94,7 +93,7 @@ def _reset_peak() -> int:
 def _limit() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGPROF, all_threads=True, chain=True)  # then the default: the process ends
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, resource.getrlimit(resource.RLIMIT_AS)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
 
@@ -103,6 +102,8 @@ def _warm_up(name: str, folder: Path) -> None:
     """Load and compile what is loaded and compiled once: that is not the input's time and memory."""
     target = _EVERY[name]
     original, _ = target.make(Random(0))
+    if not original:
+        return
     for path in paths_of(folder, target):
         path.write_bytes(original)
     target.check(paths_of(folder, target)[0], original)

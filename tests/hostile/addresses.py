@@ -51,7 +51,7 @@ _CAPTIONS = [
         "a-million-marks",
         "A million accents on one letter",
         "one e" + "\u0301" * 1_000_000 + " here",
-        "one \u00e9" + "\u0301" * 999_999 + " here",
+        dropped={"text_too_large": 1},
     ),
     _caption(
         "nothing-to-see",
@@ -63,8 +63,8 @@ _CAPTIONS = [
     _caption(
         "control-characters-alone", "Control characters alone", "\x00\x01\x02\x1b\x7f\x9f", dropped={"text_empty": 1}
     ),
-    _caption("a-million-words", "A million words", "cat " * 1_000_000, dropped={"text_too_long": 1}),
-    _caption("one-word-of-5-mb", "One word of 5 MB", "a cat " + "x" * 5_000_000, "a cat " + "x" * 5_000_000),
+    _caption("a-million-words", "A million words", "cat " * 1_000_000, dropped={"text_too_large": 1}),
+    _caption("one-word-of-5-mb", "One word of 5 MB", "a cat " + "x" * 5_000_000, dropped={"text_too_large": 1}),
     _caption(
         "noncharacters",
         "Code points that are no characters, and private ones",
@@ -130,7 +130,7 @@ _URLS = [
         "url-of-a-host-too-long",
         "A host of 10,000 letters, which a URL may have and no server has",
         lambda: b"http://" + b"h" * 10_000 + b"/it.png",
-        dropped={"not_in_archive": 1},
+        dropped={"url_too_long": 1},
     ),
     _url(
         "url-of-a-soft-hyphen",
@@ -186,7 +186,7 @@ _URLS = [
         at="http://127.0.0.1/it.png",
     ),
     _url("url-without-a-host", "No host", b"http:///", dropped=INVALID),
-    _url("url-of-100-kb-on-a-page", "A URL of 100 kB", lambda: b"/" + b"p" * 100_000, dropped={"not_in_archive": 1}),
+    _url("url-of-100-kb-on-a-page", "A URL of 100 kB", lambda: b"/" + b"p" * 100_000, dropped={"url_too_long": 1}),
     _url(
         "url-of-any-bytes",
         "Bytes that mean nothing in the page's charset",

@@ -59,7 +59,7 @@ CASES = [
         "arrow-buffer-of-1-pb",
         "A compressed buffer that says it has 1 PB",
         lambda: _long_buffer("a"),
-        "a buffer that says it has … bytes",
+        "buffers of … bytes that unpack to …",
     ),
     _file(
         "arrow-offsets-that-fall",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.hostile import (
     addresses,
+    amplified,
     archives,
     arrows,
     bodies,
@@ -39,6 +40,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "Captions and URLs": addresses.CASES,
     "Images": images.CASES,
     "Bombs in images": image_bombs.CASES,
+    "Small and huge": amplified.CASES,
 }
 
 _LIMITS = "[text]\nimages_per_text_at_most = 1000\n\n[engine]\nworkers = 2\n"  # one caption serves many cases

@@ -75,7 +75,7 @@ _STRUCTURE = [
         "attribute-of-15-mb",
         "An `alt` of 15 MB, 3 million words",
         lambda: b"<img src=it.png alt='" + b"word " * 3_000_000 + b"'>",
-        dropped={"text_too_long": 1},
+        dropped={"text_too_large": 1},
     ),
     page(
         "images-without-alt",

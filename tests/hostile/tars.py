@@ -234,7 +234,7 @@ _CONTENTS = [
         dropped=BROKEN,
         error="it.txt: not UTF-8 (byte 0)",
     ),
-    _case("text-of-5-mb", "A text of 5 MB", lambda: text(b"word " * 1_000_000), dropped={"text_too_long": 1}),
+    _case("text-of-5-mb", "A text of 5 MB", lambda: text(b"word " * 1_000_000), dropped={"text_too_large": 1}),
     _case(
         "text-of-17-mb",
         "A text of 17 MiB",

@@ -11,7 +11,8 @@ from altalign.machine import memory
 from altalign.machine.memory import MB, Free
 from altalign.pipelines import curate
 from altalign.pipelines.curate import Step, each
-from altalign.pipelines.run.artefacts import FETCHED, JUDGED
+from altalign.pipelines.run.artefacts.fetched import FETCHED
+from altalign.pipelines.run.artefacts.judged import JUDGED
 from altalign.pipelines.run.units import Run
 
 UNITS = [{"name": f"{number:05d}", "seconds": 10.0} for number in range(10)]

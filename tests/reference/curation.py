@@ -19,6 +19,22 @@ from altalign.reasons import KEPT, REASONS, DropReason, Stage
 from tests.reference.captions import WHITE_SPACE, bigrams, clean, decode_entities, folded, words
 
 PAGES = ("warc", "wat")
+CAPTION_BYTES, URL_BYTES, EXTRA_BYTES = 65_536, 8_192, 65_536
+
+
+def cut(text: str | None, bytes_at_most: int) -> str | None:
+    """A longer text as it is kept: characters up to the first that is above the limit and is no space."""
+    size = 0
+    for number, character in enumerate(text or ""):
+        size += len(character.encode())
+        if size > bytes_at_most and character != " ":
+            return (text or "")[: number + 1]
+    return text
+
+
+def is_long(text: str | None, bytes_at_most: int) -> bool:
+    """Whether a text has more bytes."""
+    return len((text or "").encode()) > bytes_at_most
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,7 @@ class Candidate:
     def caption(self) -> str:
         """The cleaned caption; a null one counts as the empty one."""
         raw = self.caption_raw or ""
-        return clean(decode_entities(raw) if self.decode_entities else raw)
+        return cut(clean(decode_entities(raw) if self.decode_entities else raw), CAPTION_BYTES) or ""
 
     @cached_property
     def words(self) -> list[str]:
@@ -60,7 +76,8 @@ class Candidate:
     @cached_property
     def identity(self) -> str | None:
         """The image identity, or None: an invalid URL and no image in hand."""
-        return url_without_fragment(self.image_url) or self.image_sha256
+        url = url_without_fragment(self.image_url)
+        return self.image_sha256 if url is None or is_long(url, URL_BYTES) else url
 
 
 def url_without_fragment(url: str | None) -> str | None:
@@ -84,6 +101,7 @@ class Settings:
 
     words_at_least: int = 3
     words_at_most: int = 20
+    bytes_at_most: int = 65_536
     images_per_text_at_most: int = 10
     vocabulary_size: int = 100_000_000
     short_side_above_px: int = 200
@@ -211,10 +229,16 @@ class Outcome:
         self.caption = self.candidate.caption
         self.identity = self.candidate.identity
         written = self.candidate.image_url
-        self.image_url = url_without_fragment(written) or (None if written is None else written.strip(WHITE_SPACE))
+        taken = url_without_fragment(written) or (None if written is None else written.strip(WHITE_SPACE))
+        self.image_url = cut(taken, URL_BYTES)
         self.image_id = None if self.identity is None else image_id(self.identity)
         self.key = sample_key(self.identity or "", self.caption)
         self.words = len(self.candidate.words)
+
+    @property
+    def has_long_url(self) -> bool:
+        """Whether the URL of the image, or of its page, is too long."""
+        return is_long(self.image_url, URL_BYTES) or is_long(self.candidate.page_url, URL_BYTES)
 
     @property
     def reason(self) -> DropReason | None:
@@ -235,6 +259,8 @@ def extract(candidates: Iterable[Candidate]) -> list[Outcome]:
             outcome.failed.append(DropReason.ALT_MISSING)
         if page and candidate.caption_raw is not None and outcome.caption == "":
             outcome.failed.append(DropReason.ALT_EMPTY)
+        if page and outcome.has_long_url:
+            outcome.failed.append(DropReason.URL_TOO_LONG)
         if page and outcome.identity is None:
             outcome.failed.append(DropReason.URL_INVALID)
     return outcomes
@@ -250,14 +276,17 @@ def judge(candidates: Sequence[Candidate], settings: Settings) -> list[Outcome]:
             None if outcome.identity is None else facts.over_captioned_images.get(outcome.identity)
         )
         holds = {
+            DropReason.URL_TOO_LONG: outcome.has_long_url,
             DropReason.URL_INVALID: outcome.identity is None,
             DropReason.TEXT_EMPTY: outcome.caption == "",
+            DropReason.TEXT_TOO_LARGE: is_long(outcome.caption, settings.bytes_at_most),
             DropReason.TEXT_TOO_SHORT: outcome.words < settings.words_at_least,
             DropReason.TEXT_TOO_LONG: outcome.words > settings.words_at_most,
             DropReason.TEXT_ON_TOO_MANY_IMAGES: outcome.images_per_text is not None,
             DropReason.TEXT_HAS_RARE_NGRAM: facts.vocabulary is not None
             and any(ngram not in facts.vocabulary for ngram in outcome.candidate.ngrams),
             DropReason.IMAGE_HAS_TOO_MANY_TEXTS: outcome.texts_per_image is not None,
+            DropReason.ROW_TOO_LARGE: is_long(outcome.candidate.extra, EXTRA_BYTES),
         }
         outcome.failed = [reason for reason in REASONS[Stage.JUDGE] if holds.get(reason)]
     _drop_repeated(outcomes)

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from altalign.train.step.accumulation import gradients, towers_of
-from altalign.train.step.loss import contrastive_loss, pair_losses
+from altalign.train.step.loss import Noise, contrastive_loss, pair_losses
 from tests.train.pairs import drawn
 from tests.train.small_model import gradients_of, pairs, small_model
 
@@ -26,6 +26,8 @@ LOSSES = {  # how many pairs each rank has; two ranks: a group of those two
     "three ranks, half of the negatives": ((4, 3, 3), {"negatives": 0.5}),
     "three ranks, few negatives": ((2, 3, 5), {"negatives": 0.1}),
     "two ranks": ((7, 3), {"negatives": 1.0}),
+    "three ranks, noise as intended": ((4, 3, 3), {"form": "intended"}),
+    "three ranks, noise as printed": ((2, 3, 5), {"form": "printed"}),
 }
 STEPS = {  # pairs of each rank, of a chunk, parts that are not trained
     "two passes, as many chunks": ((4, 4, 3), 2, ()),
@@ -45,6 +47,9 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
     images, texts = (embeddings.detach()[own].requires_grad_() for embeddings in drawn(pairs_of_all))
     temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     chosen = {"label_smoothing": 0.1, "directions": "sum", "block": 2, "group": group} | settings
+    if form := chosen.pop("form", None):
+        noise = torch.linspace(0, 0.9, pairs_of_all, dtype=torch.float64)[own]
+        chosen |= {"label_smoothing": 0.0, "noise": Noise(noise, form)}
     weights = (1 + torch.arange(pairs_of_all, dtype=torch.float64))[own]
     part = contrastive_loss(images, texts, temperature, weights=weights, **chosen)
     part.backward()
@@ -90,7 +95,19 @@ def steps_of(
     }
 
 
-def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def with_a_broken_rank(rank: int, chunk: int) -> dict[str, Any]:
+    """A step of three ranks, the last with a weight that is no number: what each says, and what it would apply."""
+    model = small_model(group=2)
+    towers = towers_of(model)  # with the weights of the first rank on all
+    if rank == 2:
+        with torch.no_grad():
+            model.text_tower.linear.bias[0] = float("nan")
+    own = pairs(12).chunk(4 * rank, 4 * rank + 4)
+    result = gradients(towers, model, own, chunk=chunk, step=1, **OF_STEP)
+    return {"is_finite": result.is_finite, "gradients": len(gradients_of(model))}
+
+
+def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # pyright: ignore[reportPrivateImportUsage]
     """The usual sum over ranks of a bucket of gradients, by their number; counted."""
     state[0].append(bucket.index())
     return default_hooks.allreduce_hook(state[1], bucket)
@@ -109,6 +126,7 @@ def main() -> None:
     for name, (sizes, chunk, frozen) in STEPS.items():
         if rank < len(sizes):
             found["steps"][name] = steps_of(sizes, rank, chunk, frozen, two if len(sizes) == 2 else None)
+    found["broken"] = {chunk: with_a_broken_rank(rank, chunk) for chunk in (2, 4)}
     torch.save(found, folder / f"{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
+from altalign import storage
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
@@ -70,6 +73,23 @@ def write_run(
     (folder / "manifest.json").write_text(json.dumps(whole))
     (folder / "run.json").write_text(json.dumps({"stages": {}}))
     return str(folder)
+
+
+def write_score(run: str, name: str, of: Mapping[str, Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> None:
+    """A score with these columns beside a run, as `altalign score` leaves it; `of` has the values of each key."""
+    folder, shards = Path(run) / "scores" / name, []
+    folder.mkdir(parents=True)
+    for shard in json.loads((Path(run) / "manifest.json").read_bytes())["shards"]:
+        stem = shard["name"].removesuffix(".tar")
+        keys: list[Any] = pq.read_table(Path(run) / "shards" / f"{stem}.parquet", columns=["key"])["key"].to_pylist()
+        columns = {column: pa.array([of[key][column] for key in keys], kind) for column, kind in types.items()}
+        pq.write_table(pa.table({"key": keys, **columns}), folder / f"{stem}.parquet")
+        data = (folder / f"{stem}.parquet").read_bytes()
+        nulls = {column: values.null_count for column, values in columns.items()}
+        facts = {"of": shard["parquet_sha256"], "rows": shard["rows"], "nulls": nulls}
+        shards.append({"name": stem, **facts, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    stated = {"name": name, "kind": "own", "columns": {name: str(kind) for name, kind in types.items()}}
+    storage.write_sealed(str(folder / "manifest.json"), {**stated, "digest": "d" * 64, "shards": shards})
 
 
 def _write_shard(stem: Path, of: Sequence[Pair]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ from altalign.settings import dump
 from altalign.train import loop
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
-from tests.train.run_folders import Pair, pairs, picture, write_run
+from tests.train.run_folders import Pair, pairs, picture, write_run, write_score
 
 ROOT = Path(__file__).parents[2]
 STEPS = 8
@@ -127,6 +129,7 @@ def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
         "metrics.jsonl",
         "checkpoints",
         "run.json",
+        "report.html",
         "eval",
     }
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
@@ -158,8 +161,10 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
     run = uninterrupted / "trained"
     left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
     assert {name for name in left if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
-    only_sometimes = {"undecodable.jsonl", "packed/*", "log/not-finite-step-*-rank-R.json"}
-    assert {pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in left)} == only_sometimes
+    only_sometimes = {"undecodable.jsonl", "packed/*", "log/not-finite-step-*-rank-R.json", "sweep.json"}
+    of_other_commands = ("noise/", "captions/", "index/captions.arrow", "phases/", "TASK/")
+    there = {pattern for pattern in patterns if not pattern.startswith(of_other_commands)}
+    assert {pattern for pattern in there if not any(fnmatch(name, pattern) for name in left)} == only_sometimes
 
 
 @pytest.mark.trained
@@ -182,6 +187,32 @@ def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(
     assert weights(curated) == weights(uninterrupted)
     assert [line["step"] for line in lines(curated)] == list(range(1, STEPS + 1))
     assert [line["loss"] for line in lines(curated)] == [line["loss"] for line in lines(uninterrupted)]
+
+
+@pytest.mark.trained
+def test_a_training_by_scores_goes_on_as_it_began_and_not_with_other_scores(
+    curated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, of = str(curated / "curated"), pairs(60, images=30)
+    clean = {pair.key: {"clean": number % 8 / 8} for number, pair in enumerate(of)}
+    write_score(run, "clean", clean, {"clean": pa.float32()})
+    config = written(curated, data={"where": "clean <= 0.75", "weight_by": "clean"})
+    assert cli.main(["train", config]) == 0
+    assert "pairs are left; left out are" in " ".join(capsys.readouterr().err.split())
+    whole = weights(curated)
+    for path in (curated / "trained" / "checkpoints").iterdir():
+        if path.name != "step-0000003":
+            shutil.rmtree(path)
+    assert cli.main(["train", config]) == 0
+    assert weights(curated) == whole
+    lineage = json.loads((curated / "trained" / "run.json").read_bytes())
+    assert list(lineage["scores"]) == [f"{run}/scores/clean"]
+    shutil.rmtree(curated / "curated" / "scores")
+    write_score(run, "clean", {key: {"clean": 0.5} for key in clean}, {"clean": pa.float32()})
+    capsys.readouterr()
+    assert cli.main(["train", config]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the scores that [data] where or weight_by reads are not as this run began with" in said
 
 
 @pytest.mark.trained

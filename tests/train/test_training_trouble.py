@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from altalign import cli
 from tests.train.run_folders import pairs, write_run
@@ -73,7 +75,7 @@ def weights(run: Path) -> str:
         ("schedule", "peak", 1e300, "too large; give 1e+30 or less"),
         ("loop", "global_batch", 2**62, "too large; give 1073741824 or less"),
         ("run", "folder", "a\0b", "a path with a zero byte"),
-        ("data", "held_out", 1e-9, "'held': [data] held_out = 1e-09 keeps no image of these runs; give a larger share"),
+        ("data", "held_out", 1e-9, "[data] held_out = 1e-09 keeps no image of these runs; give a larger share"),
     ],
 )
 def test_a_setting_at_an_odd_value_is_refused_in_a_line_before_any_step(
@@ -111,9 +113,9 @@ def test_a_mistake_in_the_settings_does_not_bind_the_folder(
 
 
 def test_settings_may_change_until_a_run_has_begun_and_its_tokenizer_is_theirs(curated: Path) -> None:
-    assert (
-        cli.main(["train", short(curated, image_tower={"weights": "nowhere"}, tokenizer={"vocabulary_size": 16})]) == 2
-    )
+    save_file({"a": torch.zeros(1)}, curated / "of_another.safetensors")  # what is missing is refused earlier
+    weights_of_another = {"weights": str(curated / "of_another.safetensors")}
+    assert cli.main(["train", short(curated, image_tower=weights_of_another, tokenizer={"vocabulary_size": 16})]) == 2
     before = (curated / "trained" / "tokenizer.json").read_bytes()
     assert cli.main(["train", short(curated)]) == 0
     assert (curated / "trained" / "tokenizer.json").read_bytes() != before

@@ -39,7 +39,8 @@ def write_trained(folder: Path, **sections: dict[str, Any]) -> str:
     model = model_of(config, vocabulary=words.vocabulary)
     randomise(model)
     state = {"samples_seen": 80, "manifests": {"runs/demo": "ab" * 32}, "tokenizer_sha256": words.digest, "pairs": 80}
-    checkpoints.save(str(folder), 5, model, make_optimizer(model, config.optimizer), state, keep=1)
+    kept = checkpoints.Kept.of(model, make_optimizer(model, config.optimizer))
+    checkpoints.save(str(folder), 5, kept, state, keep=1)
     storage.write_json(str(folder / "run.json"), {"manifests": state["manifests"], "versions": {}, "attempts": []})
     metrics = {"image_to_text_r1": 12.5, "text_to_image_r1": 25.0, "rsum": 100.0}
     (folder / "eval" / "step-0000005").mkdir(parents=True)

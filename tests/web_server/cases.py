@@ -32,7 +32,8 @@ class Case:
     Attributes:
         name: of the case; without a host of its own the host NAME.test.
         about: what the server does.
-        target: path and query, or a URL; `{port}`, `{tls_port}`, `{refused_port}` and `{full_port}` are filled in.
+        target: path and query, or a URL; `{port}`, `{tls_port}` and the other ports of the server are
+            filled in.
         reason: None: the image is in hand.
         code: status of the last answer.
         body: what is in hand; the picture of `broken` where nothing is said.
@@ -107,6 +108,10 @@ def _header(name: str, about: str, header: str, reason: DropReason | None) -> Ca
         200,
         picture("a"),
     )
+
+
+def _tls(kind: str, about: str, reason: DropReason) -> Case:
+    return Case(f"tls-{kind}", about, f"https://tls-{kind}.test:{{handshake_port}}/png/a", reason, tries=0)
 
 
 def _robots(
@@ -237,6 +242,9 @@ _SLOW = [
     Case("drip-head", "A byte of the headers now and then, for ever", "/drip-head", TIMEOUT),
     Case("stall", "Half the body, and then nothing", "/stall", TIMEOUT, 200),
     Case("no-connection", "Connections are never taken", "http://127.0.0.1:{full_port}/png/a", TIMEOUT, tries=0),
+    _tls("silence", "Connections are taken, and TLS never begins", TIMEOUT),
+    _tls("drip", "TLS begins, a byte now and then", TIMEOUT),
+    Case("name-hangs", "The name server never answers", "/png/a", TIMEOUT, address="", tries=0),
 ]
 
 _LARGE = [
@@ -388,6 +396,7 @@ _OPT_OUTS = [
     _robots("late", "A ban behind 600 kB of comments, which are not read to the end"),
     _robots("long-line", "A ban behind a line of 300 kB", OPT_OUT, None),
     _robots("endless", "A robots.txt that never ends: its first 500 KiB count"),
+    _robots("large", "A robots.txt of 1 GB, as Content-Length says: the same"),
     _robots("bomb", "A robots.txt of 100 MB in gzip: the same"),
 ]
 
@@ -397,6 +406,8 @@ _ROBOTS_FAILS = [
     _robots("too-many", "robots.txt with status 429", STATUS, 429),
     _robots("hang", "robots.txt never comes", TIMEOUT, None),
     _robots("drip", "robots.txt comes by the byte", TIMEOUT, 200),
+    _robots("stall", "Half of robots.txt, and then nothing", TIMEOUT, 200),
+    _robots("head-without-end", "robots.txt whose headers never end", BROKEN, None),
     _robots("reset", "robots.txt resets the connection", BROKEN, None),
     _robots("flaky", "robots.txt with 503, and then a ban", OPT_OUT, None),
 ]
@@ -405,6 +416,7 @@ _NOBODY = [
     Case("refused", "Connections are refused", "http://127.0.0.1:{refused_port}/png/a", UNREACHABLE, tries=0),
     Case("no-name", "The name does not exist", "http://nowhere.test:{port}/png/a", UNREACHABLE, tries=0),
     Case("no-tls", "A server without TLS behind `https:`", "https://no-tls.test:{port}/png/a", UNREACHABLE, tries=0),
+    _tls("endless", "A greeting of TLS that never ends", UNREACHABLE),
     Case(
         "unsigned",
         "A certificate that nobody has signed",
@@ -427,6 +439,14 @@ _NOBODY = [
         REFUSED,
         address="64:ff9b::a00:1",
         tries=0,
+    ),
+    Case(
+        "rebound",
+        "A name that leads here, and the next time to `127.0.0.2`: the address that was judged is connected to",
+        "/png/a",
+        None,
+        200,
+        picture("a"),
     ),
     Case("multicast", "A name that leads to multicast", "/png/a", REFUSED, address="224.0.0.1", tries=0),
     Case("port", "A port that is not in the settings", "http://port.test:22/png/a", REFUSED, tries=0),

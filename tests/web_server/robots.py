@@ -80,6 +80,23 @@ async def _drip(_request: Request, client: Client, _state: State) -> None:
         await client.wait(0.05)
 
 
+async def _stall(_request: Request, client: Client, _state: State) -> None:
+    await client.send(head(200, f"Content-Length: {2 * len(DENY)}") + DENY)
+    await client.wait(None)
+
+
+async def _head_without_end(_request: Request, client: Client, _state: State) -> None:
+    await client.send(head(200)[:-2])
+    while True:
+        await client.send(b"X-Header: " + b"x" * 100 + b"\r\n")
+
+
+async def _large(_request: Request, client: Client, _state: State) -> None:
+    await client.send(head(200, "Content-Length: 1000000000"))
+    for _ in range(10_000):
+        await client.send(COMMENT * 1_000)
+
+
 async def _endless(_request: Request, client: Client, _state: State) -> None:
     await client.send(head(200))
     while True:
@@ -129,6 +146,9 @@ ANSWERS: dict[str, Callable[[Request, Client, State], Awaitable[None]]] = {
     "hang": _hang,
     "reset": _reset,
     "drip": _drip,
+    "stall": _stall,
+    "head-without-end": _head_without_end,
+    "large": _large,
     "endless": _endless,
     "cut": _cut,
     "redirect": _redirected,

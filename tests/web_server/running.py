@@ -56,7 +56,7 @@ class WebServer:
             *(["--certificate", str(certificate)] if certificate else []),
         ]
         self.process: subprocess.Popen[str] | None = None
-        self.port = self.tls_port = self.refused_port = self.full_port = 0
+        self.port = self.tls_port = self.refused_port = self.full_port = self.handshake_port = 0
 
     def __enter__(self) -> "WebServer":
         self.start()

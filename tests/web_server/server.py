@@ -4,7 +4,8 @@
     [--certificate FILE]
 
 Prints a line of JSON with its ports, and serves until its standard input ends: nobody has to stop it. `port` speaks
-HTTP, `tls_port` HTTPS where there is a certificate; `refused_port` refuses connections, `full_port` never takes one.
+HTTP, `tls_port` HTTPS where there is a certificate; `refused_port` refuses connections, `full_port` never takes
+one, and `handshake_port` answers no greeting of TLS as it should.
 Every request is noted in the log before it is answered.
 
 The first part of a path says what comes (`answers`, `broken`); `header=LINE` in the query adds a header to a good
@@ -76,6 +77,22 @@ async def serve_client(state: State, reader: asyncio.StreamReader, writer: async
             await writer.wait_closed()
 
 
+async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """TLS as the name in the greeting says: a byte now and then, messages without end, or silence."""
+    client, greeting = Client(reader, writer), await reader.read(4_096)
+    try:
+        if b"drip" in greeting:
+            await client.send(b"\x16\x03\x03\x40\x00")  # a record of 16 KiB
+            while True:
+                await client.send(b"\x02")
+                await client.wait(0.05)
+        while b"endless" in greeting:
+            await client.send(b"\x16\x03\x03\x40\x00\x02\xff\xff\xff" + bytes(16_380))  # of a message of 16 MiB
+        await client.wait(None)
+    except LeftError:
+        writer.close()
+
+
 def parsed(received: bytes, number: int) -> Request:
     """A request's head, read with little care."""
     first, *lines = received.decode("latin-1").split("\r\n")
@@ -132,12 +149,14 @@ async def serve(arguments: argparse.Namespace) -> None:
         context.load_cert_chain(arguments.certificate)
         servers.append(await asyncio.start_server(one_client, addresses[0], arguments.tls_port, ssl=context))
         tls_port = servers[-1].sockets[0].getsockname()[1]
+    handshakes = await asyncio.start_server(shake_hands, addresses[0], 0)
     refused, filled = refusing(), full()
     ports = {
         "port": port,
         "tls_port": tls_port,
         "refused_port": refused.getsockname()[1],
         "full_port": filled[0].getsockname()[1],
+        "handshake_port": handshakes.sockets[0].getsockname()[1],
     }
     state.log.write("start", **ports)
     sys.stdout.write(json.dumps(ports) + "\n")

@@ -126,6 +126,7 @@ def setting(name: str, value: str) -> Callable[[Path], None]:
     ("rule", "change"),
     [
         ("text_too_short", setting("words_at_least", "4")),
+        ("text_too_large", setting("bytes_at_most", "20")),
         ("text_too_long", setting("words_at_most", "4")),
         ("text_on_too_many_images", _share_a_text),
         ("text_has_rare_ngram", _forget_an_ngram),
@@ -151,7 +152,7 @@ def test_each_rule_is_asked_again_of_the_rows_themselves(run: Path, rule: str, c
 def test_what_came_from_the_web_is_within_its_limit_of_bytes(run: Path) -> None:
     runs.set_in_config(run, "source", '"web"')
     runs.set_in_config(run, "image_column", '""')
-    runs.set_in_config(run, "bytes_at_most", "500")
+    runs.set_in_config(run, "bytes_at_most", "500", section="fetch")
     assert "500" in failing(run)["http_too_large"]
 
 

@@ -457,61 +457,53 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
             ]
     write_samples(run, rows)
     write_captions(run, ["a red boat", "a blue boat", "a red boat on the sea"], ["click here", "logo"])
-    pq.write_table(
-        pa.table(
-            {
-                "kind": ["text", "text", "image"],
-                "value": ["click here", "logo", "https://img.example/1.jpg"],
-                "count": [3_000, 40, 5_000],
-            }
-        ),
-        run / "audit/frequent.parquet",
-    )
-    edge = {
-        "ngram": ["red boat", "qx"],
-        "count": pa.array([4, None], pa.int64()),
-        "rarest_log2": pa.array([16, 8], pa.int32()),
-        "is_in": [True, False],
+    tables: dict[str, dict[str, Any]] = {
+        "frequent": {
+            "kind": ["text", "text", "image"],
+            "value": ["click here", "logo", "https://img.example/1.jpg"],
+            "count": [3_000, 40, 5_000],
+        },
+        "edge_ngrams": {
+            "ngram": ["red boat", "qx"],
+            "count": pa.array([4, None], pa.int64()),
+            "rarest_log2": pa.array([16, 8], pa.int32()),
+            "is_in": [True, False],
+        },
+        "hosts": {
+            "host": ["a.example", "b.example"],
+            "images": [40, 60],
+            "fetched": [30, 60],
+            "kept": [10, 50],
+            "sampled_one_in": [4, 4],
+        },
+        "scripts": {
+            "script": ["Latin", "Latin", "Han"],
+            "verdict": ["kept", "text_too_short", "text_too_long"],
+            "rows": [5, 3, 2],
+            "sampled_one_in": [2, 2, 2],
+        },
+        "near_duplicates/similarity": {
+            "cosine_permille": pa.array(COSINES, pa.int32()),
+            "verdict": ["below"] * 4 + ["above"] * 4,
+            "pairs": [5, 4, 3, 2, 1, 1, 1, 1],
+        },
     }
-    pq.write_table(pa.table(edge), run / "audit/edge_ngrams.parquet")
-    hosts = {
-        "host": ["a.example", "b.example"],
-        "images": [40, 60],
-        "fetched": [30, 60],
-        "kept": [10, 50],
-        "sampled_one_in": [4, 4],
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), run / f"audit/{name}.parquet")
+    _write_gallery(run / "audit/near_duplicates/gallery.parquet")
+
+
+def _write_gallery(path: Path) -> None:
+    ways = ["just above", "just below", "dropped"]
+    columns = {
+        "kind": ways,
+        "similarity": [0.98] * len(ways),
+        "shares_bucket": [True] * len(ways),
+        "image_id": ["ab" * 16] * len(ways),
+        "image_url": pa.nulls(len(ways), pa.string()),
+        "test_set": ["coco"] * len(ways),
+        "test_image": ["1.jpg"] * len(ways),
+        "image": [picture(1, 64, "JPEG")] * len(ways),
+        "test": [picture(2, 64, "JPEG")] * len(ways),
     }
-    pq.write_table(pa.table(hosts), run / "audit/hosts.parquet")
-    scripts = {
-        "script": ["Latin", "Latin", "Han"],
-        "verdict": ["kept", "text_too_short", "text_too_long"],
-        "rows": [5, 3, 2],
-        "sampled_one_in": [2, 2, 2],
-    }
-    pq.write_table(pa.table(scripts), run / "audit/scripts.parquet")
-    near = {
-        "cosine_permille": pa.array(COSINES, pa.int32()),
-        "verdict": ["below"] * 4 + ["above"] * 4,
-        "pairs": [5, 4, 3, 2, 1, 1, 1, 1],
-    }
-    pq.write_table(pa.table(near), run / "audit/near_duplicates/similarity.parquet")
-    gallery = [
-        {
-            "kind": kind,
-            "similarity": 0.98,
-            "shares_bucket": True,
-            "image_id": "ab" * 16,
-            "image_url": None,
-            "test_set": "coco",
-            "test_image": "1.jpg",
-        }
-        for kind in ("just above", "just below", "dropped")
-    ]
-    both = {"image": [picture(1, 64, "JPEG")] * 3, "test": [picture(2, 64, "JPEG")] * 3}
-    types = {"similarity": pa.float64(), "shares_bucket": pa.bool_()}
-    table = pa.Table.from_pylist(
-        gallery, schema=pa.schema([(name, types.get(name, pa.string())) for name in gallery[0]])
-    )
-    for name, images in both.items():
-        table = table.append_column(name, pa.array(images, pa.binary()))
-    pq.write_table(table, run / "audit/near_duplicates/gallery.parquet")
+    pq.write_table(pa.table(columns), path)

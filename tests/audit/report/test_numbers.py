@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from altalign import reason_words
-from altalign.audit.report import dropping, fidelity, numbers, what_if
+from altalign.audit.report import fidelity, funnel_and_reasons, numbers, what_if
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.report.sliders import NO_LIMIT
 from altalign.audit.run_folder import RunFolder
@@ -83,12 +83,13 @@ def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
     pool = [replace(each, source=f"source {each.number % 45:02}") for each in report_run.candidates(460)]
     pool += [replace(each, source="the most") for each in pool]
     funnel = gathered(report_run.write(tmp_path, pool)).funnel
-    assert len(funnel[0].by_source) == dropping.SOURCES_AT_MOST + 1
+    assert len(funnel[0].by_source) == funnel_and_reasons.SOURCES_AT_MOST + 1
     assert next(iter(funnel[0].by_source)) == "the most"
     assert all(sum(amount.rows for amount in step.by_source.values()) == step.rows for step in funnel)
-    assert {(step.by_source[dropping.OTHERS].images, step.by_source[dropping.OTHERS].bytes) for step in funnel} == {
-        (None, None)
-    }
+    assert {
+        (step.by_source[funnel_and_reasons.OTHERS].images, step.by_source[funnel_and_reasons.OTHERS].bytes)
+        for step in funnel
+    } == {(None, None)}
 
 
 def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate], found: Numbers):

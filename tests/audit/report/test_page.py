@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.audit.checks import Check
-from altalign.audit.report import galleries, numbers, page, page_text
+from altalign.audit.report import galleries, numbers, page
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.run_folder import RunFolder
+from altalign.pages import frame, page_text
 from altalign.reasons import REASONS, Stage
 from tests.audit.report import report_run
 from tests.audit.report.report_run import PASSED, picture, sample
@@ -174,7 +175,9 @@ def test_what_is_no_picture_is_not_shown():
 
 def schemes() -> dict[str, dict[str, str]]:
     """The colours of light, dark and print."""
-    blocks = re.findall(r":root \{(.*?)\}", (STATIC / "page.css").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r":root \{(.*?)\}", (Path(frame.__file__).parent / "static" / "page.css").read_text(encoding="utf-8"), re.DOTALL
+    )
     return {
         name: dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", block))
         for name, block in zip(("light", "dark", "print"), blocks, strict=True)

@@ -26,7 +26,7 @@ from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
 from altalign.pipelines.calibrate.labelled_pairs import Labelled
 from altalign.pipelines.calibrate.report import Findings
-from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Place, Pool, Search, threshold
+from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Pool, PoolImage, Search, threshold
 from altalign.pipelines.images.calibration_files import Calibration
 from tests.shared_data import SHARED, needs_shared
 
@@ -127,7 +127,7 @@ def test_the_pairs_around_a_threshold_are_those_of_a_plain_sort(search: Search) 
 
 
 def test_of_images_with_the_same_bytes_the_first_counts() -> None:
-    places = [Place(f"key{i}", "0", 0, 1, sha256) for i, sha256 in enumerate("bababc")]
+    places = [PoolImage(f"key{i}", "0", 0, 1, sha256) for i, sha256 in enumerate("bababc")]
     assert Pool(places, np.zeros((6, 1), np.int16), 0).distinct.tolist() == [0, 1, 5]
 
 

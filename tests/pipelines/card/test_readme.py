@@ -14,14 +14,14 @@ from altalign.cli import main
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
 from altalign.pipelines.card.croissant import croissant
-from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, Facts, hub_licence, size_category
+from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, CardFacts, hub_licence, size_category
 from altalign.pipelines.card.readme import readme as readme_of
 from altalign.reasons import DropReason, Stage
 from altalign.schema import SAMPLE
 from tests.end_to_end.runs import tree, write_input
 
 
-def facts_of(*, pairs: int = 1_234, notes: tuple[str, ...] = (), **sections: Any) -> Facts:
+def facts_of(*, pairs: int = 1_234, notes: tuple[str, ...] = (), **sections: Any) -> CardFacts:
     config = CurateConfig.from_values({"input": {"paths": ["secret/*.warc.gz"]}, **sections}, where="here")
     source = config.input[0].source
     kept = {(stage.value, source, "kept"): pairs for stage in Stage}
@@ -30,7 +30,7 @@ def facts_of(*, pairs: int = 1_234, notes: tuple[str, ...] = (), **sections: Any
         if pairs
         else Counts()
     )
-    return Facts(config, counts, {"pairs": pairs, "images": pairs // 2, "bytes": 10 * pairs}, notes)
+    return CardFacts(config, counts, {"pairs": pairs, "images": pairs // 2, "bytes": 10 * pairs}, notes, "ab" * 32)
 
 
 def header(readme: str) -> dict[str, Any]:

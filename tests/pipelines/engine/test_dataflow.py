@@ -35,7 +35,8 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine import dataflow
 from altalign.pipelines.engine.jobs import create, pipeline
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.run import artefacts, progress
+from altalign.pipelines.run import progress
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.units import InputFile, Run
 from tests.end_to_end.runs import CONFIG, write_input
 
@@ -382,7 +383,7 @@ def units(count: int) -> list[dict[str, Any]]:
 
 
 def job_of(run: Run, elements: list[Any], built: list[Any], work: Callable[[Run, Any], Any] | None = None) -> Any:
-    step = curate.each(artefacts.EXTRACTED, lambda _: elements, work or (lambda _run, _unit: {}))
+    step = curate.each(EXTRACTED, lambda _: elements, work or (lambda _run, _unit: {}))
     with pipeline(run, "extract", dry()) as job:
         _ = job | create(run, elements) | step.transform(run)
     return built[-1]

@@ -25,7 +25,9 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.evidence import of_judge
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.artefacts import EXTRACTED, GATHERED, GROUPED, Gathered, GroupedPartition
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.run.artefacts.fetched import GATHERED, Gathered
+from altalign.pipelines.run.artefacts.judged import GROUPED, GroupedPartition
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.stages import extract, fetch_from_files, judge, tables
 from altalign.reasons import Stage
@@ -175,7 +177,7 @@ def gathered(judged: Run) -> Run:
     ran(
         judged,
         "gather",
-        fetch_from_files.Gather(judged),
+        fetch_from_files.GatherTables(judged),
         fetch_from_files.plan_gather(judged),
         [0, 1],
     )

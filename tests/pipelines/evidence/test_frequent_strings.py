@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.filters import words
+from altalign.filters import one_caption, words
 from altalign.pipelines.evidence import frequent_strings
 
 ENTRIES = st.lists(
@@ -64,12 +64,13 @@ CAPTIONS = st.lists(
 )
 def test_the_first_string_of_each_wanted_hash_is_kept(captions: list[str], ngrams: set[str], counts: list[int]) -> None:
     hashes = {
-        (words.hash_of_bigram(*ngram.split()) if " " in ngram else words.hash_of_word(ngram)): ngram for ngram in ngrams
+        (one_caption.hash_of_bigram(*ngram.split()) if " " in ngram else one_caption.hash_of_word(ngram)): ngram
+        for ngram in ngrams
     }
-    texts = sorted({words.hash_of_text(caption) for caption in captions[::2]})
+    texts = sorted({one_caption.hash_of_text(caption) for caption in captions[::2]})
     found = np.sort(np.array(list(hashes), np.uint64))
     look = frequent_strings.Seen(
-        frequent_strings.Wanted(
+        frequent_strings.WantedHashes(
             found, frequent_strings.sieve_of(found), np.array(texts, np.uint64), 5, np.zeros(0, np.uint64), 2**62
         )
     )
@@ -79,16 +80,16 @@ def test_the_first_string_of_each_wanted_hash_is_kept(captions: list[str], ngram
     )
     expected: dict[int, str] = {}
     for caption, count in zip(captions, counts, strict=False):
-        if count >= 5 and words.hash_of_text(caption) in texts:
-            expected.setdefault(words.hash_of_text(caption), caption)
-    of_pool = {ngram for caption in captions for ngram in words.ngrams_of(caption)}
+        if count >= 5 and one_caption.hash_of_text(caption) in texts:
+            expected.setdefault(one_caption.hash_of_text(caption), caption)
+    of_pool = {ngram for caption in captions for ngram in one_caption.ngrams_of(caption)}
     assert look.to_json()["texts"] == [[hash_, caption] for hash_, caption in sorted(expected.items())]
     assert look.to_json()["ngrams"] == [[hash_, ngram] for hash_, ngram in sorted(hashes.items()) if ngram in of_pool]
 
 
 @pytest.mark.parametrize("url", ["https://a.example/" + "x" * 5_000, None])
 def test_a_long_string_is_cut_and_one_that_is_not_there_left_out(url: str | None) -> None:
-    wanted = frequent_strings.Wanted(
+    wanted = frequent_strings.WantedHashes(
         np.zeros(0, np.uint64), np.zeros(1 << 16, np.bool_), np.zeros(0, np.uint64), 2**62, np.array([7], np.uint64), 3
     )
     look = frequent_strings.Seen(wanted)

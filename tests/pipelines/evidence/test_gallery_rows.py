@@ -91,7 +91,7 @@ def test_an_image_that_a_list_names_is_sampled_without_its_bytes() -> None:
     failed = [["image_too_small"], ["image_too_small", "image_blocked"], ["image_blocked"]]
     reasons = [first for first, *_ in failed]
     found = gallery_rows.places_of("abc", reasons, failed, [0, 5, 9], [5, 4, 7], units=1)
-    assert found == [["a", 0, 5], ["b", 5, 0], ["c", 9, 0]]
+    assert found == [("a", 0, 5), ("b", 5, 0), ("c", 9, 0)]
 
 
 def test_a_picture_is_small_upright_and_on_white() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from altalign.audit_tables import TEXT_JOINT
 from altalign.dedup.hash_tables import log2_counts
 from altalign.pipelines.evidence.text_joint import JointCounts, combined
-from altalign.pipelines.stages.text_measures import Measured
+from altalign.pipelines.stages.text_measures import TextMeasures
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -38,7 +38,7 @@ def counted(some: list[Row]) -> JointCounts:
     candidates = pa.record_batch(
         {"image_identity": pa.array(["x" if row.has_identity else None for row in some], pa.string())}
     )
-    measured = Measured(
+    measured = TextMeasures(
         pa.array([row.words for row in some], pa.int32()),
         pa.array([False] * len(some), pa.bool_()),
         np.array([row.rarest for row in some], np.uint8),

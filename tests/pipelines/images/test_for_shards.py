@@ -32,9 +32,9 @@ SETTINGS = [
 ]
 
 
-def samples(count: int, *, seed: int = 1) -> list[for_shards.Found]:
+def samples(count: int, *, seed: int = 1) -> list[for_shards.FetchedSample]:
     """Images of all formats and some sizes, some with several captions."""
-    rng, found, offset = random.Random(seed), list[for_shards.Found](), 0
+    rng, found, offset = random.Random(seed), list[for_shards.FetchedSample](), 0
     for number in range(count):
         width, height = rng.choice([(30, 50), (64, 48), (200, 120)])
         file = io.BytesIO()
@@ -51,7 +51,7 @@ def samples(count: int, *, seed: int = 1) -> list[for_shards.Found]:
         }
         captions = rng.choice([1, 1, 1, 4])
         found += [
-            for_shards.Found(
+            for_shards.FetchedSample(
                 {**row, "caption": caption}, Range("a.images", offset, len(data)), None if caption else data
             )
             for caption in range(captions)
@@ -60,7 +60,7 @@ def samples(count: int, *, seed: int = 1) -> list[for_shards.Found]:
     return found
 
 
-def plain(found: Sequence[for_shards.Found], settings: ShardsSettings) -> list[tuple[Any, ...]]:
+def plain(found: Sequence[for_shards.FetchedSample], settings: ShardsSettings) -> list[tuple[Any, ...]]:
     """One after the other, without anything of ours but the encoder."""
     rows, data = [], b""
     for each in found:
@@ -71,7 +71,7 @@ def plain(found: Sequence[for_shards.Found], settings: ShardsSettings) -> list[t
     return rows
 
 
-def made(found: Sequence[for_shards.Found], settings: ShardsSettings, threads: int) -> list[tuple[Any, ...]]:
+def made(found: Sequence[for_shards.FetchedSample], settings: ShardsSettings, threads: int) -> list[tuple[Any, ...]]:
     return [(row, image.bytes, image.measured) for row, image in for_shards.images(found, settings, threads=threads)]
 
 

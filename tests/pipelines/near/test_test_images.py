@@ -10,7 +10,7 @@ from PIL import Image
 from altalign.curation import CurateConfig
 from altalign.dedup import embed
 from altalign.pipelines.near import learned, test_images
-from altalign.pipelines.run.artefacts import TESTS
+from altalign.pipelines.run.artefacts.decontaminated import TESTS
 from altalign.pipelines.run.units import Run, map_unit
 
 

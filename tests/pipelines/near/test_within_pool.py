@@ -17,7 +17,8 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import CELLS, COMPARED, FETCHED, FETCHED_ROW, REPLACED, Fetched
+from altalign.pipelines.run.artefacts.decontaminated import CELLS, COMPARED, REPLACED
+from altalign.pipelines.run.artefacts.fetched import FETCHED, FETCHED_ROW, Fetched
 from altalign.pipelines.run.units import Run
 from tests.dedup.vectors import copies, drawn, groups_by_search, pairs_by_matrix
 

@@ -136,3 +136,37 @@ def test_several_paths_are_several_inputs_and_a_folder_of_nothing_is_refused(
     assert main(["init", "empty"]) == 2
     assert "empty: no web archive, table, tar, image or saved data set in it (more);" in capsys.readouterr().err
     assert not Path("altalign.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("some.csv", "url;caption\nhttp://a/1;a b c\n", "its columns are separated by ';', where .csv has a comma"),
+        ("some.csv", "", "no header and no row in it"),
+        ("crawl.warc", "", "no record in it"),
+        ("some.csv", "one,two\n1,2\n", "no column is known to hold captions, there are one, two"),
+    ],
+)
+def test_a_file_of_which_no_config_can_be_made_is_refused_with_the_cause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _lines(name, content)
+    assert main(["init", f"in/{name}"]) == 2
+    assert f"in/{name}: {said}" in capsys.readouterr().err
+    assert not Path("altalign.toml").exists()
+
+
+def test_files_of_other_kinds_in_a_folder_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _lines("pairs.csv", "url,caption\nhttp://a/1,a b c\n")
+    archives.write(Path("in/crawl.warc.gz"), [archives.image("http://a/1")])
+    assert main(["init", "in"]) == 0
+    assert "# web archives that hold images: 1 file; left out are pairs.csv" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Inputs from which no image can come are refused before any work, where images have to be in hand."""
 
+import gzip
 from contextlib import chdir
 from pathlib import Path
 
@@ -79,3 +80,32 @@ def test_an_archive_that_cannot_be_read_is_no_archive_without_images(
     with chdir(tmp_path):
         assert main(["curate", "config.toml"]) == 1
     assert "in.warc.gz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [(), ("--dry-run",)], ids=str)
+def test_an_archive_of_0_bytes_is_called_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
+) -> None:
+    write(tmp_path, "pages")
+    (tmp_path / "in.warc.gz").write_bytes(b"")
+    with chdir(tmp_path):
+        assert main(["curate", "config.toml", *args]) == 2
+    said = capsys.readouterr().err
+    assert "in.warc.gz: no row, record or page in it (0 bytes, or a header alone); nothing comes of input warc" in said
+    assert "no image can come" not in said
+
+
+@pytest.mark.parametrize("compression", ["gzip", "whole", ""])
+def test_images_behind_many_pages_are_found(tmp_path: Path, compression: str) -> None:
+    """Where records are members of their own, or not compressed; an archive of one member is read from its start."""
+    write(tmp_path, "pages")
+    pages = [archives.page(number) for number in range(1_500)]
+    images = [archives.image(f"http://a/{number}-0.png") for number in range(100)]
+    path = tmp_path / "in.warc.gz"
+    if compression == "gzip":
+        archives.write(path, [*pages, *images])
+    else:
+        content = b"".join([*pages[:300], *images] if compression == "whole" else [*pages, *images])
+        path.write_bytes(gzip.compress(content) if compression else content)
+    with chdir(tmp_path):
+        assert main(["curate", "config.toml", "--dry-run"]) == 0

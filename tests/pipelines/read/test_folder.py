@@ -151,7 +151,7 @@ def test_parts_hold_every_file_once_in_order_and_no_name_is_cut(
     assert len(set().union(*stems)) == sum(map(len, stems))
 
 
-def _names(part: folder.Part) -> list[str]:
+def _names(part: folder.FolderPart) -> list[str]:
     return [file.name for file in folder.files(part, an_input())]
 
 

@@ -6,8 +6,10 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import chdir
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +193,16 @@ def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
             test_sets.parts(named(path))
 
 
-@contextmanager
-def somebody() -> Iterator[None]:
-    """Be somebody who is not root (root may read everything), in a folder of theirs.
+def as_somebody(check: Callable[[], None]) -> None:
+    """Does a check as somebody who is not root (root may read everything); in a child process: we stay who we are.
 
-    The folder is the working directory: whoever is in it needs no way to it, and TMPDIR may be root's alone.
+    Its working directory is a folder of theirs: whoever is in it needs no way to it, and TMPDIR may be root's alone.
     """
+    with ProcessPoolExecutor(1, get_context("spawn")) as child:
+        child.submit(_as_somebody, check).result()
+
+
+def _as_somebody(check: Callable[[], None]) -> None:
     user = os.geteuid()
     with tempfile.TemporaryDirectory() as name, chdir(name):
         Path().chmod(0o755)
@@ -204,35 +210,41 @@ def somebody() -> Iterator[None]:
             os.chown(".", 65_534, -1)
             os.seteuid(65_534)
         try:
-            yield
+            check()
         finally:
-            os.seteuid(user)  # first: whatever fails below, the next test is itself again
-            for path in Path().rglob("*"):
+            os.seteuid(user)
+            for path in Path().rglob("*"):  # root needs no permission to delete
                 path.chmod(0o755)
 
 
 def test_a_folder_that_may_not_be_read_is_named() -> None:
-    with somebody():
-        put(Path("set/shut/a.png"), PNG)
-        put(Path("set/b.png"), PNG)
-        Path("set/shut").chmod(0)
-        with pytest.raises(UnreadableError, match=r"shut: a folder of a test set cannot be read \(Permission denied\)"):
-            test_sets.parts(named("set"))
-        with pytest.raises(UsageError, match=r"a\.png: cannot be reached \(Permission denied\)"):
-            test_sets.parts(named("set/shut/a.png"))
+    as_somebody(_a_folder_that_may_not_be_read)
+
+
+def _a_folder_that_may_not_be_read() -> None:
+    put(Path("set/shut/a.png"), PNG)
+    put(Path("set/b.png"), PNG)
+    Path("set/shut").chmod(0)
+    with pytest.raises(UnreadableError, match=r"shut: a folder of a test set cannot be read \(Permission denied\)"):
+        test_sets.parts(named("set"))
+    with pytest.raises(UsageError, match=r"a\.png: cannot be reached \(Permission denied\)"):
+        test_sets.parts(named("set/shut/a.png"))
 
 
 def test_an_image_that_may_not_be_read_is_named() -> None:
-    with somebody():
-        put(Path("set/a.png"), PNG).chmod(0)
-        (part,) = test_sets.parts(named("set"))
-        with pytest.raises(UnreadableError, match=r"a\.png: a test image cannot be read \(Permission denied\)"):
-            list(test_sets.images(part))
-        Path("set/a.png").rename("set/a")
-        with pytest.raises(
-            UnreadableError, match=r"/a: a file of a test set cannot be read \(Permission denied\); if it is an image"
-        ):
-            test_sets.parts(named("set"))
+    as_somebody(_an_image_that_may_not_be_read)
+
+
+def _an_image_that_may_not_be_read() -> None:
+    put(Path("set/a.png"), PNG).chmod(0)
+    (part,) = test_sets.parts(named("set"))
+    with pytest.raises(UnreadableError, match=r"a\.png: a test image cannot be read \(Permission denied\)"):
+        list(test_sets.images(part))
+    Path("set/a.png").rename("set/a")
+    with pytest.raises(
+        UnreadableError, match=r"/a: a file of a test set cannot be read \(Permission denied\); if it is an image"
+    ):
+        test_sets.parts(named("set"))
 
 
 # Globs ----------------------------------------------------------------------------------------------------------------
@@ -259,7 +271,8 @@ FORMS: dict[str, Callable[[list[bytes | None]], Any]] = {
     "binary": lambda images: pa.array(images, pa.binary()),
     "large": lambda images: pa.array(images, pa.large_binary()),
     "struct": lambda images: pa.array(
-        [{"bytes": image, "path": "x.png"} for image in images], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        [{"bytes": image, "path": "x.png"} for image in images],
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     ),
 }
 

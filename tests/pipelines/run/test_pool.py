@@ -14,14 +14,18 @@ from altalign.pipelines.run.units import InputFile, Run
 groups = st.lists(st.lists(st.integers(0, 14), max_size=12), max_size=5)
 
 
-def run_of(folder: Path, files: list[list[int]]) -> Run:
+def run_of(folder: Path, files: list[list[int]], *, row_bytes: int = 100) -> Run:
     """A run whose files were extracted to row groups of these sizes."""
     config = CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test")
     run = Run(str(folder), config, tuple(InputFile(number, f"{number}.parquet", 0) for number in range(len(files))))
     for file, sizes in zip(run.files, files, strict=True):
-        storage.write_json(
-            run.mark("extract", file.name), {"unit": file.name, "direct": file.number % 2 == 0, "row_groups": sizes}
-        )
+        facts = {
+            "direct": file.number % 2 == 0,
+            "row_groups": sizes,
+            "rows_at_once": 10,
+            "bytes": row_bytes * sum(sizes),
+        }
+        storage.write_sealed(run.mark("extract", file.name), {"unit": file.name, **facts})
     return run
 
 
@@ -75,3 +79,10 @@ def test_partitions_are_a_power_of_two_of_the_size_of_the_pool_alone(
     pool.write_size(run)
     assert pool.rows(run) == rows
     assert pool.partitions(run, 1_000, at_least=4, at_most=64) == partitions
+
+
+@pytest.mark.parametrize(("row_bytes", "partitions"), [(500, 8), (2_048, 8), (20_000, 128), (64_000, 256)])
+def test_long_rows_make_more_partitions(tmp_path: Path, row_bytes: int, partitions: int) -> None:
+    run = run_of(tmp_path, [[8_000]], row_bytes=row_bytes)
+    pool.write_size(run)
+    assert pool.partitions(run, 1_000, at_least=4, at_most=4_096) == partitions

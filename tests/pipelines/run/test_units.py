@@ -1,5 +1,6 @@
-"""Units are done once."""
+"""Units are done once, and their marks vouch for their files."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,11 @@ import pytest
 
 from altalign import storage
 from altalign.curation import CurateConfig
-from altalign.errors import DamagedError, UnreadableError
+from altalign.errors import DamagedError, UnreadableError, UsageError
+from altalign.pipelines.run import vouched
+from altalign.pipelines.run.artefacts.judged import JUDGED as OF_JUDGE
 from altalign.pipelines.run.units import Facts, InputFile, Marks, Run, Unit, map_unit
+from altalign.storage import blocks
 
 FILES = (InputFile(0, "a.parquet", 0), InputFile(1, "b.parquet", 0))
 
@@ -38,10 +42,11 @@ def test_a_unit_is_done_once_and_its_mark_answers_from_then_on(tmp_path: Path) -
     unit = Unit(name="000001-00002")
     assert map_unit(run, JUDGED, unit, work) == map_unit(run, JUDGED, unit, work) == Rows(3, [1, [2, "漢"]], None)
     assert calls == [unit]
-    assert storage.read_json(run.mark("judge/units", "000001-00002")) == {
+    assert storage.read_sealed(run.mark("judge/units", "000001-00002")) == {
         "unit": "000001-00002",
         "rows": 3,
         "nested": [1, [2, "漢"]],
+        "files": {},
     }
     assert run.finished("judge/units") == ["000001-00002"]
     assert map_unit(run, COUNTED, unit, work).rows == 3  # another step has marks of its own
@@ -82,3 +87,61 @@ def test_finished_units_come_in_the_order_of_their_numbers(tmp_path: Path) -> No
     expected = ["000002", "000002-00000", "000002-99999", "000002-100000", "000010-00001", "1000000"]
     assert run.finished("extract") == expected
     assert [(name, facts.nested) for name, facts in run.all_facts(EXTRACTED)] == [(name, [name]) for name in expected]
+
+
+# What marks vouch for -------------------------------------------------------------------------------------------------
+
+
+def vouched_for(run: Run) -> dict[str, tuple[int, str]]:
+    """The files that the mark of one unit names, a table of the run and two files that it hands on to itself."""
+
+    def work(of: Run, _: Unit) -> Rows:
+        storage.write_bytes(of.path("tables", "a.npy"), b"table")
+        storage.write_bytes(of.work("judge", "units", "0.parquet"), b"rows")
+        with storage.growing(of.work("judge", "units", "0.images")) as file:
+            file.write(b"images")
+        return Rows(1, [], None)
+
+    map_unit(run, Marks(OF_JUDGE.step, Rows), Unit(name="0"), work)
+    assert vouched.look(run) == []
+    said = storage.read_sealed(run.mark(OF_JUDGE.step, "0"))["files"]
+    return {path: (size, digest) for path, (size, digest) in said.items()}
+
+
+def test_what_others_read_has_its_sha256_in_the_mark_and_what_the_run_reads_alone_its_xxh3(tmp_path: Path) -> None:
+    xxh3 = pytest.importorskip("xxhash").xxh3_128
+    run = Run(str(tmp_path), config(), FILES)
+    assert vouched_for(run) == {
+        "tables/a.npy": (5, hashlib.sha256(b"table").hexdigest()),
+        "work/judge/units/0.images": (6, xxh3(b"images").hexdigest()),
+        "work/judge/units/0.parquet": (4, xxh3(b"rows").hexdigest()),
+    }
+    for name, written in {"0.images": b"image5", "0.parquet": b"cows"}.items():
+        (tmp_path / "work" / "judge" / "units" / name).write_bytes(written)
+    assert [why for _, why, _ in vouched.look(run)] == [
+        f"its XXH3 is {xxh3(now).hexdigest()}, where {xxh3(before).hexdigest()} was written"
+        for before, now in ((b"images", b"image5"), (b"rows", b"cows"))
+    ]
+
+
+def test_marks_of_an_earlier_version_have_sha256_of_all_and_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(str(tmp_path), config(), FILES)
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "QUICK", "SHA-256")
+        said = vouched_for(run)
+    assert said["work/judge/units/0.parquet"] == (4, hashlib.sha256(b"rows").hexdigest())
+    assert vouched.look(run) == []
+    (tmp_path / "work" / "judge" / "units" / "0.parquet").write_bytes(b"cows")
+    ((path, why, _),) = vouched.look(run)
+    assert (path, why.split(" is ")[0]) == ("work/judge/units/0.parquet", "its SHA-256")
+
+
+def test_marks_that_cannot_be_compared_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xxhash")
+    run = Run(str(tmp_path), config(), FILES)
+    vouched_for(run)
+    monkeypatch.setattr(blocks, "xxh3_128", None)
+    with pytest.raises(UsageError, match="xxhash: no such package, with which the run was begun; install"):
+        vouched.look(run)

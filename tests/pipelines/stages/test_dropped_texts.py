@@ -11,7 +11,7 @@ import pytest
 
 from altalign.pipelines.stages import dropped_texts
 from altalign.pipelines.stages.dropped_texts import Judged
-from altalign.pipelines.stages.text_measures import Measured
+from altalign.pipelines.stages.text_measures import TextMeasures
 from altalign.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.schema import CANDIDATE, DROPPED
 
@@ -33,7 +33,7 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
     words, counts = rng.integers(0, 40, rows, np.int32), rng.integers(0, 3, (2, rows)) * 11
     ids = rng.integers(0, 256, (2, rows, 16), np.uint8)
     nullable = [pa.array(each, pa.int64(), mask=each == 0) for each in counts]
-    measured = Measured(
+    measured = TextMeasures(
         pa.array(words, pa.int32()), pa.array(holds[0].tolist(), pa.bool_()), np.zeros(rows, np.uint8), *nullable
     )
     expected = []

@@ -21,7 +21,7 @@ def run_of(folder: Path, kept: list[int], samples_per_shard: int) -> Run:
     )
     run = Run(str(folder), config, ())
     for number, rows in enumerate(kept):
-        storage.write_json(run.mark("decontaminate/units", name_of(number)), {"kept": rows})
+        storage.write_sealed(run.mark("decontaminate/units", name_of(number)), {"kept": rows})
     return run
 
 
@@ -66,4 +66,4 @@ def test_a_pool_that_left_nothing_has_no_shards(tmp_path: Path) -> None:
 def test_shards_beyond_the_fifth_digit_keep_their_order(tmp_path: Path) -> None:
     units = write.plan(run_of(tmp_path, [100_001], 1))
     assert [units[0]["name"], units[99_999]["name"], units[100_000]["name"]] == ["00000", "99999", "100000"]
-    assert units[100_000]["parts"] == [["00000-00000", 100_000, 100_001]]
+    assert units[100_000]["parts"] == [("00000-00000", 100_000, 100_001)]

@@ -316,7 +316,7 @@ def test_another_port_is_refused_before_its_name_is_looked_up() -> None:
     resolver = Pointing()
     response = fetch(["http://a.test:8080/"], settings_of(), resolver)["http://a.test:8080/"]
     assert (response.reason, response.tries, resolver.asked) == (REFUSED, (), [])
-    assert response.detail == "port 8080 of a.test may not be reached"
+    assert response.detail == "port 8080 of a.test may not be reached (fetch.ports, fetch.allow_addresses)"
 
 
 def test_an_address_is_open_at_the_port_that_is_named_alone() -> None:
@@ -342,7 +342,8 @@ def test_of_several_addresses_only_those_are_connected_to_that_may_be() -> None:
     assert found[urls[1]].reason == found[urls[2]].reason == REFUSED
     assert (
         found[urls[1]].detail
-        == "none.test is 10.0.0.1 (private), 169.254.169.254 (link-local), which may not be reached"
+        == "none.test is 10.0.0.1 (private), 169.254.169.254 (link-local), which may not be reached "
+        "(fetch.allow_addresses)"
     )
     assert [asked.headers["Host"] for asked in server.asked] == [f"both.test:{server.port}"]
 

@@ -3,6 +3,7 @@
 One call of the client asks for all of them at once, from one server in a process of its own.
 """
 
+import asyncio
 import socket
 import threading
 from collections.abc import Sequence
@@ -31,7 +32,12 @@ class Resolver:
     async def addresses(self, host: str) -> list[str]:
         if host == "nowhere.test":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [self._addresses.get(host, "127.0.0.1")]
+        address = self._addresses.get(host, "127.0.0.1")
+        if not address:
+            await asyncio.Event().wait()
+        if host == "rebound.test":
+            self._addresses[host] = "127.0.0.2"
+        return [address]
 
     def close(self) -> None:
         pass
@@ -58,6 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "tls_port": server.tls_port or 0,
             "refused_port": server.refused_port,
             "full_port": server.full_port,
+            "handshake_port": server.handshake_port,
         }
         settings = FetchSettings(
             source="web",
@@ -150,7 +157,8 @@ def test_robots_txt_is_asked_for_once_a_host(finished: Finished) -> None:
     asked = [event.host for event in finished.events if event.event == "request" and event.target == "/robots.txt"]
     again = sorted({host for host in asked if asked.count(host) > 1 and not host.startswith("hang-")})
     # so they are tried again
-    fails = {f"{kind}.robots.test" for kind in ("error", "unavailable", "too-many", "hang", "drip", "reset", "flaky")}
+    kinds = ("error", "unavailable", "too-many", "hang", "drip", "stall", "head-without-end", "reset", "flaky")
+    fails = {f"{kind}.robots.test" for kind in kinds}
     # a redirect leads to the first, and to the second from itself
     assert sorted(set(again) - fails) == ["deny.robots.test", "loop.robots.test"]
     assert asked.count("deny-folder.robots.test") == 1  # of two images

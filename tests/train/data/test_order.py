@@ -4,6 +4,7 @@ batch.
 
 import itertools
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,34 +14,7 @@ from hypothesis import strategies as st
 from altalign.errors import UsageError
 from altalign.train.data import order
 from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, keyed, permuted, quotas
-
-GOLDEN, ALL_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
-
-
-def plain_mix(word: int) -> int:
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & ALL_BITS
-    word = (word ^ word >> 27) * 0x94D049BB133111EB & ALL_BITS
-    return word ^ word >> 31
-
-
-def plain_round(half: int, key: int, number: int) -> int:
-    return plain_mix(plain_mix(half + key & ALL_BITS) ^ GOLDEN * (number + 1) & ALL_BITS) >> 16
-
-
-def plain_permuted(place: int, size: int, key: int) -> int:
-    """The slow twin of `permuted`."""
-    bits = (size - 1).bit_length()
-    low_bits = bits // 2
-    while True:
-        low, high = place & (1 << low_bits) - 1, place >> low_bits
-        for number in range(8):
-            if number % 2 == 0:
-                low ^= plain_round(high, key, number) & (1 << low_bits) - 1
-            else:
-                high ^= plain_round(low, key, number) & (1 << bits - low_bits) - 1
-        place = high << low_bits | low
-        if place < size:
-            return place
+from tests.train.plain_draws import ALL_BITS, plain_keyed, plain_permuted
 
 
 def whole(size: int, key: int) -> np.ndarray:
@@ -319,6 +293,37 @@ def test_a_batch_is_of_one_source_and_sources_take_turns_by_their_weights(
         assert max(counts.values()) - min(counts.values()) <= 1
         assert len(counts) == min(sources[name], counts.total())
     assert set(of_rounds.values()) == {1}  # a pair is there once in each round
+
+
+def plain_batch(sizes: list[int], number: int, size: int, seed: int) -> tuple[list[int], list[int]]:
+    """Pairs and rounds of a batch of one source, in proportion to the sizes, a pair at a time."""
+    cycle = max(sum(sizes) // size, -(-sum(sizes) // min(sizes)))
+    exact = [Fraction(cycle * of, sum(sizes)) for of in sizes]
+    turns = [int(share) for share in exact]
+    while sum(turns) < cycle:  # the largest remainder first, of equal ones the first source
+        source = max(range(len(sizes)), key=lambda source: (exact[source] - turns[source], -source))
+        turns[source] += 1
+    slot = plain_permuted(number % cycle, cycle, plain_keyed(seed, order._BATCHES, number // cycle))
+    source = 0
+    while slot >= turns[source]:
+        slot -= turns[source]
+        source += 1
+    found, rounds = [], []
+    for place in range(size):
+        drawn = (number // cycle * turns[source] + slot) * size + place
+        key = plain_keyed(seed, order._PAIRS, source, drawn // sizes[source])
+        found.append(sum(sizes[:source]) + plain_permuted(drawn % sizes[source], sizes[source], key))
+        rounds.append(drawn // sizes[source])
+    return found, rounds
+
+
+@given(st.lists(st.integers(5, 40), min_size=2, max_size=4), st.integers(0, 2**40))
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_a_batch_of_one_source_is_that_of_a_plain_loop(sizes: list[int], seed: int) -> None:
+    sampler = OneSource(Order({f"s{number}": size for number, size in enumerate(sizes)}, {}, seed), 5)
+    for number in (0, 1, 2, 17, 400):
+        pairs, rounds = sampler.batch(number)
+        assert (pairs.tolist(), rounds.tolist()) == plain_batch(sizes, number, 5, seed)
 
 
 def test_a_batch_out_of_turn_is_the_same() -> None:

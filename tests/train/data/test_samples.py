@@ -2,12 +2,15 @@
 written.
 """
 
+import hashlib
 import json
 import pickle
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from altalign import storage
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
 from altalign.eval.image_sets import run_set
+from altalign.schema import CLUSTER
 from altalign.train.data import index
 from altalign.train.data.samples import Samples, key_of
 from tests.train.run_folders import Pair, pairs, picture, write_run
@@ -44,6 +48,48 @@ def test_pairs_are_numbered_by_source_then_in_the_order_of_the_runs(tmp_path: Pa
     assert everything(samples) == as_written(first + second)
     assert len(samples) == 37
     assert list(samples.held_out()) == []
+
+
+def clustered(folder: Path, of: list[Pair], clusters: int, *, per_shard: int = 10) -> str:
+    """A run with clusters in turn, as `altalign cluster` leaves them."""
+    run = write_run(folder, of, per_shard=per_shard)
+    (folder / "clusters").mkdir()
+    for first in range(0, len(of), per_shard):
+        part = range(first, min(first + per_shard, len(of)))
+        table = pa.table([[of[n].key for n in part], [n % clusters for n in part]], schema=CLUSTER)
+        pq.write_table(table, folder / "clusters" / f"{first // per_shard:05}.parquet")
+    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    storage.write_json(str(folder / "clusters" / "clusters.json"), {"manifest_sha256": digest, "clusters": clusters})
+    return run
+
+
+def test_clusters_are_sources(tmp_path: Path) -> None:
+    first, second = pairs(36), pairs(12, first=100)
+    runs = [clustered(tmp_path / "a", first, 11), clustered(tmp_path / "b", second, 2, per_shard=5)]
+    samples = Samples.open(str(tmp_path / "index"), runs, clusters=True)
+    names = [f"{runs[0]}#{number % 11:02}" for number in range(36)] + [f"{runs[1]}#{n % 2}" for n in range(12)]
+    expected = sorted(zip(names, first + second, strict=True), key=lambda one: one[0])
+    assert [(source, key) for source, key, *_ in everything(samples)] == [(name, of.key) for name, of in expected]
+    assert Samples.open(str(tmp_path / "index"), runs).sources == {"web": 48}
+
+
+def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", pairs(10))
+    with pytest.raises(UsageError, match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign cluster'):
+        Samples.open(str(tmp_path / "index"), [run], clusters=True)
+    stale = clustered(tmp_path / "stale", pairs(10), 2)
+    place = tmp_path / "stale" / "manifest.json"
+    place.write_text(place.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"clusters\.json: the clusters of other shards than there are now; `altalign"):
+        Samples.open(str(tmp_path / "index"), [stale], clusters=True)
+    of = pairs(10)
+    mixed = clustered(tmp_path / "mixed", of, 2)
+    pq.write_table(pa.table([[of[0].key] * 10, [0] * 10], schema=CLUSTER), f"{mixed}/clusters/00000.parquet")
+    with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: not the clusters of 00000\.tar; `altalign"):
+        Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
+    Path(mixed, "clusters", "00000.parquet").unlink()
+    with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign cluster"):
+        Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
 
 
 def test_numbers_are_looked_up_in_any_order(tmp_path: Path) -> None:

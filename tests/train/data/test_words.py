@@ -5,7 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from altalign.train.data import words
 from altalign.train.data.words import corrupted
+from tests.train.plain_draws import halves, plain_keyed
 
 MASK, OTHERS = 4, np.arange(1000, 1050)
 WORDS = [[10], [11, 12], [13]]
@@ -40,6 +42,30 @@ def test_the_same_seed_epoch_and_key_have_the_same_and_others_do_not() -> None:
     long = [[word] for word in range(10, 60)]
     assert of(long, 5) == of(long, 5)
     assert len({tuple(of(long, 5)), tuple(of(long, 6)), tuple(of(long, 5, epoch=1)), tuple(of(long, 5, seed=1))}) == 4
+
+
+def plain(caption: list[list[int]], share: float, seed: int, epoch: int, key: str) -> list[int]:
+    """What is left of a caption, word by word."""
+    left = []
+    for place, word in enumerate(caption):
+        fate = plain_keyed(seed, epoch, *halves(key), words._FATE, place) / 2**64
+        if fate >= share:
+            left += word
+        elif fate < 0.5 * share:
+            left.append(MASK)
+        elif fate < 0.6 * share:
+            drawn = plain_keyed(seed, epoch, *halves(key), words._WORD, place)
+            left.append(int(OTHERS[drawn % len(OTHERS)]))
+    return left or caption[0]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.9])
+def test_a_caption_is_corrupted_as_a_plain_loop_does_it(share: float) -> None:
+    long = [[number, number + 100][: 1 + number % 2] for number in range(10, 35)]
+    for number in range(200):
+        key = f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}"
+        found = corrupted(long, share, mask=MASK, others=OTHERS, seed=7, epoch=number % 3, key=key)
+        assert found == plain(long, share, 7, number % 3, key)
 
 
 def test_something_is_always_left() -> None:

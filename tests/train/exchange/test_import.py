@@ -142,6 +142,34 @@ def test_no_pickle_is_read(run: str, align: str, tmp_path: Path) -> None:
     assert not Path("executed").exists()
 
 
+@torch.no_grad()
+def check_computes_where_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "device_of", lambda _: torch.device("meta"))
+    encoder, on_cpu = models.opened(name), torch.stack([torch.zeros(3, 32, 32)])
+    assert encoder.encode_image(on_cpu).device.type == "meta"
+    with pytest.raises(
+        RuntimeError, match="cannot be called on meta tensors"
+    ):  # the text tower looks at a mask's values
+        encoder.encode_text(["a kite"])
+    assert encoder.device == "meta"
+
+
+def test_align_models_compute_on_the_device_that_is_asked_for(align: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_computes_where_asked(align, monkeypatch)
+
+
+@needs_open_clip
+def test_models_of_open_clip_do(open_clip: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    check_computes_where_asked(f"open_clip:{open_clip[1]}", monkeypatch)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("whose", ["run", "align"])
+def test_a_gpu_that_is_not_there_is_refused(whose: str, request: pytest.FixtureRequest) -> None:
+    with pytest.raises(UsageError, match="torch sees no GPU here"):
+        models.opened(request.getfixturevalue(whose), device="cuda")
+
+
 def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
     with pytest.raises(UsageError, match=r"a model of type 'clip'; give a folder of AlignModel, open_clip:DIR"):

@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from altalign.errors import UsageError
 from altalign.train.model.vision_transformer import VisionTower
 from altalign.train.settings import ImageTowerSettings
+from altalign.train.step import token_drop
 from altalign.train.step.token_drop import TokenDrop
+from tests.train.plain_draws import halves, plain_keyed
 from tests.train.small_towers import images
 
 
@@ -34,6 +37,19 @@ def test_local_weights_of_timm_load_and_give_timms_features(architecture: str, t
     with torch.no_grad():
         expected = theirs.forward_head(theirs.forward_features(pixels.float() / 127.5 - 1), pre_logits=True)
         torch.testing.assert_close(ours(pixels), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_pixels_are_normalised_as_the_weights_want_them() -> None:
+    pixels = images(2, 64)
+    like_timm = (pixels / 255 - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    )[:, None, None]
+    with torch.no_grad():
+        expected = tower()(127.5 * (like_timm + 1))  # which it takes to what timm gives the model
+        torch.testing.assert_close(tower(normalisation="imagenet")(pixels), expected, rtol=1e-4, atol=1e-5)
+    assert tower(normalisation="imagenet").state_dict().keys() == tower().state_dict().keys()
+    with pytest.raises(ValidationError, match='normalisation = "imagenet", and b0 is no ViT; give "range"'):
+        ImageTowerSettings(architecture="b0", normalisation="imagenet")
 
 
 def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
@@ -65,6 +81,15 @@ def test_a_quarter_is_dropped_for_each_pair_and_step_anew() -> None:
     assert TokenDrop(0.25, 16, seed=1, step=2).kept(keys[7:9], pixels[:2]).equal(kept[7:9])
     assert not TokenDrop(0.25, 16, seed=1, step=3).kept(keys, pixels).equal(kept)
     assert not TokenDrop(0.25, 16, seed=2, step=2).kept(keys, pixels).equal(kept)
+
+
+def test_kept_patches_are_those_of_a_plain_loop() -> None:
+    keys = [f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}" for number in range(50)]
+    for share, left in ((0.25, 12), (0.3, 11), (0.99, 1)):
+        found = TokenDrop(share, 16, seed=5, step=9).kept(keys, torch.empty(50, 3, 64, 64)).tolist()
+        for key, kept in zip(keys, found, strict=True):
+            drawn = {patch: plain_keyed(5, 9, token_drop._PATCH, *halves(key), patch) for patch in range(16)}
+            assert kept == sorted(sorted(drawn, key=lambda patch: drawn[patch])[:left])
 
 
 def test_positions_are_interpolated_for_other_sizes() -> None:

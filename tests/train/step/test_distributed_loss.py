@@ -72,6 +72,12 @@ def test_steps_of_ranks_are_those_of_one_process(found: list[dict[str, Any]], na
                 torch.testing.assert_close(ours[kind][key], value, rtol=1e-8, atol=1e-10, msg=key)
 
 
+@pytest.mark.parametrize("chunk", [2, 4])
+def test_a_number_that_is_none_on_one_rank_stops_all_at_the_same_step(found: list[dict[str, Any]], chunk: int) -> None:
+    """In two passes and in one: no rank has a gradient to apply."""
+    assert [of_rank["broken"][chunk] for of_rank in found] == [{"is_finite": False, "gradients": 0}] * RANKS
+
+
 @pytest.mark.parametrize("name", [name for name, (_, _, frozen) in STEPS.items() if "text_tower" not in frozen])
 def test_gradients_are_summed_over_ranks_once_a_step(found: list[dict[str, Any]], name: str) -> None:
     """However many chunks a rank has; the model's gradients fit into one of the buckets that are summed."""

@@ -268,8 +268,8 @@ def test_frozen_parameters_are_in_no_group() -> None:
 
 
 def test_a_parameter_of_no_part_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"head\.weight: no parameter of a dual encoder"):
-        make_optimizer(nn.ModuleDict({"head": nn.Linear(2, 2)}), settings_of())
+    with pytest.raises(ValueError, match=r"tail\.weight: no parameter of a dual encoder"):
+        make_optimizer(nn.ModuleDict({"tail": nn.Linear(2, 2)}), settings_of())
 
 
 @pytest.mark.parametrize("method", ["lamb", "lars", "adamw", "sgd"])

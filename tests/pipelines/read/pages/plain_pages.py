@@ -3,13 +3,13 @@
 import ada_url
 from selectolax.lexbor import LexborHTMLParser
 
-from altalign.pipelines.read.pages.image_elements import Image
+from altalign.pipelines.read.pages.image_elements import ImageElement
 
 SOURCES = ("src", "data-src", "data-lazy-src", "data-original")
 SETS = ("srcset", "data-srcset")
 
 
-def images(html: bytes, page_url: str) -> list[Image]:
+def images(html: bytes, page_url: str) -> list[ImageElement]:
     """Of a page in UTF-8, in the order of the document."""
     document = LexborHTMLParser(html)
     base = _parsed(page_url, None)
@@ -20,7 +20,7 @@ def images(html: bytes, page_url: str) -> list[Image]:
     return [_image(element.attributes, base) for element in document.tags("img")]
 
 
-def _image(attributes: dict[str, str | None], base: str | None) -> Image:
+def _image(attributes: dict[str, str | None], base: str | None) -> ImageElement:
     candidates = [(attributes.get(name) or "").strip() for name in SOURCES]
     for name in SETS:
         words = (attributes.get(name) or "").lstrip("\t\n\f\r ,").split()
@@ -29,7 +29,7 @@ def _image(attributes: dict[str, str | None], base: str | None) -> Image:
     url = None if written is None else _parsed(written, base)
     if url is not None and not url.startswith(("http:", "https:")):
         url = None
-    return Image(
+    return ImageElement(
         None if url is None else url.partition("#")[0],
         written,
         (attributes["alt"] or "") if "alt" in attributes else None,

@@ -65,7 +65,7 @@ def test_a_page_of_too_many_images_is_refused():
 
 def test_images_of_a_page_come_one_after_the_other():
     found = image_elements.images(b"<img src=a alt=b>" * 20_000, PAGE_URL, None)
-    assert next(found) == image_elements.Image("http://site.example/dir/a", "a", "b")
+    assert next(found) == image_elements.ImageElement("http://site.example/dir/a", "a", "b")
     assert sum(1 for _ in found) == 19_999
 
 

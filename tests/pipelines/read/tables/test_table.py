@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
-from altalign.pipelines.read import found
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.stretches import STRETCH_ROWS
+from altalign.pipelines.read.tables import needed_columns, table
 from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
 from tests.pipelines.read.pages.archives import compress
 
@@ -250,7 +250,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
         {"image_url": None, "image_identity": None, "caption": "<", "page_url": "p"},
     ]
     rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
-    (found,) = pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()
+    (found,) = pq.read_table(path, columns=needed_columns.columns(wanted)).combine_chunks().to_batches()
     batch = table.candidates(found, wanted, table.row_names(str(path), np.arange(3)))
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
@@ -359,7 +359,7 @@ def test_long_lists_of_captions_come_in_bounded_stretches(tmp_path):
     lists = [[f"{row} {number}" for number in range(row * 7)] for row in range(300)]
     pq.write_table(pa.table({"caption": lists, "url": [f"http://a/{row}" for row in range(300)]}), path)
     stretches = [each.rows for each in read.read(str(path), an_input())]
-    assert max(each.num_rows for each in stretches) < found.STRETCH_ROWS + 300 * 7
+    assert max(each.num_rows for each in stretches) < STRETCH_ROWS + 300 * 7
     assert pa.Table.from_batches(stretches)["caption"].to_pylist() == ["", *(each for some in lists for each in some)]
 
 
@@ -377,7 +377,7 @@ def test_many_rows_come_in_bounded_stretches_without_loss(tmp_path):
         tmp_path / "table.csv", b"url,caption\n" + b"".join(b"http://a/%d,c %d\n" % (i, i) for i in range(20_000))
     )
     stretches = [each.rows for each in read.read(str(path), an_input())]
-    assert max(each.num_rows for each in stretches) <= found.STRETCH_ROWS
+    assert max(each.num_rows for each in stretches) <= STRETCH_ROWS
     assert pa.Table.from_batches(stretches)["caption"].to_pylist() == [f"c {i}" for i in range(20_000)]
 
 

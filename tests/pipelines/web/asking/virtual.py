@@ -13,8 +13,8 @@ from altalign.filters.blocked import BlockList
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.fetching import Environment, Fetching, unit_deadline_s
-from altalign.pipelines.web.asking.tasks import Call, Delivery
+from altalign.pipelines.web.asking.fetching import Environment, Fetching
+from altalign.pipelines.web.asking.tasks import Call, Delivery, unit_deadline_s
 from altalign.pipelines.web.http.request import HEADERS_READ, Answer, Request
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.kept.outcomes import Response

@@ -3,17 +3,20 @@
 import hashlib
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
 import pytest
 
+from altalign.errors import FullDiskError
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.web.kept import journal
-from altalign.pipelines.web.kept.journal import Grounds
+from altalign.pipelines.web.kept.journal import JournalGrounds
 from altalign.reasons import DropReason
+from altalign.storage.local import GrowingFile
 
-GROUNDS = Grounds(asked="the same", measured="the same")
+GROUNDS = JournalGrounds(asked="the same", measured="the same")
 IMAGES = {0: b"first", 3: b"second image", 2: b"third"}
 
 
@@ -53,6 +56,42 @@ def test_what_was_kept_is_there_when_the_unit_is_gone_on_with(tmp_path: Path) ->
         assert {number: bytes_of(path, kept.outcomes[number]) for number in IMAGES} == IMAGES
         kept.in_hand(5, b"a sixth", measure(5, b"a sixth"))
     assert bytes_of(path, journal.read(path).outcomes[5]) == b"a sixth"
+
+
+def test_what_comes_together_is_written_together_bytes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, writes, real = str(tmp_path / "unit"), list[tuple[str, int]](), GrowingFile.write
+
+    def write(self: GrowingFile, data: bytes) -> None:
+        real(self, data)
+        writes.append((Path(f"{path}.images").read_bytes().decode(), len(journal.read(path).outcomes)))
+
+    monkeypatch.setattr(journal, "GATHERED_S", 3600.0)
+    monkeypatch.setattr(journal, "GATHERED_BYTES", 12)
+    monkeypatch.setattr(GrowingFile, "write", write)
+    with suppress(KeyError), journal.opened(path, GROUNDS, never) as kept:
+        for number, data in enumerate((b"1", b"22", b"333", b"4444", b"55555", b"666666")):
+            kept.in_hand(number, data, measure(number, data))
+        kept.failed(6, DropReason.HTTP_TIMEOUT, None)
+        raise KeyError("stopped")  # what is in hand then is kept, too
+    whole = "122333444455555666666"
+    assert writes == [("1", 0), ("1", 1), (whole[:15], 1), (whole[:15], 5), (whole, 5), (whole, 7)]
+    assert set(journal.read(path).outcomes) == set(range(7))
+
+
+def test_images_that_do_not_fit_leave_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = str(tmp_path / "unit"), GrowingFile.write
+
+    def write(self: GrowingFile, data: bytes) -> None:
+        if b"3" in data and not data.endswith(b"\n"):
+            raise FullDiskError("no space left on the device")
+        real(self, data)
+
+    monkeypatch.setattr(journal, "GATHERED_S", 3600.0)
+    monkeypatch.setattr(GrowingFile, "write", write)
+    with suppress(FullDiskError), journal.opened(path, GROUNDS, never) as kept:
+        for number in range(5):
+            kept.in_hand(number, b"%d" % number, measure(number, b"%d" % number))
+    assert set(journal.read(path).outcomes) == {0}  # the first is written at once, the others together
 
 
 def test_cut_at_any_byte_it_keeps_what_was_whole_and_goes_on(tmp_path: Path) -> None:
@@ -97,7 +136,7 @@ def test_an_image_whose_bytes_are_not_as_they_came_is_not_in_hand(tmp_path: Path
 def test_what_rests_on_other_requests_is_forgotten(tmp_path: Path) -> None:
     path = str(tmp_path / "unit")
     written(path)
-    with journal.opened(path, Grounds("something else", GROUNDS.measured), never) as kept:
+    with journal.opened(path, JournalGrounds("something else", GROUNDS.measured), never) as kept:
         assert kept.outcomes == {}
     assert Path(f"{path}.images").stat().st_size == 0
 
@@ -110,11 +149,11 @@ def test_where_only_measuring_differs_the_bytes_at_hand_are_measured_anew(tmp_pa
         seen.append((number, data))
         return measure(number, data)._replace(nsfw_score=0.25)
 
-    with journal.opened(path, Grounds(GROUNDS.asked, "something else"), anew) as kept:
+    with journal.opened(path, JournalGrounds(GROUNDS.asked, "something else"), anew) as kept:
         assert sorted(seen) == sorted(IMAGES.items())
         assert kept.outcomes[0].measured.nsfw_score == 0.25
         assert kept.outcomes[4] == before[4]
-    with journal.opened(path, Grounds(GROUNDS.asked, "something else"), never) as kept:
+    with journal.opened(path, JournalGrounds(GROUNDS.asked, "something else"), never) as kept:
         assert kept.outcomes[0].measured.nsfw_score == 0.25
 
 

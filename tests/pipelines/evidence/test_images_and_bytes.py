@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.evidence import funnel
+from altalign.pipelines.evidence import images_and_bytes
 from altalign.reasons import Stage
 
 SIZES = (0, 7, 500, 2**40)
@@ -30,12 +30,14 @@ def test_an_image_counts_in_each_of_its_sources_and_once_in_all(rows: list[tuple
     for source in (None, *sorted({source for _, source in rows})):
         images = {image for image, of in rows if source in (None, of)}
         expected.append([source, len(images), sum(SIZES[image] for image in images)])
-    assert funnel.of_images("image", whole, sizes="size") == [["image", *of] for of in expected]
-    assert funnel.of_images("judge", whole, sizes=None) == [
-        ["judge", source, images, None] for source, images, _ in expected
+    assert images_and_bytes.of_images("image", whole, sizes="size") == [("image", *of) for of in expected]
+    assert images_and_bytes.of_images("judge", whole, sizes=None) == [
+        ("judge", source, images, None) for source, images, _ in expected
     ]
-    entries = funnel.of_images("image", whole, sizes="size") + funnel.of_images("fetch", whole, sizes="size")
-    assert funnel.renamed(entries, step="image", to="decontaminate") == funnel.of_images(
+    entries = images_and_bytes.of_images("image", whole, sizes="size") + images_and_bytes.of_images(
+        "fetch", whole, sizes="size"
+    )
+    assert images_and_bytes.renamed(entries, step="image", to="decontaminate") == images_and_bytes.of_images(
         "decontaminate", whole, sizes="size"
     )
 
@@ -47,5 +49,5 @@ def test_an_image_is_dropped_once_however_many_pairs_have_it(of_images: list[tup
         [pa.array([row[column] for row in rows], pa.string()) for column in range(2)], ["image_id", "reason"]
     )
     reasons = sorted({reason for _, reason in of_images})
-    expected = [["image", reason, sum(of == reason for _, of in of_images)] for reason in reasons]
-    assert funnel.dropped_images(Stage.IMAGE, table) == expected
+    expected = [("image", reason, sum(of == reason for _, of in of_images)) for reason in reasons]
+    assert images_and_bytes.dropped_images(Stage.IMAGE, table) == expected

@@ -1,0 +1,151 @@
+"""`altalign merge`: the samples of one run over all the input, in the same bytes; what cannot be known is said."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from tests.audit.runs import rows_of
+from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
+
+pytestmark = pytest.mark.runs
+
+KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
+PARTS = ["input/part-0.parquet", "input/part-1.parquet"]
+
+
+def write_config(folder: Path, run: str, paths: list[str], *, more: str = "") -> None:
+    """Settings by which one run over all the input decides as several do: no n-gram is rare, no map is learned."""
+    text = CONFIG.replace("vocabulary_size = 380\n", "").replace("per_text_at_most = 3", "per_text_at_most = 4")
+    text = text.replace('[decontaminate]\ntest_sets = ["tests"]\n', "")
+    text = text.replace('"input/*.parquet"', ", ".join(f'"{path}"' for path in paths)).replace('"run"', f'"{run}"')
+    if run == "one":
+        text = text[: text.index('[[input]]\nname = "words"')] + text[text.index("[text]") :]
+    (folder / f"{run}.toml").write_text(text + more, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two inputs, and one of both."""
+    folder = tmp_path_factory.mktemp("made")
+    write_input(folder)
+    tables = [pq.read_table(folder / part) for part in PARTS]
+    said = pa.array([f"a lamp by the {word} river" for word in ("old", "red", "blue", "small", "two")] * 4)
+    for part, table, twice in zip(PARTS, tables, (tables[0].slice(0, 0), tables[0].slice(0, 40)), strict=True):
+        on_both = table.slice(100, 20).set_column(table.column_names.index("caption"), "caption", said)
+        pq.write_table(pa.concat_tables([table, on_both, twice]), folder / part, row_group_size=50)
+    with chdir(folder):
+        for run, paths in {"both": PARTS, "one": PARTS[:1], "other": PARTS[1:]}.items():
+            write_config(folder, run, paths)
+            assert main(["curate", f"{run}.toml"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+
+
+def shards(run: str) -> dict[str, str]:
+    return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    capsys.readouterr()
+    assert main([*command]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: "))
+    return line.removeprefix("altalign: ")
+
+
+def test_scores_of_all_follow_their_samples_and_are_those_of_one_run() -> None:
+    Path("scorers.toml").write_text('[[score]]\nname = "plain"\nkind = "text"\n', encoding="utf-8")
+    scored = [str(shutil.copytree(run, f"scored-{run}")) for run in ("one", "other", "both")]
+    for run in scored:
+        assert main(["score", run, "--with", "scorers.toml"]) == 0
+    assert main(["merge", *scored[:2], "--to", "scored"]) == 0
+    assert main(["audit", "scored"]) == 0
+    found, wanted = (
+        {path.name: path.read_bytes() for path in Path(run, "scores/plain").glob("*.parquet")}
+        for run in ("scored", "scored-both")
+    )
+    assert found == wanted
+
+
+@pytest.mark.everyday
+def test_merged_runs_have_the_bytes_of_one_run_over_all_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "one", "other", "--to", "merged"]) == 0
+    assert shards("merged") == shards("both")
+    last = summary(Path("merged"))["stages"][-1]
+    kept = [len(rows_of(Path(run))) for run in ("one", "other", "both")]
+    assert last["received"] == kept[0] + kept[1]
+    assert last["kept"] == kept[2]
+    assert last["dropped"].keys() == {"text_on_too_many_images", "image_has_too_many_texts", "pair_repeated"}
+    assert main(["audit", "merged"]) == 0
+    rows = [
+        row
+        for path in sorted(Path("merged/dropped/select").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert {row["reason"] for row in rows} == last["dropped"].keys()
+    assert all(row["images_per_text"] > 4 for row in rows if row["reason"] == "text_on_too_many_images")
+    assert {row["kept_key"] for row in rows if row["reason"] == "pair_repeated"} <= {
+        row["key"] for row in rows_of(Path("both"))
+    }
+    assert main(["explain", "merged", "--key", next(row["key"] for row in rows)]) == 0
+    capsys.readouterr()
+    assert main(["lineage", "merged", "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["operation"] == "merge"
+    assert [each["operation"] for each in told["of"]] == ["curate", "curate"]
+
+
+def test_what_was_taken_out_of_a_run_stays_out_and_its_hashes_go_along() -> None:
+    shutil.copytree("one", "less")
+    gone = rows_of(Path("less"))[0]["key"]
+    Path("gone").write_text(gone)
+    assert main(["remove", "less", "--keys", "gone"]) == 0
+    only = [row["key"] for row in rows_of(Path("other"))]
+    assert main(["merge", "less", "other", "--to", "of-less"]) == 0
+    assert (gone in {row["key"] for row in rows_of(Path("of-less"))}) <= (gone in only)
+    assert gone in pq.read_table("of-less/removed.parquet")["hash"].to_pylist()
+    assert main(["audit", "of-less"]) == 0
+
+
+def test_runs_that_one_run_could_not_be_are_refused_with_what_differs(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(made, "short", PARTS[:1], more="\n[audit]\nkeep_dropped = false\n")
+    assert main(["curate", "short.toml", "--set", "text.words_at_least=2", "--set", "shards.samples_per_shard=7"]) == 0
+    assert refused(capsys, "merge", "one", "short", "--to", "no").startswith(
+        "one and short differ: text.words_at_least = 3 and 2; audit.keep_dropped = True and False; curate one of them"
+    )
+    shutil.copytree("short", "short-too")
+    Path("keys").write_text("\n".join(row["key"] for row in rows_of(Path("other"))[:9]))
+    assert main(["subset", "other", "nine", "--keys", "keys"]) == 0
+    assert "made of the same run" in refused(capsys, "merge", "other", "nine", "--to", "no")
+    assert "made of the same run" in refused(capsys, "merge", "one", "one", "--to", "no")
+    assert "one run; give two or more" in refused(capsys, "merge", "one", "--to", "no")
+    assert "inside" in refused(capsys, "merge", "one", "other", "--to", "one/merged")
+    assert "holds a run of its own" in refused(capsys, "merge", "one", "other", "--to", "both")
+
+
+def test_a_merge_that_is_killed_goes_on_to_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "start").mkdir()
+    for name in ("one", "other"):
+        shutil.copytree(made / name, tmp_path / "start" / name, ignore=shutil.ignore_patterns("work"))
+    wanted = ["merge", "one", "other", "--to", "merged"]
+    program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(tmp_path), str(KILLS), "merged,one,other"]
+    done = subprocess.run([*program, *wanted], cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for report in map(json.loads, done.stdout.splitlines()):
+        assert report["continued"] == 0, report
+        assert report["differs"] == [], report

@@ -1,0 +1,363 @@
+"""`altalign remove`: what is listed goes out of every file of a run, and nothing else; killed, it is done or not."""
+
+import hashlib
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from altalign import shards, storage
+from altalign.audit.run_folder import RunFolder
+from altalign.cli import main
+from altalign.pipelines import cluster
+from altalign.pipelines.images import embedders
+from altalign.pipelines.living import absence
+from altalign.pipelines.living.request import Request
+from altalign.reasons import KEPT
+from altalign.stages import REPORT
+from tests.audit.runs import rows_of
+from tests.end_to_end.runs import environ, summary, tree, write_input
+
+pytestmark = pytest.mark.runs
+
+KILLS = 4
+# A command that is killed just before its n-th file comes to its place, is moved or deleted.
+KILLED = """
+import os, pathlib, signal, sys
+at, seen = int(sys.argv.pop(1)), 0
+def stepping(real):
+    def step(*args, **more):
+        global seen
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **more)
+    return step
+for name in ("replace", "unlink"):
+    setattr(pathlib.Path, name, stepping(getattr(pathlib.Path, name)))
+from altalign.cli import main
+code = main(sys.argv[1:])
+print(seen)
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_input(folder, rows=400)
+    with chdir(folder):
+        assert main(["curate", "config.toml"]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A finished run of its own."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "run"
+    shutil.rmtree(tmp_path / "run")
+
+
+def lists(run: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Options that name two pairs, an image and a URL, and the rows of the shards that these are."""
+    rows = rows_of(run)
+    of_image = Counter(row["image_id"] for row in rows).most_common(1)[0][0]
+    url = next(row["image_url"] for row in rows if row["image_url"] and row["image_id"] != of_image)
+    pairs = [row for row in rows if row["image_id"] != of_image and row["image_url"] != url][:2]
+    (run.parent / "keys").write_text("".join(f"{row['key']}\n" for row in pairs) + "0" * 32, encoding="utf-8")
+    (run.parent / "images").write_text(of_image, encoding="utf-8")
+    (run.parent / "urls").write_text(url, encoding="utf-8")
+    gone = [row for row in rows if row in pairs or row["image_id"] == of_image or row["image_url"] == url]
+    return ["--keys", "keys", "--image-ids", "images", "--urls", "urls"], gone
+
+
+def samples(run: Path) -> dict[str, tuple[bytes, str]]:
+    """Image and caption of every sample, by key, from the tars alone."""
+    found = {}
+    for path in sorted((run / "shards").glob("*.tar")):
+        with path.open("rb") as tar:
+            found |= {sample.key: (sample.image, sample.caption) for sample in shards.samples(tar)}
+    return found
+
+
+def counted(run: Path) -> Counter[tuple[str, str, str]]:
+    rows = pq.read_table(run / "counts.parquet").to_pylist()
+    return Counter({(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows})
+
+
+@pytest.mark.everyday
+def test_what_is_listed_goes_and_nothing_else(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, gone = lists(run)
+    before, tree_before, counts_before = samples(run), tree(run), counted(run)
+    side_cars = {path.stem: pq.read_table(path).to_pylist() for path in sorted((run / "shards").glob("*.parquet"))}
+    assert main(["remove", "run", *options, "--by", "the author", "--because", "asked by letter"]) == 0
+    said = capsys.readouterr().out
+    assert f"not there, of --keys: 1 ({'0' * 32})" in said
+    assert "none has a key, digest or URL of what went" in said
+    keys = {row["key"] for row in gone}
+    assert samples(run) == {key: of for key, of in before.items() if key not in keys}
+    # shards without any of these are not touched
+    untouched = {name for name, rows in side_cars.items() if not keys & {row["key"] for row in rows}}
+    after = tree(run)
+    assert untouched
+    for name in untouched:
+        assert after[f"shards/{name}.tar"] == tree_before[f"shards/{name}.tar"]
+    # counts: what was kept is kept or removed, all else stays as it was
+    counts = counted(run)
+    assert {cell: rows for cell, rows in counts.items() if cell[0] != "select"} == counts_before
+    removed = Counter(row["source"] for row in gone)
+    for source, rows in removed.items():
+        assert counts["select", source, "removed"] == rows
+        assert counts["select", source, KEPT] == counts_before["decontaminate", source, KEPT] - rows
+    left = rows_of(run)
+    assert summary(run)["pairs"] == len(left)
+    assert summary(run)["images"] == len({row["image_id"] for row in left})
+    assert not (run / "work").exists()
+    assert main(["audit", "run"]) == 0
+    assert main(["audit", "run", "--digest"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "run", "--key", gone[0]["key"]]) == 0
+    assert "asked by letter" in capsys.readouterr().out
+
+
+def test_the_funnel_says_what_is_in_the_shards(run: Path) -> None:
+    options, _ = lists(run)
+    assert main(["remove", "run", *options]) == 0
+    rows = pq.read_table(run / "audit" / "funnel.parquet").to_pylist()
+    said = {row["source"]: (row["images"], row["bytes"]) for row in rows if row["step"] == "shards"}
+    images, sizes = Counter[str | None](), Counter[str | None]()
+    there = rows_of(run)
+    for source in {row["source"] for row in there}:
+        images[source] = len({row["image_id"] for row in there if row["source"] == source})
+    for path in sorted((run / "shards").glob("*.parquet")):
+        of_shard = pq.read_table(path).to_pylist()
+        ends = [row["tar_offset"] for row in of_shard[1:]] + [path.with_suffix(".tar").stat().st_size - 1024 + 512]
+        for row, end in zip(of_shard, ends, strict=True):
+            sizes[row["source"]] += end - row["tar_offset"]
+        sizes[None] += path.with_suffix(".tar").stat().st_size
+    images[None] = len({row["image_id"] for row in there})
+    assert said == {source: (images[source], sizes[source]) for source in said}
+
+
+def test_removed_parquet_has_hashes_and_no_text_or_url(run: Path) -> None:
+    options, gone = lists(run)
+    manifest = hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()
+    side_cars = {path.stem: pq.read_table(path).to_pylist() for path in (run / "shards").glob("*.parquet")}
+    assert main(["remove", "run", *options, "--by", "somebody"]) == 0
+    data = (run / "removed.parquet").read_bytes()
+    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    for row in rows:
+        assert row["manifest_sha256"] == manifest
+        assert row["by"] == "somebody"
+        if row["shard"]:
+            assert side_cars[row["shard"]][row["row"]]["key"] == row["hash"]
+    pairs = [row for row in rows if row["kind"] == "pair"]
+    assert {row["hash"] for row in pairs if row["stage"] == "select"} == {row["key"] for row in gone}
+    assert {row["kind"] for row in rows} == {"pair", "key", "image_id", "url"}
+    text = " ".join(str(value) for row in rows for value in row.values())
+    assert not any(row["caption"] in text or str(row["image_url"]) in text for row in gone)
+
+
+def test_dropped_rows_go_too_and_the_rest_of_the_dropped_stays(run: Path) -> None:
+    (path,) = list((run / "dropped" / "decontaminate").glob("*.parquet"))[:1]
+    row = pq.read_table(path).to_pylist()[0]
+
+    def dropped() -> list[dict[str, Any]]:
+        return [row for file in sorted(run.glob("dropped/*/*.parquet")) for row in pq.read_table(file).to_pylist()]
+
+    before = dropped()
+    Path("images").write_text(row["image_id"], encoding="utf-8")
+    assert main(["remove", "run", "--image-ids", "images"]) == 0
+    left = [each for each in before if each["image_id"] != row["image_id"]]
+    assert len(left) < len(before)
+    assert [{**each, "kept_key": None} for each in dropped()] == [{**each, "kept_key": None} for each in left]
+    assert main(["audit", "run"]) == 0
+
+
+def test_a_domain_goes_with_all_below_it_and_a_second_removal_counts_on(run: Path) -> None:
+    options, _ = lists(run)
+    before = len(rows_of(run))
+    assert main(["remove", "run", *options]) == 0
+    Path("domains").write_text("a.example\n", encoding="utf-8")
+    expected = {row["key"] for row in rows_of(run) if (row["page_url"] or "").startswith("https://a.example")}
+    assert expected
+    assert main(["remove", "run", "--domains", "domains"]) == 0
+    assert not {row["key"] for row in rows_of(run)} & expected
+    counts = counted(run)
+    removed = sum(rows for (stage, _, reason), rows in counts.items() if (stage, reason) == ("select", "removed"))
+    assert removed == before - len(rows_of(run))
+    assert main(["audit", "run"]) == 0
+
+
+def test_scores_of_shards_that_are_written_anew_go_and_others_stay(run: Path) -> None:
+    for name in ("00000", "00001"):
+        path = run / "scores" / "length" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pq.read_table(run / "shards" / f"{name}.parquet").select(["key", "words"]), path)
+    Path("keys").write_text(rows_of(run, "00000")[0]["key"], encoding="utf-8")
+    assert main(["remove", "run", "--keys", "keys"]) == 0
+    assert [path.name for path in (run / "scores").rglob("*.parquet")] == ["00001.parquet"]
+
+
+def test_all_of_a_run_may_go(run: Path) -> None:
+    rows = rows_of(run)
+    Path("keys").write_text("\n".join(row["key"] for row in rows), encoding="utf-8")
+    assert main(["remove", "run", "--keys", "keys"]) == 0
+    assert rows_of(run) == []
+    assert list((run / "shards").iterdir()) == []
+    assert main(["audit", "run"]) == 0
+
+
+def test_near_copies_go_where_that_is_asked_for(run: Path) -> None:
+    rows = rows_of(run)
+    stems = cluster.stems_of("run")
+    images = {image.image_id: image for stem in stems for image in cluster.rows_of("run", stem)[1]}
+    vector_of = cluster.Vectors(embedders.load("dct"))
+    vector_of.learn(list(images.values()))
+    vectors = {
+        name: vector.astype(float) for name, vector in zip(images, vector_of.each([*images.values()]), strict=True)
+    }
+    structured = [name for name, vector in vectors.items() if vector.any()]
+
+    def cosine(one: str, other: str) -> float:
+        return float(vectors[one] @ vectors[other] / np.linalg.norm(vectors[one]) / np.linalg.norm(vectors[other]))
+
+    above, one = max((cosine(a, b), a) for a in structured for b in structured if a != b)
+    near = {other for other in structured if cosine(one, other) > above - 1e-4}
+    assert len(near) > 1
+    Path("images").write_text(one, encoding="utf-8")
+    assert main(["remove", "run", "--image-ids", "images", "--near", f"{above - 1e-4:.8f}"]) == 0
+    assert {row["image_id"] for row in rows_of(run)} == {row["image_id"] for row in rows} - near
+
+
+def test_dry_run_lists_and_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, gone = lists(run)
+    before = {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["remove", "run", *options, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert f"{len(gone)} pairs of" in said
+    assert "would be written anew" in said
+    assert {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_not_there_is_named_and_the_run_stays(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(run)
+    Path("keys").write_text("f" * 32, encoding="utf-8")
+    assert main(["remove", "run", "--keys", "keys"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"not there, of --keys: 1 ({'f' * 32})",
+        "run: nothing of it is there; the run stays as it is",
+    ]
+    assert tree(run) == before
+    assert (run / "work").exists()
+
+
+def test_stages_are_not_run_anew_over_a_removal(made: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in made.iterdir():
+        if path.name != "run":
+            (run.parent / path.name).symlink_to(path)
+    options, _ = lists(run)
+    assert main(["remove", "run", *options]) == 0
+    before = tree(run)
+    capsys.readouterr()
+    for how in (
+        ["--restart"],
+        ["--rerun", "write"],
+        ["--rerun", "extract"],
+        ["--set=text.words_at_least=4", "--rerun"],
+    ):
+        assert main(["curate", "config.toml", *how]) == 2
+        assert capsys.readouterr().err == (
+            "altalign: run: pairs were removed from it, and stages that run anew would bring them back; curate into "
+            "another folder, and there `altalign remove` with --removed run/removed.parquet\n"
+        )
+    assert main(["curate", "config.toml"]) == 0
+    assert tree(run) == before
+
+
+def test_what_one_run_has_removed_goes_out_of_another(made: Path, run: Path) -> None:
+    options, gone = lists(run)
+    assert main(["remove", "run", *options]) == 0
+    shutil.copytree(made / "run", "other")
+    assert main(["remove", "other", "--removed", "run/removed.parquet"]) == 0
+    assert samples(Path("other")) == samples(run)
+    assert counted(Path("other")) == counted(run)
+    assert not {row["key"] for row in gone} & samples(Path("other")).keys()
+
+
+def test_the_absence_check_finds_what_a_hand_puts_back(run: Path) -> None:
+    options, gone = lists(run)
+    row = next(row for row in gone if row["image_url"])
+    stem = next(path for path in sorted((run / "shards").glob("*.tar")))
+    old = {path: path.read_bytes() for path in (stem, run / "dropped" / "judge" / "000000-00000.parquet")}
+    assert main(["remove", "run", *options]) == 0
+    request = Request(keys=frozenset(row["key"] for row in gone), urls={row["image_id"]: row["image_url"]})
+    assert absence.look(str(run), request, but="removed.parquet").found == {}
+    for path, data in old.items():
+        path.write_bytes(data)
+    (run / "log" / "notes.txt").write_text(f"see {row['image_url']} there", encoding="utf-8")
+    found = absence.look(str(run), request, but="removed.parquet").found
+    assert found.keys() >= {f"shards/{stem.name}", "log/notes.txt"}
+
+
+def test_a_second_command_at_once_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, _ = lists(run)
+    before = tree(run)
+    capsys.readouterr()
+    with storage.locked("run"):
+        assert main(["remove", "run", *options]) == 2
+    assert "another command is at work on this run" in capsys.readouterr().err
+    assert tree(run) == before
+
+
+@pytest.mark.faults
+def test_killed_anywhere_it_is_the_old_run_or_the_new_one(made: Path, run: Path) -> None:
+    options, _ = lists(run)
+
+    def killed_at(folder: Path, point: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", KILLED, str(point), "remove", str(folder), *options]
+        return subprocess.run(words, cwd=run.parent, env=environ(), capture_output=True, text=True, check=False)
+
+    whole = killed_at(run, 0)
+    assert whole.returncode == 0, whole.stderr
+    steps = int(whole.stdout.split()[-1])
+    new = shards_of(tree(run))
+    old = shards_of(tree(made / "run"))
+    for number in range(KILLS):
+        folder = run.parent / f"killed-{number}"
+        shutil.copytree(made / "run", folder)
+        assert killed_at(folder, 2 + number * (steps - 8) // (KILLS - 1)).returncode in (-signal.SIGKILL, 0)
+        RunFolder.open(str(folder))  # as any command does
+        assert shards_of(tree(folder)) in (old, new)
+        assert main(["audit", str(folder), "--quick"]) == 0
+        assert main(["remove", str(folder), *options]) == 0
+        assert shards_of(tree(folder)) == new
+        assert json.loads((folder / "manifest.json").read_text())["lineage"]["operation"] == "remove"
+
+
+def shards_of(tree: dict[str, str]) -> dict[str, str]:
+    """All but what has the time in it, or vouches for that; and but the report."""
+    tree = {name: digest for name, digest in tree.items() if ".change/" not in name and ".partial" not in name}
+    with_time = ("removed.parquet", "files.jsonl", "README.md", "manifest.json", *REPORT)
+    return {name: digest for name, digest in tree.items() if name not in with_time}
+
+
+def test_a_half_file_of_a_killed_command_goes_also_where_nothing_else_does(run: Path) -> None:
+    (run / "audit" / "checks.json.partial-d3ed80fe").write_bytes(b"{")
+    (run.parent / "keys").write_text("0" * 32, encoding="utf-8")
+    assert main(["remove", "run", "--keys", "keys"]) == 0
+    assert not list(run.rglob("*partial-*"))

@@ -1,0 +1,155 @@
+"""Sequences of `remove`, `subset` and `merge` leave what one run over the same net input has; killed, full, at once."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from altalign import storage
+from altalign.cli import main
+from tests.audit.runs import rows_of
+from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
+from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
+
+pytestmark = pytest.mark.runs
+
+SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "2"))
+KILLS = int(os.environ.get("ALTALIGN_KILLS", "3"))  # over all commands
+COMMANDS = {
+    "remove": (["remove", "one", "--keys", "keys"], "one"),
+    "subset": (["subset", "one", "made", "--keys", "keys"], "made,one"),
+    "merge": (["merge", "one", "other", "--to", "made"], "made,one,other"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two inputs, and one of both, whose rules decide each row by itself."""
+    folder = tmp_path_factory.mktemp("made")
+    write_input(folder, rows=240)
+    text = CONFIG.replace("vocabulary_size = 380\n", "").replace('[decontaminate]\ntest_sets = ["tests"]\n', "")
+    text = text.replace("per_text_at_most = 3", "per_text_at_most = 1000").replace("at_most = 17", "at_most = 1000")
+    text = text[: text.index('[[input]]\nname = "words"')] + text[text.index("[text]") :]
+    with chdir(folder):
+        for run, part in {"both": "*", "one": "part-0", "other": "part-1"}.items():
+            config = text.replace("input/*", f"input/{part}").replace('folder = "run"', f'folder = "{run}"')
+            Path("config.toml").write_text(config, encoding="utf-8")
+            assert main(["curate", "config.toml"]) == 0
+            shutil.rmtree(Path(run, "work"))
+    return folder
+
+
+def by_key(run: str) -> dict[str, dict[str, Any]]:
+    """The samples of a run, without their places in tars."""
+    return {row["key"]: {**row, "tar_offset": None} for row in rows_of(Path(run))}
+
+
+def listed(keys: set[str], name: str) -> str:
+    Path(name).write_text("\n".join(sorted(keys)), encoding="utf-8")
+    return name
+
+
+def shards(run: str) -> dict[str, str]:
+    return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
+
+
+@pytest.mark.parametrize("seed", range(SEQUENCES))
+def test_any_sequence_leaves_what_one_run_over_the_net_input_has(
+    seed: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng, names = random.Random(seed), iter(f"made-{number}" for number in range(20))
+    everything = {run: by_key(str(made / run)) for run in ("both", "one", "other")}
+    runs = {name: set(everything[name]) for name in ("one", "other")}
+    for name in runs:
+        shutil.copytree(made / name, name)
+    merge_at = rng.randrange(1, 4)
+    for step in range(5):
+        name = rng.choice(sorted(runs))
+        some = set(rng.sample(sorted(runs[name]), len(runs[name]) // 5))
+        some = {key for key in some if sum(key in of for of in runs.values()) == 1}  # no other run brings them back
+        if step == merge_at:
+            one, other = rng.sample(sorted(runs), 2)
+            new = next(names)
+            assert main(["merge", one, other, "--to", new]) == 0
+            runs = {new: runs[one] | runs[other]}
+        elif rng.random() < 0.5:
+            assert main(["remove", name, "--keys", listed(some, "keys")]) == 0
+            runs[name] -= some
+        else:
+            runs[new := next(names)] = runs.pop(name) - some
+            assert main(["subset", name, new, "--keys", listed(runs[new], "keys")]) == 0
+    ((last, keys),) = runs.items()
+    assert list(by_key(last).items()) == [(key, row) for key, row in everything["both"].items() if key in keys]
+    assert summary(Path(last))["pairs"] == len(keys)
+    assert main(["audit", last]) == 0
+    # packed anew, both have the same bytes
+    keys_of = listed(keys, "keys")
+    assert main(["subset", last, "packed", "--keys", keys_of]) == 0
+    assert main(["subset", str(made / "both"), "of-both", "--keys", keys_of]) == 0
+    assert shards("packed") == shards("of-both")
+
+
+@pytest.fixture
+def start(made: Path, tmp_path: Path) -> Path:
+    """A folder whose `start` has two runs and a list of keys."""
+    (tmp_path / "start").mkdir()
+    for run in ("one", "other"):
+        shutil.copytree(made / run, tmp_path / "start" / run)
+    keys = [row["key"] for row in rows_of(made / "one")[:20]]
+    (tmp_path / "start" / "keys").write_text("\n".join(keys[::2]), encoding="utf-8")
+    return tmp_path
+
+
+def reports(program: list[str], *arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run([*program, *arguments], cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_whoever_is_killed_leaves_the_old_run_or_the_new_one_and_goes_on(verb: str, start: Path) -> None:
+    command, results = COMMANDS[verb]
+    program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(start), str(-(-KILLS // len(COMMANDS)))]
+    for report in reports(program, results, *command):
+        assert report["is_old"] or report["is_new"] or verb != "remove", report
+        assert report["continued"] == 0, report
+        assert report["differs"] == [], report
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", ["remove", "merge"])
+def test_a_disk_that_is_full_in_the_middle_leaves_the_old_runs_and_one_line(verb: str, start: Path) -> None:
+    skip_where_nothing_can_be_mounted(start)
+    command, results = COMMANDS[verb]
+    program = [*UNSHARE, sys.executable, "-m", "tests.end_to_end.commands_filling", str(start)]
+    *failed, end = reports(program, results, *command)
+    assert failed
+    for report in failed:
+        assert report["code"] == 1, report
+        assert report["said"].count("\n") == 1, report
+        assert "no space left on the device" in report["said"], report
+        assert report["is_old"], report
+    assert end == {"code": 0, "said": "", "differs": []}
+
+
+def test_of_two_commands_at_once_one_is_refused(
+    start: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(start / "start")
+    for verb, (command, results) in reversed(COMMANDS.items()):
+        folder = results.split(",")[0]
+        (Path(folder) / "log").mkdir(parents=True, exist_ok=True)
+        with storage.locked(folder):
+            assert main(command) == 2, verb
+        assert "another command is at work on this run" in capsys.readouterr().err
+        assert main(command) == 0
+        shutil.rmtree("made", ignore_errors=True)

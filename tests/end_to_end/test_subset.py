@@ -1,0 +1,115 @@
+"""Runs of a list of another run's pairs, and of shares of them: the same samples, counted, and where they are from."""
+
+import json
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from altalign.errors import UsageError
+from altalign.pipelines.derive.listed import keys_of
+from tests.audit.runs import rows_of
+from tests.end_to_end.runs import summary, write_input
+
+pytestmark = pytest.mark.runs
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_input(folder, rows=300)
+    with chdir(folder):
+        assert main(["curate", "config.toml"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+
+
+def without_places(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "tar_offset"} for row in rows]
+
+
+@pytest.mark.everyday
+def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(Path("run"))
+    Path("keys").write_text("\n".join([*(row["key"].upper() for row in rows[::3]), "0" * 32]), encoding="utf-8")
+    assert main(["subset", "run", "third", "--keys", "keys"]) == 0
+    assert f"{len(rows[::3]) + 1} listed, and {len(rows[::3])} pairs of them in the run" in capsys.readouterr().err
+    assert without_places(rows_of(Path("third"))) == without_places(rows[::3])
+    last = summary(Path("third"))["stages"][-1]
+    assert (last["stage"], last["received"], last["dropped"]) == (
+        "select",
+        len(rows),
+        {"not_listed": len(rows) - len(rows[::3])},
+    )
+    assert main(["audit", "third"]) == 0
+    # and what it is from
+    capsys.readouterr()
+    assert main(["lineage", "third", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    numbers = [json.loads(Path(run, "manifest.json").read_text())["files"]["sha256"] for run in ("third", "run")]
+    assert [told["number"], told["of"][0]["number"]] == numbers
+    assert [told["operation"], told["of"][0]["operation"]] == ["subset", "curate"]
+
+
+def test_a_subset_from_which_pairs_are_removed_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(Path("run"))
+    Path("keys").write_text("\n".join(row["key"] for row in rows[:9]), encoding="utf-8")
+    Path("gone").write_text(rows[2]["key"], encoding="utf-8")
+    assert main(["subset", "run", "nine", "--keys", "keys"]) == 0
+    assert main(["remove", "nine", "--keys", "gone"]) == 0
+    assert [row["key"] for row in rows_of(Path("nine"))] == [row["key"] for row in rows[:9] if row != rows[2]]
+    assert summary(Path("nine"))["stages"][-1]["dropped"] == {"not_listed": len(rows) - 9, "removed": 1}
+    capsys.readouterr()
+    assert main(["lineage", "nine"]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("nine ")
+    assert first.endswith('remove {"pairs": 1}')
+    assert " subset " in second
+    assert third.endswith(" curate")
+
+
+def test_a_split_has_every_pair_once_and_never_parts_an_image_or_copies_of_it() -> None:
+    assert main(["split", "run", "most", "rest", "--share", "0.7/0.3"]) == 0
+    most, rest = rows_of(Path("most")), rows_of(Path("rest"))
+    rows = rows_of(Path("run"))
+    assert sorted(row["key"] for row in (*most, *rest)) == sorted(row["key"] for row in rows)
+    for name in ("image_id", "sha256"):
+        assert not {row[name] for row in most} & {row[name] for row in rest}
+    assert most
+    assert rest
+    assert main(["audit", "most"]) == 0
+
+
+def test_lists_of_every_form_name_the_same_keys(tmp_path: Path) -> None:
+    keys = [format(number, "032x") for number in (3, 1 << 100, 7)]
+    (tmp_path / "text").write_text("\n".join(keys), encoding="utf-8")
+    pairs = [(int(key[:16], 16), int(key[16:], 16)) for key in keys]
+    np.save(tmp_path / "uids.npy", np.array(pairs, np.dtype("u8,u8")))  # as DataComp has it
+    for name in ("key", "uid"):
+        pq.write_table(pa.table({name: keys, "other": [1, 2, 3]}), tmp_path / f"{name}.parquet")
+    for name in ("text", "uids.npy", "key.parquet", "uid.parquet"):
+        assert keys_of(((str(tmp_path / name), ""),)).to_pylist() == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PAR1", "cannot be read"),
+        (b"\x93NUMPY", "cannot be read"),
+        (b"\xff\xff", "cannot be read"),
+        (b"\n", "nothing is listed"),
+    ],
+)
+def test_what_is_no_list_is_refused_in_one_line(content: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(content)
+    with pytest.raises(UsageError, match=f"--keys .*{why}"):
+        keys_of(((str(tmp_path / "list"), repr(content)),))

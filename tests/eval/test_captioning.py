@@ -1,0 +1,105 @@
+"""The task of captioning: a model that writes captions, by what it writes of each image."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from altalign.errors import UnreadableError, UsageError
+from altalign.eval import captioned
+from altalign.eval.captioning import captioning, measured
+from altalign.eval.encoded import Encoder, Features
+from altalign.eval.outcomes import intervals
+from altalign.eval.settings import CaptioningSet, EvalSets
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "cases" / "caption_metrics.json").read_text())
+NAMES = list(GOLDEN["written"])
+
+
+def picture(number: int) -> bytes:
+    """A picture whose first pixel is its number."""
+    data = io.BytesIO()
+    Image.new("RGB", (4, 4), (number, 0, 0)).save(data, "PNG")
+    return data.getvalue()
+
+
+def decode(data: bytes) -> torch.Tensor:
+    with Image.open(io.BytesIO(data)) as image:
+        return torch.from_numpy(np.array(image))
+
+
+def nothing(_: object) -> torch.Tensor:
+    raise AssertionError("no embedding is asked for")
+
+
+def features(*, writes: bool = True) -> Features:
+    """A model that writes the golden caption of a picture's number."""
+
+    def written(pixels: torch.Tensor, identities: Sequence[str]) -> list[str]:
+        assert len(pixels) == len(identities)
+        return [GOLDEN["written"][NAMES[int(one[0, 0, 0])]] for one in pixels]
+
+    return Features(Encoder(decode, nothing, nothing, write=written if writes else None), batch=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    images = [
+        {
+            "filename": f"{number}.png",
+            "split": "test",
+            "sentences": [{"raw": one} for one in GOLDEN["references"][name]],
+        }
+        for number, name in enumerate(NAMES)
+    ]
+    for number in range(len(NAMES)):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+    (tmp_path / "coco.json").write_text(json.dumps({"images": images}))
+    return tmp_path
+
+
+def chosen(folder: Path) -> CaptioningSet:
+    return CaptioningSet(name="coco", path=str(folder / "coco.json"), images=str(folder))
+
+
+def test_metrics_are_those_of_pycocoevalcap(folder: Path) -> None:
+    of = captioned.at(chosen(folder), chosen(folder).path)
+    found = captioning(of, features())
+    assert found.metrics["bleu_4"] == pytest.approx(100 * GOLDEN["bleu_4"], rel=1e-12)
+    assert found.metrics["cider"] == pytest.approx(100 * GOLDEN["cider"], rel=1e-12)
+    assert found.outcomes["caption"].tolist() == list(GOLDEN["written"].values())
+    assert found.facts == {"images": len(NAMES), "references": sum(map(len, GOLDEN["references"].values()))}
+    first = found.examples[0]
+    assert first.found[0] == GOLDEN["written"][NAMES[int(first.query)]]
+    ends = intervals(found.outcomes, measured, resamples=20, seed=0)
+    for name, (low, high) in ends.items():
+        assert low <= found.metrics[name] <= high
+
+
+def test_an_image_that_cannot_be_decoded_is_left_out(folder: Path) -> None:
+    (folder / "1.png").write_bytes(b"no image")
+    found = captioning(captioned.at(chosen(folder), chosen(folder).path), features())
+    assert found.rows == [row for row in range(len(NAMES)) if row != 1]
+    assert [*found.left_out] == ["undecodable"]
+
+
+def test_a_model_that_writes_no_captions_says_so(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"this model writes no captions; give a training run with a \[captioner\]"):
+        captioning(captioned.at(chosen(folder), chosen(folder).path), features(writes=False))
+
+
+def test_a_set_without_captions_is_refused(folder: Path) -> None:
+    images = [{"filename": "0.png", "split": "test", "sentences": []}]
+    (folder / "coco.json").write_text(json.dumps({"images": images}))
+    with pytest.raises(UnreadableError, match="no caption"):
+        captioned.at(chosen(folder), chosen(folder).path)
+
+
+def test_the_set_is_of_the_settings() -> None:
+    sets = EvalSets.from_values({"captioning": [{"name": "coco", "path": "x"}]}, where="x")
+    assert [(task, each.metric) for task, each in sets.by_task] == [("captioning", "cider")]

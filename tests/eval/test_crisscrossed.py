@@ -1,0 +1,210 @@
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from altalign.errors import UnreadableError
+from altalign.eval.correlation import sampled_spearman
+from altalign.eval.crisscrossed import (
+    COLUMNS,
+    POSITIVE,
+    Ratings,
+    Task,
+    crisscrossed,
+    measured,
+    of_set,
+    read_ids,
+    read_ratings,
+)
+from altalign.eval.encoded import Features
+from altalign.eval.image_sets import karpathy_set
+from tests.eval.one_hot import ENCODER
+
+IMAGES, CAPTIONS = 12, 30
+
+
+@pytest.fixture
+def case() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[Task, Ratings]]:
+    """Random embeddings, ratings of random pairs."""
+    generator = torch.Generator().manual_seed(5)
+    images = normalize(torch.randn(IMAGES, 6, generator=generator), dim=1)
+    owner = torch.arange(CAPTIONS) % IMAGES
+    texts = normalize(images[owner] + 0.8 * torch.randn(CAPTIONS, 6, generator=generator), dim=1)
+    sizes: dict[Task, tuple[int, int]] = {
+        "sts": (CAPTIONS, CAPTIONS),
+        "sis": (IMAGES, IMAGES),
+        "sits": (CAPTIONS, IMAGES),
+    }
+    ratings = {}
+    for task, (first, second) in sizes.items():
+        pairs = torch.stack([torch.randint(size, (60,), generator=generator) for size in (first, second)])
+        if task != "sits":
+            pairs = pairs[:, pairs[0] != pairs[1]]
+        rating = (torch.rand(pairs.shape[1], generator=generator, dtype=torch.float64) * 5).round(decimals=2)
+        ratings[task] = Ratings(pairs, rating)
+    return images, texts, owner, ratings
+
+
+def slow_recall(
+    queries: torch.Tensor, candidates: torch.Tensor, right: dict[int, set[int]], k: int, *, same: bool
+) -> float:
+    """A plain loop over queries that have a right answer; ties are against the model."""
+    hits = 0
+    for query, own in right.items():
+        score = {
+            place: float(queries[query] @ candidates[place])
+            for place in range(len(candidates))
+            if not (same and place == query)
+        }
+        best = max(score[place] for place in own)
+        hits += sum(value >= best for place, value in score.items() if place not in own) < k
+    return 100 * hits / len(right)
+
+
+def linked(pairs: Iterator[tuple[int, int]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for first, second in pairs:
+        found.setdefault(first, set()).add(second)
+    return found
+
+
+def good(ratings: Ratings) -> list[tuple[int, int]]:
+    return [
+        (first, second)
+        for first, second, rating in zip(*ratings.pairs.tolist(), ratings.rating.tolist(), strict=True)
+        if rating >= POSITIVE
+    ]
+
+
+def test_all_tasks_are_those_of_plain_loops(
+    case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[Task, Ratings]],
+) -> None:
+    images, texts, owner, ratings = case
+    outcomes, facts = crisscrossed(images, texts, owner, ratings, samples=20, seed=1)
+    found = {**facts, **measured(outcomes)}
+    found |= {
+        f"{direction}_queries": (outcomes[f"{direction}_rank"] > 0).sum()
+        for direction in ("image_to_text", "image_to_image")
+    }
+    found |= {
+        f"{direction}_queries": outcomes[f"{direction}_queries"].sum()
+        for direction in ("text_to_image", "text_to_text")
+    }
+    of_coco = [(caption, int(owner[caption])) for caption in range(CAPTIONS)]
+    captions = [(a, b) for a in range(CAPTIONS) for b in range(CAPTIONS) if a != b and owner[a] == owner[b]] + good(
+        ratings["sts"]
+    )
+    images_alike = good(ratings["sis"])
+    searches = {
+        "text_to_image": (texts, images, linked(iter(of_coco + good(ratings["sits"]))), False),
+        "image_to_text": (images, texts, linked((b, a) for a, b in of_coco + good(ratings["sits"])), False),
+        "text_to_text": (texts, texts, linked(pair for a, b in captions for pair in ((a, b), (b, a))), True),
+        "image_to_image": (images, images, linked(pair for a, b in images_alike for pair in ((a, b), (b, a))), True),
+    }
+    for direction, (queries, candidates, right, same) in searches.items():
+        assert found[f"{direction}_queries"] == len(right)
+        for k in (1, 5, 10):
+            expected = slow_recall(queries, candidates, right, k, same=same)
+            assert found[f"{direction}_r{k}"] == pytest.approx(expected), (direction, k)
+    for task, (first, second) in {"sts": (texts, texts), "sis": (images, images), "sits": (texts, images)}.items():
+        of = ratings[task]
+        cosines = torch.tensor(
+            [
+                sum(x * y for x, y in zip(first[a].tolist(), second[b].tolist(), strict=True))
+                for a, b in of.pairs.T.tolist()
+            ],
+            dtype=torch.float64,
+        )
+        mean, deviation = sampled_spearman(of.pairs[0], cosines, of.rating, samples=20, seed=1)
+        assert (found[task], found[f"{task}_std"]) == pytest.approx((100 * mean, 100 * deviation))
+    assert found["mean_correlation"] == pytest.approx((found["sts"] + found["sis"] + found["sits"]) / 3)
+
+
+def test_a_query_is_no_answer_to_itself(
+    case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[Task, Ratings]],
+) -> None:
+    """Else every image would find itself first, and its recall@1 would be 0."""
+    _, texts, owner, ratings = case
+    alike = normalize(torch.eye(IMAGES // 2, 6).repeat_interleave(2, 0) + 1e-3 * torch.randn(IMAGES, 6), dim=1)
+    pairs = torch.stack([torch.arange(0, IMAGES, 2), torch.arange(1, IMAGES, 2)])
+    ratings = {**ratings, "sis": Ratings(pairs, torch.full((IMAGES // 2,), 4.0, dtype=torch.float64))}
+    assert measured(crisscrossed(alike, texts, owner, ratings, samples=2)[0])["image_to_image_r1"] == 100
+
+
+def written(path: Path, task: Task, rows: list[str], *, gzipped: bool) -> str:
+    data = "\n".join([",".join((*COLUMNS[task], "agg_score", "sampling_method")), *rows, ""]).encode()
+    path.write_bytes(gzip.compress(data) if gzipped else data)
+    return str(path)
+
+
+@pytest.mark.parametrize("gzipped", [False, True])
+def test_ratings_are_read_and_those_of_others_counted(tmp_path: Path, *, gzipped: bool) -> None:
+    captions, images = ["COCO_val2014:sentid:3", "COCO_val2014:sentid:9"], ["COCO_val2014_1.jpg"]
+    rows = [f"{captions[1]},{images[0]},2.5,c2i_original", f"{captions[0]},COCO_val2014_2.jpg,5,c2i_original"]
+    of = read_ratings(written(tmp_path / "sits.csv", "sits", rows, gzipped=gzipped), "sits", captions, images)
+    assert (of.pairs.tolist(), of.rating.tolist(), of.missing) == ([[1], [0]], [2.5], 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"caption,image\na,b\n", "no CSV of CxC with caption, image and agg_score"),
+        (b"caption,image,agg_score\na,b,much\n", "no CSV of CxC"),
+        (b"\x1f\x8bcut", "no CSV of CxC"),
+        (b"caption,image,agg_score\na,b,3\n", "none of its 1 pairs is of this set"),
+    ],
+)
+def test_another_file_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "sits.csv").write_bytes(content)
+    with pytest.raises(UnreadableError, match=message) as caught:
+        read_ratings(str(tmp_path / "sits.csv"), "sits", ["c"], ["i"])
+    assert "\n" not in str(caught.value)
+
+
+def test_queries_without_a_right_answer_are_none(
+    case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[Task, Ratings]],
+) -> None:
+    images, texts, owner, ratings = case
+    low = Ratings(ratings["sis"].pairs, torch.linspace(0, 2, ratings["sis"].pairs.shape[1]).double())
+    outcomes, facts = crisscrossed(images, texts, owner, {**ratings, "sis": low}, samples=2)
+    assert not outcomes["image_to_image_rank"].any()
+    assert measured(outcomes)["image_to_image_r1"] == 0
+    assert not any(math.isnan(value) for value in {**measured(outcomes), **facts}.values())
+
+
+def test_a_set_of_coco_is_measured_with_its_ratings(tmp_path: Path) -> None:
+    names = [f"COCO_val2014_{number}.jpg" for number in range(3)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(f"image{number}".encode())
+    sentences = [
+        [{"raw": f"{number} {word}", "sentid": 10 * number + place} for place, word in enumerate("ab")]
+        for number in range(3)
+    ]
+    images = [
+        {"filename": name, "split": "test", "sentences": said, "sentids": [], "imgid": number}
+        for number, (name, said) in enumerate(zip(names, sentences, strict=True))
+    ]
+    (tmp_path / "coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    ids = [f"COCO_val2014:sentid:{one['sentid']}" for said in sentences for one in said]
+    rows = {
+        "sts": [f"{ids[0]},{ids[1]},5,x", f"{ids[0]},{ids[2]},0,x", f"{ids[3]},{ids[2]},4,x", f"{ids[4]},{ids[1]},1,x"],
+        "sis": [f"{names[0]},{names[1]},4,x", f"{names[2]},{names[1]},1,x"],
+        "sits": [f"{ids[0]},{names[0]},5,x", f"{ids[2]},{names[0]},1,x", f"{ids[5]},lost.jpg,3,x"],
+    }
+    for task, lines in rows.items():
+        written(tmp_path / f"{task}_test.csv", task, lines, gzipped=False)  # type: ignore[arg-type]
+    of = karpathy_set(str(tmp_path / "coco.json"), images=str(tmp_path), split="test")
+    given = {"folder": str(tmp_path), "split": "test", "samples": 3}
+    found = of_set(of, Features(ENCODER, batch=2), ids=read_ids(str(tmp_path / "coco.json")), **given)
+    assert (
+        found.metrics["image_to_text_r1"]
+        == found.metrics["text_to_image_r1"]
+        == found.metrics["text_to_text_r1"]
+        == 100
+    )
+    assert (found.facts["captions"], found.facts["image_to_image_queries"], found.facts["sits_missing"]) == (6, 2, 1)

@@ -1,0 +1,133 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from altalign.eval import linear_probe as module
+from altalign.eval.class_names import Classes
+from altalign.eval.encoded import Features
+from altalign.eval.labelled_sets import LabelledSet
+from altalign.eval.linear_probe import best_strength, fitted, linear_probe, probe
+from tests.eval.one_hot import ENCODER, images_of
+
+
+def drawn(classes: int, number: int = 120, width: int = 5, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of classes that overlap."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(number) % classes
+    centres = torch.randn(classes, width, generator=torch.Generator().manual_seed(99))
+    return centres[labels] + torch.randn(number, width, generator=generator), labels
+
+
+def slow_loss(probe: module.Probe, features: torch.Tensor, labels: torch.Tensor) -> float:
+    """The penalised loss by plain loops."""
+    total = 0.0
+    for row, label in zip(features.tolist(), labels.tolist(), strict=True):
+        logits = [
+            sum(w * x for w, x in zip(weights, row, strict=True)) + bias
+            for weights, bias in zip(probe.weights.tolist(), probe.bias.tolist(), strict=True)
+        ]
+        total += math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
+    return total + probe.strength / 2 * sum(w * w for weights in probe.weights.tolist() for w in weights)
+
+
+def test_no_other_weights_have_a_lower_loss() -> None:
+    features, labels = drawn(3, number=30)
+    of = fitted(features, labels, classes=3, strength=0.5)
+    least = slow_loss(of, features, labels)
+    for row in range(3):
+        for column in range(5):
+            for move in (-1e-3, 1e-3):
+                moved = of.weights.clone()
+                moved[row, column] += move
+                assert slow_loss(module.Probe(moved, of.bias, of.strength), features, labels) > least
+
+
+@pytest.mark.parametrize("strength", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_coefficients_and_accuracy_are_those_of_scikit_learn(classes: int, strength: float) -> None:
+    features, labels = drawn(classes)
+    test, test_labels = drawn(classes, seed=1)
+    theirs = LogisticRegression(C=1 / strength, max_iter=10_000, tol=1e-9)
+    theirs.fit(features.double().numpy(), labels.numpy())
+    ours = fitted(features, labels, classes=classes, strength=strength)
+    coefficients, intercept = torch.from_numpy(theirs.coef_), torch.from_numpy(theirs.intercept_)
+    if classes == 2:  # theirs has one vector, the difference of our two
+        weights, bias = ours.weights[1:] - ours.weights[:1], ours.bias[1:] - ours.bias[:1]
+    else:
+        weights, bias = ours.weights, ours.bias - ours.bias.mean()
+        intercept = intercept - intercept.mean()
+    torch.testing.assert_close(weights, coefficients, rtol=0, atol=1e-3)
+    torch.testing.assert_close(bias, intercept, rtol=0, atol=1e-3)
+    accuracy = (ours.scores(test).argmax(1) == test_labels).double().mean().item()
+    assert accuracy == pytest.approx(theirs.score(test.double().numpy(), test_labels.numpy()), abs=1e-3)
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = drawn(3)
+    whole = fitted(features, labels, classes=3, strength=1.0)
+    monkeypatch.setattr(module, "_ROWS", 7)
+    parts = fitted(features, labels, classes=3, strength=1.0)
+    torch.testing.assert_close(parts.weights, whole.weights, rtol=0, atol=1e-6)
+
+
+def test_the_strength_is_the_best_of_those_that_the_search_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The strength that answers right is one; others are wrong in proportion to their distance."""
+    asked: list[float] = []
+
+    class Wrong:
+        def __init__(self, strength: float) -> None:
+            self.strength = strength
+
+        def scores(self, features: torch.Tensor) -> torch.Tensor:
+            wrong = round(abs(math.log10(self.strength) - 1.375) * 8)
+            return torch.nn.functional.one_hot((torch.arange(len(features)) < wrong).long(), 2)
+
+    def stood_in(_: torch.Tensor, __: torch.Tensor, *, classes: int, strength: float, gradient_at_most: float) -> Wrong:
+        asked.append(strength)
+        return Wrong(strength)
+
+    monkeypatch.setattr(module, "fitted", stood_in)
+    features = torch.zeros(100, 1)
+    labels = torch.zeros(100, dtype=torch.int64)
+    assert best_strength(features, labels, features, labels, classes=2) == pytest.approx(10**1.375)
+    assert sorted(asked)[0] == pytest.approx(1e-6)
+    assert sorted(asked)[-1] == pytest.approx(1e6)
+    assert len(asked) == len(set(asked)) <= 15
+
+
+def test_of_equal_strengths_the_strongest_is_taken() -> None:
+    features, labels = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
+    assert best_strength(features, labels, features, labels, classes=2) == pytest.approx(1e6)
+
+
+def test_a_probe_is_fitted_on_both_parts() -> None:
+    features, labels = drawn(3)
+    held, held_labels = drawn(3, number=40, seed=1)
+    of = probe(features, labels, classes=3, validation=(held, held_labels))
+    both = fitted(torch.cat([features, held]), torch.cat([labels, held_labels]), classes=3, strength=of.strength)
+    assert torch.equal(of.weights, both.weights)
+    alone = probe(features, labels, classes=3, seed=2)
+    assert torch.equal(alone.weights, fitted(features, labels, classes=3, strength=alone.strength).weights)
+
+
+def test_a_class_without_examples_is_not_guessed() -> None:
+    features, labels = drawn(3)
+    of = fitted(features, labels, classes=4, strength=0.1)
+    assert not (of.scores(features).argmax(1) == 3).any()
+
+
+def test_a_probe_of_sets_is_measured_on_another(tmp_path: Path) -> None:
+    classes = Classes(("a", "b", "c"))
+
+    def of(numbers: list[int], labels: list[int]) -> LabelledSet:
+        return LabelledSet(images_of([f"image{number}".encode() for number in numbers]), np.array(labels), classes, {})
+
+    train, held, test = of([4, 5, 6] * 4, [0, 1, 2] * 4), of([4, 5, 6], [0, 1, 2]), of([4, 5, 6, 4], [0, 1, 2, 1])
+    found = linear_probe(test, train, held, Features(ENCODER, batch=5))
+    assert found.metrics == {"top1": 75, "top5": 100, "mean_per_class": pytest.approx(250 / 3)}
+    assert found.facts["train_images"] == 15
+    assert found.outcomes["predicted"].tolist() == [0, 1, 2, 0]

@@ -1,0 +1,96 @@
+"""What an experiment's file comes to."""
+
+from typing import Any
+
+import pytest
+
+from altalign.errors import UsageError
+from experiments import plan, queue
+from experiments.plan import Experiment
+from tests.experiments.small import EXPERIMENT
+
+VALUES: dict[str, Any] = EXPERIMENT.model_dump()
+
+
+def test_a_stopped_queue_has_whole_seeds() -> None:
+    found = [(job.arm, job.seed) for job in plan.jobs(EXPERIMENT)]
+    assert found == [(arm, seed) for seed in (0, 1) for arm in ("base", "killed", "again", "diverging", "skipped")]
+
+
+def test_arms_of_absent_sets_are_left_out() -> None:
+    assert {job.arm for job in plan.jobs(EXPERIMENT, absent={"far away"})} == {"base", "killed", "again", "diverging"}
+    assert list(plan.jobs(EXPERIMENT, absent={"others"})) == []
+
+
+def test_an_arm_has_the_settings_of_the_base_and_its_own() -> None:
+    job = next(job for job in plan.jobs(EXPERIMENT) if job.arm == "diverging")
+    assert job.settings["schedule"] == {"steps": 4, "warmup_steps": 1, "peak": 1e30}
+    assert job.settings["data"]["runs"] == ["data/kites"]
+    assert [one["paths"] for one in job.settings["evaluation"]["retrieval"]] == [["data/others"]]
+
+
+def test_an_arm_that_extends_another_has_its_settings_below_its_own() -> None:
+    first = {"about": "first", "settings": {"loss": {"mixup": 0.1}, "schedule": {"peak": 2.0}}}
+    second = {"about": "second", "extends": "first", "settings": {"schedule": {"peak": 3.0}}, "needs": ["words"]}
+    more = Experiment.model_validate({**VALUES, "arms": {**VALUES["arms"], "first": first, "second": second}})
+    jobs = {job.arm: job for job in plan.jobs(more) if not job.seed}
+    assert jobs["second"].settings["loss"] == {"temperature": 0.1, "mixup": 0.1}
+    assert jobs["second"].settings["schedule"] == {"steps": 4, "warmup_steps": 1, "peak": 3.0}
+    assert jobs["first"].settings["schedule"]["peak"] == 2.0
+    assert jobs["second"].sets == {"kites", "others", "words"}
+    assert {job.arm for job in plan.jobs(more, absent={"words"})} == {*VALUES["arms"], "first"}
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "both"),
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+        ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+        ({"a": 1}, {"b": {"c": 2}}, {"a": 1, "b": {"c": 2}}),
+        ({"a": 1}, {"a": {"c": 2}}, {"a": {"c": 2}}),
+        ({}, {}, {}),
+    ],
+)
+def test_settings_over_others(base: dict[str, Any], over: dict[str, Any], both: dict[str, Any]) -> None:
+    assert plan.merged(base, over) == both
+
+
+def test_a_digest_is_of_what_a_result_depends_on() -> None:
+    def digests(**changed: Any) -> list[str]:
+        arm = {"about": "base", **changed}
+        changed_one = Experiment.model_validate({**VALUES, "arms": {**VALUES["arms"], "base": arm}})
+        return [job.digest for job in plan.jobs(changed_one) if job.arm == "base"]
+
+    before = digests()
+    assert len(set(before)) == 2  # of two seeds
+    assert digests(about="other words", paper={"rsum": "higher"}) == before
+    for change in ({"ranks": 2}, {"variant": "x"}, {"train": ["others"]}, {"settings": {"loss": {"mixup": 0.1}}}):
+        assert not set(digests(**change)) & set(before)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"arms": {"a": {"about": "a", "replaces": "b"}}}, "arms.a.replaces: b: no such arm"),
+        ({"sections": [{"title": "t", "about": "", "arms": ["c"]}]}, "sections 't': c: no such arm"),
+        ({"sections": [{"title": "t", "about": "", "arms": ["base"], "measures": ["x"]}]}, "measures: no words for x"),
+        ({"seeds": [1]}, "seeds"),
+    ],
+)
+def test_a_mistake_is_one_line(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Experiment.from_values({**VALUES, **changed}, where="small.toml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in (queue.ROOT / "experiments").glob("*.toml")])
+def test_every_experiment_of_ours_names_sets_variants_and_settings_that_are_there(name: str) -> None:
+    from importlib import import_module
+
+    from altalign.train.settings import TrainConfig
+
+    module = import_module(f"experiments.{name}")
+    for job in plan.jobs(queue.read(name)):
+        assert job.sets <= module.SETS.keys()
+        assert not job.variant or job.variant in module.VARIANTS
+        TrainConfig.from_values(job.settings, where=job.name)

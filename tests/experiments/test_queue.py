@@ -1,0 +1,102 @@
+"""The queue, on a small experiment that is trained for real."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from altalign.errors import AltalignError
+from experiments import plan, queue
+from experiments.__main__ import write_page, write_results
+from tests.experiments.small import EXPERIMENT
+
+pytestmark = pytest.mark.trained
+MODULE = "tests.experiments.small"
+
+
+def test_a_killed_queue_goes_on_and_trains_no_run_twice(tmp_path: Path) -> None:
+    with pytest.raises(AltalignError, match=r"of 8 runs are not finished, .* it continues"):
+        queue.run(MODULE, EXPERIMENT, tmp_path, processes=1)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "finished").iterdir()}
+    assert before.keys() == {"base-0.json"}  # the next run ended its process
+
+    absent = queue.run(MODULE, EXPERIMENT, tmp_path, processes=2)
+
+    assert absent == {"far away": "it is far away"}
+    results = queue.results(tmp_path)
+    assert set(results) == {f"{arm}-{seed}" for arm in ("base", "killed", "again", "diverging") for seed in (0, 1)}
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "finished").iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert list((tmp_path / "runs").iterdir()) == []  # what they leave behind is deleted
+
+    # a run that was killed came to the same as the others; one that diverges is a result
+    for seed in (0, 1):
+        of = {arm: results[f"{arm}-{seed}"]["values"] for arm in ("base", "killed", "again")}
+        assert of["killed"]["rsum"] == of["again"]["rsum"] == of["base"]["rsum"]
+        assert of["killed"]["loss"] == of["again"]["loss"] == of["base"]["loss"]
+        assert results[f"diverging-{seed}"]["failed"] == "loss or gradient is not finite at step 2"
+    assert results["base-0"]["values"]["loss"] != results["base-1"]["values"]["loss"]
+
+    place = tmp_path / "docs" / "small.json"
+    write_results(place, EXPERIMENT, tmp_path, absent)
+    found = json.loads(place.read_bytes())
+    assert found["absent"] == {"skipped": "it is far away"}
+    assert found["runs"]["base-1"]["values"] == pytest.approx(results["base-1"]["values"], abs=1e-6)
+    write_page("small", EXPERIMENT, found, place.parent)
+    assert "it is far away" in place.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_two_ranks_come_to_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    queue.make_sets(MODULE, EXPERIMENT, tmp_path)
+    one = next(plan.jobs(EXPERIMENT))
+    found = [queue.trained(MODULE, job)["values"] for job in (one, replace(one, arm="ranks", ranks=2))]
+    assert found[1]["loss"] == pytest.approx(found[0]["loss"], rel=1e-4)
+
+
+def test_a_run_that_cannot_be_trained_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AltalignError, match="data/kites"):  # the sets are not there
+        queue.trained(MODULE, next(plan.jobs(EXPERIMENT)))
+    assert queue.results(tmp_path) == {}
+
+
+def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path) -> None:
+    with queue.taken(tmp_path / "taken" / "base-0") as is_ours:
+        assert is_ours
+        with queue.taken(tmp_path / "taken" / "base-0") as is_ours_too:
+            assert not is_ours_too
+    with queue.taken(tmp_path / "taken" / "base-0") as is_ours_again:
+        assert is_ours_again
+
+
+def test_a_run_of_other_settings_than_its_result_is_trained_again() -> None:
+    planned = list(plan.jobs(EXPERIMENT, absent={"far away"}))
+    finished = {job.name: job.digest for job in planned}
+    assert plan.left(planned, finished) == []
+    assert plan.left(planned, {**finished, "again-1": "of other settings"}) == [planned[6]]
+
+
+def test_results_that_are_committed_count_as_finished_where_their_settings_are_the_same(tmp_path: Path) -> None:
+    jobs = {job.name: job for job in plan.jobs(EXPERIMENT)}
+
+    def run(name: str, digest: str = "") -> dict[str, object]:
+        return {"digest": digest or jobs[name].digest, "values": {"rsum": 1.0}, "failed": ""}
+
+    (tmp_path / "finished").mkdir()
+    own = {**run("base-0"), "values": {"rsum": 2.0}}
+    (tmp_path / "finished" / "base-0.json").write_text(json.dumps(own))
+    committed = {"base-0": run("base-0"), "again-1": run("again-1"), "again-0": run("again-0", "of other settings")}
+    queue.remember(tmp_path, EXPERIMENT, {**committed, "base-1": {"values": {}, "failed": ""}})
+    assert queue.results(tmp_path) == {"base-0": own, "again-1": run("again-1")}
+    assert len(plan.left(list(jobs.values()), queue.digests(tmp_path))) == len(jobs) - 2
+
+
+@pytest.mark.parametrize("name", ["nlip", "zerovl"])
+def test_every_committed_result_has_the_digest_of_its_settings(name: str) -> None:
+    of_plan = {job.name: job.digest for job in plan.jobs(queue.read(name))}
+    place = queue.ROOT / "docs" / "experiments" / f"{name}.json"
+    runs = json.loads(place.read_bytes())["runs"]
+    assert runs
+    assert {run: found["digest"] for run, found in runs.items()} == {run: of_plan[run] for run in runs}

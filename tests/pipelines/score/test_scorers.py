@@ -1,0 +1,202 @@
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from altalign.errors import UsageError
+from altalign.pipelines.score import kinds
+from altalign.pipelines.score.scorer import Batch
+from altalign.schema import SAMPLE
+from altalign.scoring import ScoreConfig
+from tests.pipelines import score_models
+
+FASTTEXT = Path(__file__).parents[2] / "filters" / "fasttext"
+CAPTIONS = ["a red ring", "the old house near a dog", "a red ring", "unheard of"]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def scorers(*scores: dict[str, Any]) -> list[Any]:
+    return kinds.loaded(ScoreConfig.from_values({"score": list(scores)}, where="scores.toml"), "scores.toml")
+
+
+def batch(prepares: dict[str, Any], *, broken: int | None = None) -> tuple[Batch, list[np.ndarray]]:
+    """Four captions of three pictures."""
+    pictures = [np.random.default_rng(seed).integers(0, 256, (20, 30, 3), np.uint8) for seed in range(3)]
+    columns = {name: pa.nulls(4, SAMPLE.field(name).type) for name in SAMPLE.names}
+    columns |= {"caption": pa.array(CAPTIONS), "key": pa.array([f"{number:032x}" for number in range(4)])}
+    images = [
+        None if number == broken else {name: make(picture) for name, make in prepares.items()}
+        for number, picture in enumerate(pictures)
+    ]
+    return Batch(pa.table(columns, schema=SAMPLE), np.array([0, 0, 1, 2]), images), pictures
+
+
+def test_similarity_is_the_cosine_of_the_towers(in_folder: Path) -> None:
+    of_image, of_words = score_models.write(in_folder / "clip")
+    (scorer,) = scorers({"name": "similarity", "kind": "similarity", "model": "onnx:clip"})
+    given, pictures = batch(dict(scorer.prepares))
+    (found,) = scorer.measure(given)
+    wanted = []
+    for caption, image in zip(CAPTIONS, (0, 0, 1, 2), strict=True):
+        numbers = [score_models.WORDS.index(word) if word in score_models.WORDS else 0 for word in caption.split()]
+        text = of_words[numbers].sum(axis=0)
+        from PIL import Image
+
+        small = np.asarray(Image.fromarray(pictures[image]).resize((8, 8), Image.Resampling.BILINEAR), np.float64)
+        vector = ((small / 255 - 0.5) / 0.5).transpose(2, 0, 1).ravel() @ of_image
+        wanted.append(vector @ text / np.linalg.norm(vector) / np.linalg.norm(text))
+    assert np.abs(np.array(found.to_pylist()) - wanted).max() <= 0.5 / 4096 + 1e-4
+    assert all(float(value * 4096).is_integer() for value in found.to_pylist())
+
+
+def test_texts_and_images_are_encoded_once_for_all_heads_on_a_model(in_folder: Path) -> None:
+    score_models.write(in_folder / "clip")
+    weight = np.random.default_rng(1).normal(size=(1, score_models.DIMENSIONS)).astype(np.float32)
+    save_file({"weight": weight, "bias": np.array([0.5], np.float32)}, "head.safetensors")
+    head = {"kind": "linear", "model": "onnx:clip", "weights": "head.safetensors"}
+    made = scorers({"name": "similarity", "kind": "similarity", "model": "onnx:clip"}, {"name": "likes", **head})
+    assert made[0].prepares.keys() == made[1].prepares.keys()
+    given, _ = batch({**made[0].prepares, **made[1].prepares})
+    made[0].measure(given)
+    embeddings = given.made["onnx:clip", "images"]
+    (found,) = made[1].measure(given)
+    assert given.made["onnx:clip", "images"] is embeddings
+    wanted = embeddings.astype(np.float64)[given.image_of] @ weight[0] + 0.5
+    assert np.abs(np.array(found.to_pylist()) - wanted).max() <= 0.5 / 4096 + 1e-6
+
+
+def test_an_image_that_cannot_be_decoded_has_no_value(in_folder: Path) -> None:
+    score_models.write(in_folder / "clip")
+    made = scorers(
+        {"name": "similarity", "kind": "similarity", "model": "onnx:clip"}, {"name": "picture", "kind": "image"}
+    )
+    given, _ = batch({**made[0].prepares, **made[1].prepares}, broken=1)
+    assert [value is None for value in made[0].measure(given)[0].to_pylist()] == [False, False, True, False]
+    assert all(column.null_count == 1 for column in made[1].measure(given))
+
+
+def test_what_is_no_number_is_null(in_folder: Path) -> None:
+    score_models.write(in_folder / "clip")
+    save_file({"weight": np.full(score_models.DIMENSIONS, np.nan, np.float32)}, "head.safetensors")
+    (scorer,) = scorers({"name": "x", "kind": "linear", "model": "onnx:clip", "weights": "head.safetensors"})
+    given, _ = batch(dict(scorer.prepares))
+    assert scorer.measure(given)[0].null_count == 4
+
+
+def test_languages_are_those_of_the_model_and_und_below_the_margin() -> None:
+    of = {"name": "language", "kind": "language", "model": str(FASTTEXT / "softmax.bin")}
+    texts = ["the red dog and a house", "красный дом", "犬 家", ""]
+    given = Batch(pa.table({"caption": texts}), np.arange(4))
+    labels, probability, margin = scorers(of)[0].measure(given)
+    assert labels.to_pylist()[:3] == ["en", "ru", "ja"]
+    assert (margin.to_numpy() <= probability.to_numpy()).all()
+    least = float(np.sort(margin.to_numpy())[2])
+    strict = scorers({**of, "margin_at_least": min(1.0, least)})[0].measure(given)[0].to_pylist()
+    assert strict == [
+        label if m >= least else "und" for label, m in zip(labels.to_pylist(), margin.to_pylist(), strict=True)
+    ]
+
+
+def test_losses_of_a_training_are_joined_by_key(in_folder: Path) -> None:
+    (in_folder / "run" / "noise").mkdir(parents=True)
+    keys = [f"{number:032x}" for number in (3, 0, 9)]
+    losses = pa.table({"key": keys, "loss": pa.array([1.0, 2.5, 3.0]), "eps": pa.array([0.25, float("nan"), 0.0])})
+    pq.write_table(losses, in_folder / "run" / "noise" / "losses.parquet")
+    (scorer,) = scorers({"name": "noise", "kind": "noise", "run": "run"})
+    given, _ = batch({})
+    loss, eps = scorer.measure(given)
+    assert loss.to_pylist() == [2.5, None, None, 1.0]
+    assert eps.to_pylist() == [None, None, None, 0.25]
+
+
+def test_a_function_of_ones_own_gives_one_column_or_several(in_folder: Path) -> None:
+    (in_folder / "mine.py").write_text(
+        "import pyarrow as pa, pyarrow.compute as pc\n"
+        "def size(caption, *, times):\n    return pc.multiply(pc.utf8_length(caption), times)\n"
+        "def both(caption, words=None):\n"
+        "    n = pc.utf8_length(caption).cast(pa.float64())\n"
+        "    return {'half': pc.divide(n, 2.0), 'root': pc.sqrt(pc.subtract(n, 10.0))}\n",
+        encoding="utf-8",
+    )
+    one, two = scorers(
+        {"name": "size", "kind": "own", "function": "mine:size", "settings": {"times": 2}},
+        {"name": "both", "kind": "own", "function": "mine:both"},
+    )
+    given, _ = batch({})
+    assert one.measure(given)[0].to_pylist() == [2 * len(caption) for caption in CAPTIONS]
+    assert two.columns.names == ["both_half", "both_root"]
+    assert two.measure(given)[1].to_pylist()[0] == 0.0
+    assert two.columns.types == [pa.float32()] * 2
+
+
+def fails(*scores: dict[str, Any]) -> str:
+    with pytest.raises(UsageError) as error:
+        scorers(*scores)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_hostile_model_files_are_one_line(in_folder: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (in_folder / "was run",)
+
+    score_models.write(in_folder / "clip")
+    evil = pickle.dumps(Evil())
+    for name in ("head.pt", "head.safetensors", "head.onnx", "lid.bin"):
+        (in_folder / name).write_bytes(evil)
+    head = {"name": "x", "kind": "linear", "model": "onnx:clip"}
+    assert "may be a pickle" in fails({**head, "weights": "head.pt"})
+    assert "no safetensors" in fails({**head, "weights": "head.safetensors"})
+    assert "onnxruntime cannot load it" in fails({**head, "weights": "head.onnx"})
+    assert "no model of fastText" in fails({"name": "x", "kind": "language", "model": "lid.bin"})
+    for name in ("image.onnx", "text.onnx", "tokenizer.json"):
+        score_models.write(in_folder / name)
+        (in_folder / name / name).write_bytes(evil)
+        assert name in fails({"name": "x", "kind": "similarity", "model": f"onnx:{name}"})
+    assert not (in_folder / "was run").exists()
+
+
+def test_models_of_wrong_shapes_are_one_line(in_folder: Path) -> None:
+    score_models.write(in_folder / "clip")
+    score_models.write(in_folder / "odd", text_dimensions=score_models.DIMENSIONS + 1)
+    assert "belong together" in fails({"name": "x", "kind": "similarity", "model": "onnx:odd"})
+    (in_folder / "clip" / "image.toml").write_text(
+        'input_size = 9\nmean = [0.5, 0.5, 0.5]\nstd = [0.5, 0.5, 0.5]\nlayout = "nchw"\n', encoding="utf-8"
+    )
+    assert "does not take what it is given" in fails({"name": "x", "kind": "similarity", "model": "onnx:clip"})
+    score_models.write(in_folder / "clip3")
+    save_file({"weight": np.ones((1, 3), np.float32)}, "head.safetensors")
+    head = {"name": "x", "kind": "linear", "model": "onnx:clip3", "weights": "head.safetensors"}
+    assert f"does not take {score_models.DIMENSIONS} dimensions" in fails(head)
+    save_file({"other": np.ones((1, 3), np.float32)}, "other.safetensors")
+    assert "has other; give weight" in fails({**head, "weights": "other.safetensors"})
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [
+        ({"name": "caption", "kind": "text"}, "no name of a score"),
+        ({"name": "x", "kind": "similarity"}, 'model: kind = "similarity" needs it'),
+        ({"name": "x", "kind": "text", "model": "m"}, 'model: kind = "text" has no such setting'),
+        ({"name": "x", "kind": "similarity", "model": "clip"}, "no model; give"),
+        ({"name": "x", "kind": "language", "model": "nowhere.bin"}, "no such file"),
+        ({"name": "x", "kind": "noise", "run": "nowhere"}, "no such file"),
+        ({"name": "x", "kind": "text", "profanity": "nowhere.txt"}, "no such file"),
+        ({"name": "x", "kind": "own", "function": "nowhere:f"}, "no module 'nowhere'"),
+        ({"name": "x", "kind": "own", "function": "f"}, "names no function"),
+        ({"name": "x", "kind": "similarity", "model": "open_clip:ViT-B-32:w.pt"}, ""),
+    ],
+)
+def test_what_is_wrong_with_a_score_is_one_line(score: dict[str, Any], said: str) -> None:
+    assert said in fails(score)

@@ -1,0 +1,52 @@
+"""Small models that tests score with: two ONNX graphs and a tokenizer, as `altalign export --to onnx` lays them out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+SIDE, DIMENSIONS = 8, 6
+WORDS = ["[UNK]", "a", "red", "blue", "ring", "cross", "house", "dog", "the", "small", "old", "near"]
+
+
+def _save(path: Path, nodes: list[Any], given: Any, weights: dict[str, Any]) -> None:
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    out = helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "tower", [given], [out], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+
+
+def write(folder: Path, *, seed: int = 0, text_dimensions: int = DIMENSIONS) -> tuple[Any, Any]:
+    """Writes the folder of a model; returns its weights: of images, (3 * SIDE * SIDE, d), and of words, (words, d)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    of_image = random.normal(size=(3 * SIDE * SIDE, DIMENSIONS)).astype(np.float32)
+    of_words = random.normal(size=(len(WORDS), text_dimensions)).astype(np.float32)
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, SIDE, SIDE])
+    nodes = [
+        helper.make_node("Flatten", ["images"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weight"], ["embeddings"]),
+    ]
+    _save(folder / "image.onnx", nodes, images, {"weight": of_image})
+    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, ["n", "length"])
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["vectors"]),
+        helper.make_node("ReduceSum", ["vectors", "axis"], ["embeddings"], keepdims=0),
+    ]
+    # number 0 is padding: it adds nothing
+    table = np.concatenate([np.zeros((1, text_dimensions), np.float32), of_words])
+    _save(folder / "text.onnx", nodes, tokens, {"table": table, "axis": np.array([1], np.int64)})
+    (folder / "image.toml").write_text(
+        f'input_size = {SIDE}\nmean = [0.5, 0.5, 0.5]\nstd = [0.5, 0.5, 0.5]\nlayout = "nchw"\n', encoding="utf-8"
+    )
+    vocabulary = {"[PAD]": 0} | {word: number for number, word in enumerate(WORDS, start=1)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "preprocessing.json").write_text(json.dumps({"tokens_at_most": 16, "padding": 0}), encoding="utf-8")
+    return of_image, of_words

@@ -1,0 +1,42 @@
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from altalign.pipelines.select import tops
+
+floats = st.floats(width=32, allow_nan=False)
+integers = st.integers(-(2**31), 2**31 - 1)
+columns = st.one_of(
+    st.lists(floats, min_size=1, max_size=60).map(lambda values: pa.array(values, pa.float32())),
+    st.lists(st.sampled_from([0.25, -0.5, 0.0]), min_size=1, max_size=60).map(lambda v: pa.array(v, pa.float32())),
+    st.lists(integers, min_size=1, max_size=60).map(lambda values: pa.array(values, pa.int32())),
+)
+
+
+@given(columns, st.integers(1, 100))
+def test_two_passes_of_histograms_find_what_a_sort_finds(values: Any, percent: int) -> None:
+    share = Fraction(percent, 100)
+    k = tops.wanted(share, len(values))
+    of_sort = sorted(values.to_pylist(), reverse=True)[k - 1]
+    numbers = tops.ordered(values)
+    bucket, rank = tops.bucket_of(tops.high(numbers), k)
+    low, _ = tops.bucket_of(tops.low(numbers, bucket), rank)
+    assert tops.value_of(bucket << 16 | low, values.type) == of_sort
+
+
+@given(columns)
+def test_numbers_are_in_the_order_of_values(values: Any) -> None:
+    numbers, plain = tops.ordered(values), values.to_numpy()
+    order = np.argsort(plain, kind="stable")
+    assert (np.diff(numbers[order].astype(np.int64)) >= 0).all()
+    assert [tops.value_of(int(number), values.type) for number in numbers] == plain.tolist()
+
+
+@pytest.mark.parametrize(("share", "rows", "wanted"), [("0.3", 10, 3), ("0.3", 11, 4), ("1", 7, 7), ("0.001", 5, 1)])
+def test_a_share_is_rounded_up(share: str, rows: int, wanted: int) -> None:
+    assert tops.wanted(Fraction(share), rows) == wanted

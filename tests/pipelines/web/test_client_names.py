@@ -1,0 +1,82 @@
+"""Names that change, that hang, and that a proxy would look up: against real servers and the system's resolver."""
+
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from altalign.pipelines.web import client as of_process
+from altalign.pipelines.web.client import Client
+from altalign.pipelines.web.http import names
+from altalign.pipelines.web.http.names import SystemResolver
+from altalign.reasons import DropReason
+from tests.pipelines.web.servers import Pointing, Server, Steps, script
+from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
+
+
+def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that answers every second time with the address of a neighbour, which listens."""
+    monkeypatch.setattr(names, "KEPT_S", 0.0)
+
+    class Rebinding(Pointing):
+        async def addresses(self, host: str) -> Sequence[str]:
+            await super().addresses(host)
+            return ["127.0.0.1" if self.asked.count(host) % 2 else "127.0.0.2"]
+
+    resolver = Rebinding()
+    answers: dict[str, Steps] = {
+        "/robots.txt": script(404, Connection="close"),
+        "/image": script(200, IMAGE, Connection="close"),
+    }
+    with Server(answers) as server, socket.socket() as neighbour:
+        neighbour.bind(("127.0.0.2", server.port))
+        neighbour.listen()
+        neighbour.settimeout(0)
+        urls = [server.url("/image", f"{n}.test") for n in range(20) for _ in range(2)]
+        settings = settings_of(server.port, honour_robots=True, retries=0, connections_per_host=1)
+        with Client(settings, resolver=lambda: resolver) as client:
+            found = list(client.fetch(urls))
+        with pytest.raises(BlockingIOError):
+            neighbour.accept()
+    assert {(response.body, response.reason) for response in found} == {(IMAGE, None), (None, DropReason.HTTP_REFUSED)}
+    assert all("127.0.0.2 (loopback)" in response.detail for response in found if response.reason)
+
+
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would connect to any address for us."""
+    with Server({}) as proxy, Server({"/image": script(200, IMAGE)}) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url("/"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        urls = [server.url("/image", "a.test"), "http://10.0.0.1/image", "http://inside.test/image"]
+        resolver = Pointing(others={"inside.test": ["10.0.0.1"]})
+        found = fetch(urls, settings_of(server.port, retries=0, honour_robots=True), resolver)
+    assert [found[url].body for url in urls] == [IMAGE, None, None]
+    assert [found[url].reason for url in urls[1:]] == [DropReason.HTTP_REFUSED] * 2
+    assert (proxy.connections, proxy.asked) == (0, [])
+
+
+@pytest.mark.faults
+def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all names hang for longer than a try, more than there are threads: the others wait their turn."""
+    real, release, lookups_at_once = socket.getaddrinfo, threading.Event(), 8
+
+    def getaddrinfo(host: bytes, *arguments: Any, **named: Any) -> Any:
+        if host.startswith(b"hang"):
+            release.wait(1.0)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(b"127.0.0.1", *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(of_process, "THREADS_AT_MOST", lookups_at_once)
+    with Server({"/image": script(200, IMAGE)}) as server:
+        urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
+        settings = settings_of(server.port, threads=8, timeout_s=0.4, retries=0)
+        with Client(settings, resolver=lambda: SystemResolver(lookups_at_once)) as client:
+            found = {urls[response.number]: response for response in client.fetch(urls)}
+            release.set()
+    assert [found[url].body for url in urls[::2]] == [IMAGE] * 24
+    assert {found[url].reason for url in urls[1::2]} <= {DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE}
