@@ -1,6 +1,9 @@
 """The mixture against the posterior written out, and losses that fall into no two groups."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,3 +91,23 @@ def test_a_loss_that_is_no_number_is_refused(bad: float) -> None:
 def test_one_loss_is_no_mixture() -> None:
     with pytest.raises(AltalignError, match="1 losses"):
         fitted(np.array([1.0]))
+
+
+_MILLION = """
+from altalign.train.noise.mixture import fitted
+from tests.peak import peak_bytes
+from tests.train.noise.test_mixture import two_groups
+
+of = fitted(two_groups(750_000, 250_000))
+print(*of.shares, peak_bytes())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
+def test_a_million_losses_are_fitted_within_a_gigabyte() -> None:
+    argv = [sys.executable, "-c", _MILLION]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
+    clean, noisy, most = map(float, done.stdout.split())
+    assert (clean, noisy) == pytest.approx((0.75, 0.25), abs=0.01)
+    assert 0 < most < 1e9
