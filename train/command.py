@@ -26,10 +26,18 @@ def main(argv: Sequence[str]) -> int:
         "--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing"
     )
     parser.add_argument("--until", metavar="PHASE", default="", help="end after this one of [[phases]]")
+    parser.add_argument(
+        "--data-changed", action="store_true", help="go on though a run that is trained on is not as it was; say how"
+    )
     arguments = parser.parse_args(argv)
     config = _settings(arguments)
     if arguments.until and not config.phases:
         raise UsageError(f"--until {arguments.until}: {arguments.config} has no [[phases]]; leave it out")
+    if arguments.data_changed and config.phases:
+        raise UsageError(
+            f"--data-changed: {arguments.config} has [[phases]], which rest on each other's pairs; train them anew in "
+            "another [run] folder"
+        )
 
     if arguments.dry_run:
         from altalign.train import plan  # torch: seconds, which --help and a wrong setting need not wait for
@@ -39,7 +47,9 @@ def main(argv: Sequence[str]) -> int:
     from altalign.train import loop, phases
 
     with _trouble_named():
-        return phases.train(config, until=arguments.until) if config.phases else loop.train(config)
+        if config.phases:
+            return phases.train(config, until=arguments.until)
+        return loop.train(config, data_changed=arguments.data_changed)
 
 
 def sweep(argv: Sequence[str]) -> int:

@@ -65,6 +65,7 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
 
     command.check_installed()
     from altalign.train import checkpoints  # torch: seconds, which --help and runs of pairs need not wait for
+    from altalign.train.data import changed
     from altalign.train.settings import TrainConfig
 
     at = _CHECKPOINT.fullmatch(storage.name(path))
@@ -83,6 +84,10 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
     for run, digest in state.get("manifests", {}).items():
         told["runs"][run], drawn = _of_data(run, digest)
         lines += [f"  {line}" for line in drawn]
+    told["data_changes"] = [change for change in changed.changes(config) if change["step"] < last]
+    for change in told["data_changes"]:
+        were = ", ".join(f"{run} (manifest {digest[:12]})" for run, digest in change["manifests"].items())
+        lines.append(f"  until step {change['step']}: {change['pairs']:,} pairs of {were}")
     if key:
         told["seen"], more = _seen(config, key, last)
         lines += more
@@ -107,13 +112,12 @@ def _seen(config: Any, key: str, last: int) -> tuple[dict[str, Any], list[str]]:
     from altalign.train.data.seen import Trained
 
     trained, keys = Trained(config), frozenset([key])
-    pairs = trained.pairs_of(keys)
-    found = list(trained.steps(pairs, last))
+    found = list(trained.steps(keys, last))
     is_held_out = bool(trained.held_out(keys))
     if found:
         few = ", ".join(f"{each.step} (epoch {each.epoch})" for each in found[:_SHOWN])
         said = f"key {key}: in {len(found):,} of {last:,} steps: {few}{' …' if len(found) > _SHOWN else ''}"
-    elif pairs:
+    elif trained.trained_on(keys):
         said = f"key {key}: in none of {last:,} steps; it comes later in the order"
     else:
         why = "it was held out for evaluation" if is_held_out else "no pair that was trained on has it"
@@ -132,9 +136,9 @@ def _removed(config: Any, run: str, steps: Sequence[int]) -> tuple[dict[str, Any
     rows = pq.read_table(storage.mappable(path), columns=["kind", "hash"]).to_pylist()
     keys = frozenset(row["hash"] for row in rows if row["kind"] in ("pair", "key") and row["hash"])
     trained = Trained(config)
-    pairs = trained.pairs_of(keys)
+    pairs = trained.trained_on(keys)
     first: dict[str, int] = {}
-    for each in trained.steps(pairs, max(steps, default=0)):
+    for each in trained.steps(keys, max(steps, default=0)):
         first.setdefault(each.key, each.step)
     by_step = Counter({step: sum(at <= step for at in first.values()) for step in steps})
     lines = [f"removed pairs: {len(keys):,}, of which {len(pairs):,} are in the order of this training"]

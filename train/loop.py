@@ -33,8 +33,10 @@ _DECODERS = ("image_decoder.", "captioner.")  # what a run that goes on from ano
 Evaluated = evaluation.Evaluation | class_evaluation.ClassEvaluation
 
 
-def train(config: TrainConfig) -> int:
+def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     """Train until the last step, from the newest checkpoint on; returns the exit code.
+
+    With `data_changed` it goes on though a run that it learns from is not as it was.
 
     Raises:
         UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
@@ -45,7 +47,7 @@ def train(config: TrainConfig) -> int:
         _check_shares(config, ranks)
         arithmetic.prepare(config.loop.precision, ranks.device)
         threads = take_threads(config, ranks)
-        data = prepared(config, ranks, say=say)
+        data = prepared(config, ranks, say=say, data_changed=data_changed)
         config = footprint.with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
         learner, evaluated, encoders = _parts(config, data, ranks)
         first = _restored(config, data, learner, ranks)

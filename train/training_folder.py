@@ -32,6 +32,7 @@ FREE = (
     *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
 )
 _BEFORE = ("log", "eval", "index", "packed")  # what an evaluation of another model leaves before there is a run
+OF_DATA = ("manifests", "clusters", "scores", "pairs")  # what another manifest of a [data] run changes
 _LINEAGE = {
     "manifests": "the curated [data] runs (their manifest.json) are",
     "clusters": "the clusters of the [data] runs (their clusters.json) are",
@@ -118,7 +119,9 @@ def check_checkpoint(
     """
     if name := next((name for name in _changed(config, _settings(str(place / "config.toml")))), ""):
         raise UsageError(f"{place}: a checkpoint of other settings than this run's ({name} differs); move it away")
-    _check_lineage(str(place), state, lineage)
+    is_before = any(change["step"] == state.get("step") for change in recorded(config).get("data_changes", []))
+    of_old_data = OF_DATA if is_before else ()
+    _check_lineage(str(place), {name: value for name, value in state.items() if name not in of_old_data}, lineage)
 
 
 def _has_begun(config: TrainConfig) -> bool:
@@ -196,6 +199,7 @@ def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, rank
         "altalign": __version__,
         "versions": {**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
         **lineage,
+        **({"data_changes": before["data_changes"]} if "data_changes" in before else {}),
         "without_lineage": [*config.data.tars, *config.data.tables],
         "attempts": [*before.get("attempts", []), attempt],
         "finished": None,

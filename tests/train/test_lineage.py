@@ -32,11 +32,11 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     storage.write_sealed("run/manifest.json", {**manifest, "files": {"sha256": "d" * 64}, "lineage": lineage})
     config = {"data": {"runs": ["run"], "held_out": 0.2}, "loop": {"global_batch": BATCH}}
     folder = write_trained(Path("model"), **config)
-    samples_of(TrainConfig.load("model/config.toml", ["run.folder=model"]))
-    state = Path("model/checkpoints/step-0000005/state.json")
     digest = hashlib.sha256(Path("run/manifest.json").read_bytes()).hexdigest()
-    said = {**json.loads(state.read_text(encoding="utf-8")), "manifests": {"run": digest}}
-    state.write_text(json.dumps(said), encoding="utf-8")
+    for place in (Path("model/checkpoints/step-0000005/state.json"), Path("model/run.json")):
+        said = {**json.loads(place.read_text(encoding="utf-8")), "manifests": {"run": digest}}
+        place.write_text(json.dumps(said), encoding="utf-8")
+    samples_of(TrainConfig.load("model/config.toml", ["run.folder=model"]))
     assert checkpoints.finished(folder) == [STEPS]
     return folder
 

@@ -317,6 +317,10 @@ class DistinctImages:
         """Go on from a batch with the state that a checkpoint kept."""
         self._states = {number: state}
 
+    def begin(self, number: int) -> None:
+        """Go on from a batch as if nothing had come before: no pair waits."""
+        self.resume(number, Waiting(number * self.size, [], []))
+
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
         """As `Sampler.batch`.
 

@@ -13,13 +13,14 @@ import numpy as np
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.train import training_folder
-from altalign.train.data import by_key, packed, parts, tokenizer
+from altalign.train.data import by_key, changed, index, packed, parts, tokenizer
 from altalign.train.data.chosen import WORDS, Asked
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.completed import Prompts, Swapped
 from altalign.train.data.index import KEPT
 from altalign.train.data.loader import GlobalBatches
 from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, Waiting
+from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data_settings import DataSettings
@@ -76,9 +77,13 @@ class TrainingData:
         return {"samples_seen": step * self.sampler.size, **self.lineage, **waiting}
 
     def resume(self, step: int, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a checkpoint."""
-        if isinstance(self.sampler, DistinctImages):
+        """Continue from the state of a checkpoint; of other pairs, none waits."""
+        if not isinstance(self.sampler, DistinctImages):
+            return
+        if state["manifests"] == self.samples.runs.manifests:
             self.sampler.resume(step, Waiting(**state["waiting"]))
+        else:
+            self.sampler.begin(step)
 
 
 def check_there(config: TrainConfig) -> None:
@@ -103,14 +108,19 @@ def captions_of(config: TrainConfig) -> str:
     return given if given.endswith(".parquet") else storage.join(given.removeprefix(OF_RUN), CAPTIONS)
 
 
-def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -> TrainingData:
+def prepared(
+    config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None], data_changed: bool = False
+) -> TrainingData:
     """Index the pairs and train the tokenizer, or open what an earlier command has made of both.
 
+    With `data_changed` the training goes on though a run that it learns from is not as it was.
+
     Raises:
-        UsageError: a run folder is not finished, fewer pairs are there than are asked for, or none are left.
+        UsageError: a run folder is not finished or has changed, fewer pairs are there than are asked for, or none are
+            left.
         UnreadableError: shards are not as their manifests say.
     """
-    return ranks.first_then_others(lambda: _opened(config, say))
+    return ranks.first_then_others(lambda: _opened(config, say, data_changed=data_changed))
 
 
 def runs_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -122,17 +132,18 @@ def runs_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) ->
     return [*chosen.runs, *([packed.pack(training_folder.path(config, "packed"), chosen, say)] if plain else [])]
 
 
-def samples_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Samples:
-    """The pairs of the settings, with their index in the run's folder; of one process, where it is not there yet."""
-    chosen = config.data
-    return Samples.open(
-        training_folder.path(config, "index"),
-        runs_of(config, say),
-        held_out=chosen.held_out,
-        pairs=chosen.pairs,
-        clusters=chosen.sources == "clusters",
-        asked=asked_of(chosen),
-    )
+def samples_of(
+    config: TrainConfig, say: Callable[[str], None] = lambda _: None, *, data_changed: bool = False
+) -> Samples:
+    """The pairs of the settings, with their index in the run's folder; of one process, where it is not there yet.
+
+    Raises:
+        UsageError: the folder's training has learned from other pairs, and `data_changed` does not allow it.
+    """
+    chosen, folder = config.data, training_folder.path(config, "index")
+    runs = Runs.open(runs_of(config, say), clusters=chosen.sources == "clusters", asked=asked_of(chosen))
+    changed.settle(config, runs.manifests, is_allowed=data_changed, say=say)
+    return Samples(folder, runs, index.build(folder, runs, held_out=chosen.held_out, pairs=chosen.pairs))
 
 
 def asked_of(chosen: DataSettings) -> Asked:
@@ -147,8 +158,8 @@ def chosen_said(samples: Samples) -> str:
     return f"{found.get(KEPT, 0):,} of {sum(found.values()):,} pairs are left; left out are {gone or 'none'}"
 
 
-def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
-    chosen, samples = config.data, samples_of(config, say)
+def _opened(config: TrainConfig, say: Callable[[str], None], *, data_changed: bool) -> TrainingData:
+    chosen, samples = config.data, samples_of(config, say, data_changed=data_changed)
     if "chosen" in samples.facts:
         say(chosen_said(samples))
     is_sequential, of_pairs = chosen.sampling == "sequential", samples.weights

@@ -50,9 +50,8 @@ def test_the_steps_of_every_pair_are_those_of_the_batches(data: dict[str, object
             expected[keys[pair]].append(Seen(number + 1, int(epoch), keys[pair]))
     assert sum(map(len, expected.values())) == steps * 6
     for key in keys:
-        found = trained.pairs_of(frozenset([key]))
-        assert list(found.values()) == [key]
-        assert list(trained.steps(found, steps)) == expected[key]
+        assert trained.trained_on(frozenset([key])) == {key}
+        assert list(trained.steps(frozenset([key]), steps)) == expected[key]
 
 
 def test_what_was_held_out_or_is_unknown_is_in_no_step(tmp_path: Path) -> None:
@@ -62,9 +61,9 @@ def test_what_was_held_out_or_is_unknown_is_in_no_step(tmp_path: Path) -> None:
     samples_of(config)
     trained = Trained(config)
     keys = frozenset(pair.key for pair in there)
-    trained_on, held_out = trained.pairs_of(keys), trained.held_out(keys)
+    trained_on, held_out = trained.trained_on(keys), trained.held_out(keys)
     assert held_out
-    assert held_out | set(trained_on.values()) == keys
-    assert not held_out & set(trained_on.values())
-    assert trained.pairs_of(frozenset(["0" * 32])) == {}
-    assert list(trained.steps({}, 100)) == []
+    assert held_out | trained_on == keys
+    assert not held_out & trained_on
+    assert trained.trained_on(frozenset(["0" * 32])) == set()
+    assert list(trained.steps(frozenset(), 100)) == []
