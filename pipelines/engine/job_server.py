@@ -13,7 +13,7 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.worker import sdk_worker
 
 from altalign import storage
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.pipelines.engine import jars
 from altalign.pipelines.engine.options import MASTER_FLAGS, is_on_cluster, jar_of, java, prism, unknown_flags
 from altalign.pipelines.engine.servers import Server, serving
@@ -39,7 +39,8 @@ def served(run: Run, given: PipelineOptions) -> Iterator[None]:
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
     _go_past_proxies()
-    with serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
+    server, log = _server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))
+    with serving(server, log) as endpoint, answering(server.name, log):
         if runner in MASTER_FLAGS:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint
@@ -47,6 +48,23 @@ def served(run: Run, given: PipelineOptions) -> Iterator[None]:
             yield
         finally:
             portable.job_endpoint = None
+
+
+@contextmanager
+def answering(server: str, log: str) -> Iterator[None]:
+    """Says in one line that a server has not answered: on a machine that is busy with other things, say.
+
+    Raises:
+        AltalignError: for every error of gRPC.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        said = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else type(error).__name__
+        raise AltalignError(
+            f"{server} does not answer ({said}); run the same command again, it continues; {log} has what the server "
+            "said"
+        ) from error
 
 
 def _silence_beam() -> None:

@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
+import grpc
 import pytest
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from altalign.curation import CurateConfig
 from altalign.errors import AltalignError
@@ -36,3 +39,14 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, 
     for _ in range(2):
         job_server._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
         assert os.environ["no_grpc_proxy"] == wanted  # noqa: SIM112 - the name that gRPC reads
+
+
+def test_a_server_that_does_not_answer_is_said_in_a_line() -> None:
+    asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,  # which never says a word
+        grpc.insecure_channel(f"127.0.0.1:{listening.getsockname()[1]}") as channel,
+        pytest.raises(AltalignError, match=r"the job server of Spark does not answer \(DEADLINE_EXCEEDED: .*spark.log"),
+        job_server.answering("the job server of Spark", "run/log/spark.log"),
+    ):
+        beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(asked, timeout=0.2, wait_for_ready=True)
