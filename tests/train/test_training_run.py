@@ -161,7 +161,13 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
     run = uninterrupted / "trained"
     left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
     assert {name for name in left if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
-    only_sometimes = {"undecodable.jsonl", "index-until-*/*", "packed/*", "log/not-finite-step-*-rank-R.json", "sweep.json"}
+    only_sometimes = {
+        "undecodable.jsonl",
+        "index-until-*/*",
+        "packed/*",
+        "log/not-finite-step-*-rank-R.json",
+        "sweep.json",
+    }
     of_other_commands = ("noise/", "captions/", "index/captions.arrow", "phases/", "TASK/")
     there = {pattern for pattern in patterns if not pattern.startswith(of_other_commands)}
     assert {pattern for pattern in there if not any(fnmatch(name, pattern) for name in left)} == only_sometimes
