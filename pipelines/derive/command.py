@@ -7,15 +7,16 @@ from altalign import cli
 from altalign.arguments import Parser
 from altalign.errors import UsageError
 from altalign.machine import startup
+from altalign.pipelines import score_command
 from altalign.pipelines.run_arguments import TO_BEAM, config_in, config_of_run, parted
 
 
 def subset(argv: Sequence[str]) -> int:
-    """Make a run of the pairs that a list names."""
+    """Make a run of the pairs that a list names, or for which a condition holds."""
     parser = Parser(
         prog="altalign subset",
-        description="Make a run of those pairs of a finished run that a list names, in shards of their own, without "
-        "touching a pixel. The other pairs are counted as not_listed.",
+        description="Make a run of those pairs of a finished run that a list names, or for which a condition holds, in "
+        "shards of their own, without touching a pixel. The other pairs are counted.",
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
@@ -23,12 +24,19 @@ def subset(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--keys",
         action="append",
-        required=True,
+        default=[],
         metavar="FILE",
         help="keys, one a line; Parquet with a column key or uid; or DataComp's .npy of uids; repeatable",
     )
+    parser.add_argument(
+        "--where", default="", metavar="CONDITION", help="the same as `altalign select` with this condition"
+    )
     own, flags = parted(argv)
     arguments = parser.parse_args(own)
+    if bool(arguments.keys) == bool(arguments.where):
+        raise UsageError("give --keys or --where, one of the two")
+    if arguments.where:
+        return score_command.select([arguments.run, arguments.out, "--where", arguments.where, "--", *flags])
     config = config_of_run(arguments.run, ())
     made = config_in(arguments.run, arguments.out)
     with startup.imports():

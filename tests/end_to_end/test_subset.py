@@ -60,6 +60,17 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     assert [told["operation"], told["of"][0]["operation"]] == ["subset", "curate"]
 
 
+def test_a_subset_by_a_condition_is_the_selection_by_it(capsys: pytest.CaptureFixture[str]) -> None:
+    where = "words >= 6"
+    assert main(["subset", "run", "long", "--where", where]) == 0
+    assert main(["select", "run", "long-too", "--where", where]) == 0
+    assert rows_of(Path("long")) == rows_of(Path("long-too")) != rows_of(Path("run"))
+    capsys.readouterr()
+    for words in ([], ["--keys", "keys", "--where", where]):
+        assert main(["subset", "run", "none", *words]) == 2
+        assert capsys.readouterr().err == "altalign: give --keys or --where, one of the two\n"
+
+
 def test_a_subset_from_which_pairs_are_removed_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(Path("run"))
     Path("keys").write_text("\n".join(row["key"] for row in rows[:9]), encoding="utf-8")
