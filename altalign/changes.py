@@ -2,6 +2,7 @@
 
     RUN/.change/PATH          new files, by their paths in the run
     RUN/.change/change.json   the plan: which of them come, which go; sealed, and written once all others are kept
+    RUN/.adding               a run that `altalign add` makes, whose files then come; in an earlier state nobody's too
 
 Until the plan is there, nothing of the run has changed, and what lies in `.change/` is nobody's. From then on the run
 is the new one: whoever opens it next moves the files to their places, deletes those that go, and then the plan. Each of
@@ -17,6 +18,7 @@ from altalign.errors import DamagedError, UsageError
 from altalign.storage import Written
 
 FOLDER = ".change"
+ADDING = ".adding"
 _PLAN = "change.json"
 
 
@@ -45,17 +47,25 @@ class Change:
             assert written is not None
             self.files[storage.relative(path, self.folder) or path] = written
 
+    def link(self, name: str, source: str, written: Written) -> None:
+        """Have a file that is whole elsewhere on the same disk come as `name`, without copying it where that can be."""
+        storage.link(source, self.path(name))
+        self.files[name] = written
+
     def path(self, name: str) -> str:
         """Where a new file waits."""
         return storage.join(self.folder, *name.split("/"))
 
-    def commit(self, deleted: Iterable[str] = ()) -> None:
-        """Have the run changed: all new files come, and these files and folders go."""
+    def commit(self, deleted: Iterable[str] = (), *, work: str = "") -> None:
+        """Have the run changed: all new files come, and these files and folders go.
+
+        `work` is a folder in the run that becomes its `work/`.
+        """
         if self._durable:
             block = storage.Block({self.path(name): of for name, of in self.files.items()})
             storage.sync(block)
         comes = {name: [*self.files[name]] for name in sorted(self.files, key=lambda name: (name == _LAST, name))}
-        plan = {"comes": comes, "goes": sorted(set(deleted) - self.files.keys()), "durable": self._durable}
+        plan = {"comes": comes, "goes": sorted(set(deleted) - self.files.keys()), "durable": self._durable, "work": work}
         storage.write_sealed(storage.join(self.folder, _PLAN), plan, durable=self._durable)
         _finish(self.run_folder)
 
@@ -95,6 +105,9 @@ def _finish(run_folder: str) -> None:
         for name in goes:
             path = storage.join(run_folder, *name.split("/"))
             storage.delete_units([path]) if name == "work" else storage.delete(path)
+    if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, *work.split("/"))) == "folder":
+        storage.delete_units([storage.join(run_folder, "work")])
+        storage.move(moved, storage.join(run_folder, "work"))
     if plan.get("durable"):
         places = {storage.join(run_folder, *name.split("/")): None for name in comes}
         storage.sync(storage.Block(deleted={*places, *block.deleted}))
@@ -102,6 +115,7 @@ def _finish(run_folder: str) -> None:
         storage.delete(storage.join(folder, _PLAN))
     storage.sync(block)
     storage.delete(folder)
+    storage.delete(storage.join(run_folder, ADDING))
 
 
 def _place(waiting: str, place: str, size: int) -> None:

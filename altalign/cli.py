@@ -30,6 +30,8 @@ VERBS = {
     "subset": ("altalign.pipelines.derive.command:subset", "make a run of those pairs of another that a list names"),
     "merge": ("altalign.pipelines.derive.command:merge", "make one run of several"),
     "split": ("altalign.pipelines.derive.command:split", "make several runs of shares of one"),
+    "add": ("altalign.pipelines.living.command:add", "add input to a finished run"),
+    "compact": ("altalign.pipelines.living.command:compact", "make one generation of the shards of a run"),
     "remove": ("altalign.pipelines.living.command:remove", "take pairs out of a finished run, and all that has them"),
     "status": ("altalign.audit.status:main", "how far a run is"),
     "explain": ("altalign.audit.explain:main", "what happened to a pair in every stage, and why"),

@@ -127,7 +127,8 @@ class DropReason(StrEnum):
     OUT_OF_BALANCE = "out_of_balance"
     """Its concepts are frequent, and `altalign select` with `--balance` did not draw its lot; or it has none."""
     REMOVED = "removed"
-    """`altalign remove` has taken it out of the run, which keeps its hash alone."""
+    """`altalign remove` has taken it out of the run, which keeps its hash alone. In `fetch`: `altalign add` has not
+    asked for its image again."""
 
 
 REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
@@ -163,6 +164,7 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
         DropReason.HTTP_OPT_OUT,
         DropReason.HTTP_REFUSED,
         DropReason.URL_BLOCKED,
+        DropReason.REMOVED,
     ),
     Stage.IMAGE: (
         DropReason.IMAGE_UNDECODABLE,

@@ -25,9 +25,12 @@ def rows(run: RunFolder, matches: pc.Expression | None = None) -> list[RemovedRo
 
 
 def pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counter[str]]:
-    """How many pairs went: by stage, source and reason; and by shard."""
+    """How many pairs went: by stage, source and reason; and by shard.
+
+    Of what went before an addition, counts say nothing any more.
+    """
     found = rows(run, pc.field("kind") == "pair")
-    counted = Counter((row["stage"] or "", row["source"] or "", row["reason"] or "") for row in found)
+    counted = Counter((row["stage"] or "", row["source"] or "", row["reason"] or "") for row in found if row["stage"])
     return counted, Counter(row["shard"] for row in found if row["shard"])
 
 

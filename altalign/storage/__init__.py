@@ -350,6 +350,14 @@ def move(path: str, target: str) -> None:
     _at(target).move(path, target)
 
 
+def link(path: str, target: str) -> None:
+    """Give a whole file of this machine one more name, in the place of what has that name; copied if it has to be.
+
+    Neither name may be written through afterwards: files are replaced, never changed.
+    """
+    local.link(path, target)
+
+
 def noted(own: str = "") -> AbstractContextManager[Block]:
     """Note what this block writes and deletes in this thread: size and digest of each file.
 

@@ -198,6 +198,17 @@ def move(path: str, target: str) -> None:
     Path(path).replace(target)
 
 
+def link(path: str, target: str) -> None:
+    """Give a file one more name, over whatever has that name; a copy where the file system has no such links."""
+    _make_folder(Path(target).parent)
+    Path(target).unlink(missing_ok=True)
+    try:
+        Path(target).hardlink_to(path)
+    except OSError:
+        with Path(path).open("rb") as file, write(target) as copy:
+            shutil.copyfileobj(file, copy)
+
+
 def _make_folder(folder: Path) -> None:
     """Make a folder that outlives a power cut, and those above it."""
     if not folder.is_dir():

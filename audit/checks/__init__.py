@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from altalign import generations
 from altalign.audit.checks import dropped, listed, shard, shards_checked, totals
 from altalign.audit.checks.findings import Check, Findings, many
 from altalign.audit.checks.rules import Rules
@@ -48,7 +49,7 @@ ABOUT = {
     "manifest": ("file(s) by name and size, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),
     "card": ("file(s) of the data-set card by SHA-256", _ANEW),
-    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last and what was removed", _ANEW),
+    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last, and what was taken out", _ANEW),
     "side_cars": ("side-car(s) with all columns, and text in UTF-8", _ANEW),
     "tars": ("tar(s) read from first byte to last", _ANEW),
     "members": ("sample(s): image, .txt and .json as the side-car says, at its offsets", _ANEW),
@@ -165,10 +166,12 @@ def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
 
 
 def _check_between(shards: list[shard.CheckedShard], findings: Findings) -> None:
-    """Checks that the last sample of each shard comes before the first sample of the next one that was read."""
+    """Checks that the last sample of each shard comes before the first of the next one of its generation that was read."""
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(any(found.rows for found in shards)))
     for before, after in pairwise(found for found in shards if found.rows):
+        if generations.of(before.name) != generations.of(after.name):
+            continue
         last, first = (np.array([end.encode()], "S64") for end in (before.last, after.first))
         shard.check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
 

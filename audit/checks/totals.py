@@ -2,22 +2,23 @@
 
 import hashlib
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from altalign import listing, storage
+from altalign import generations, listing, storage
 from altalign.audit import removed, run_parquet
 from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.shard import CheckedShard
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.errors import AltalignError, UnreadableError
-from altalign.reasons import KEPT
+from altalign.reasons import KEPT, DropReason
 from altalign.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
 
-_NAME = re.compile(r"[0-9]{5,}\.tar")
+_NAME = re.compile(r"(g[0-9]{4,}-)?[0-9]{5,}\.tar")
 
 
 class Entry(TypedDict):
@@ -41,6 +42,11 @@ class Manifest:
     def is_there(self) -> bool:
         """Whether it could be read."""
         return bool(self.facts)
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether an addition has changed shards: then any may have fewer samples, and there may be several orders."""
+        return generations.in_manifest(self.facts) > 1
 
     @classmethod
     def read(cls, run: RunFolder, findings: Findings) -> "Manifest":
@@ -84,16 +90,10 @@ def _reason(error: Exception) -> str:
 
 def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     """Checks that the shards are exactly the manifest's files, tars have its sizes, and all but the last are full."""
-    there, wanted = set(storage.entries(run.path("shards"))), set()
+    there = set(storage.entries(run.path("shards")))
+    wanted = {f"{name}.{ending}" for name in manifest.entries for ending in ("tar", "parquet")}
     _, removed_from = removed.pairs(run)
-    number = 0
-    for name in manifest.entries:
-        wanted |= {f"{name}.tar", f"{name}.parquet"}
-        while name != f"{number:05d}" and removed_from[f"{number:05d}"]:  # nothing was left of that one
-            number += 1
-        if name != f"{number:05d}":
-            findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
-        number += 1
+    _check_names(manifest, removed_from, findings)
     for name in sorted(there ^ wanted):
         said = "the manifest does not name it" if name in there else "it is missing"
         findings.fails("manifest", f"shards/{name}: {said}")
@@ -107,11 +107,29 @@ def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     findings.saw("shard_sizes", len(rows))
     for number, (name, entry) in enumerate(manifest.entries.items()):
         is_short = 0 < entry["rows"] < full <= entry["rows"] + removed_from[name]
+        is_short |= manifest.is_grown and 0 < entry["rows"] < full
         if not (entry["rows"] == full or is_short or (number == len(rows) - 1 and 0 < entry["rows"] < full)):
             said = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
             findings.fails("shard_sizes", f"manifest.json: {name}.tar has {said}")
     if manifest.facts["pairs"] != sum(rows):
         findings.fails("manifest", f"manifest.json: pairs = {manifest.facts['pairs']:,}, its shards have {sum(rows):,}")
+
+
+def _check_names(manifest: Manifest, removed_from: Mapping[str, int], findings: Findings) -> None:
+    """Checks that the names of shards count up, but for those of which nothing was left."""
+    if manifest.is_grown:
+        places = [(generations.of(name), int(name.rpartition("-")[2])) for name in manifest.entries]
+        for name, before, after in zip([*manifest.entries][1:], places, places[1:], strict=False):
+            if before >= after:
+                findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
+        return
+    number = 0
+    for name in manifest.entries:
+        while name != f"{number:05d}" and removed_from[f"{number:05d}"]:  # nothing was left of that one
+            number += 1
+        if name != f"{number:05d}":
+            findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
+        number += 1
 
 
 def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
@@ -234,9 +252,39 @@ def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedSha
         if counted != found_there:
             said = f"{counted:,} pairs of {source!r} are kept, the shards have {found_there:,}"
             findings.fails("counts", f"counts.parquet: {said}")
-    shared = sum(before.last[:32] == after.first[:32] for before, after in pairwise(shards) if before.last)
-    images = sum(found.images for found in shards) - shared
+    images = _images(run, shards, findings)
     with suppress(UnreadableError):  # reported already
         said = storage.read_json(run.path("summary.json")).get("images")
         if said != images:
             findings.fails("counts", f"summary.json: images = {said!r}, the shards have {images:,}")
+
+
+def _images(run: RunFolder, shards: list[CheckedShard], findings: Findings) -> int:
+    """How many images the shards have, one that is in several generations once; checks that no key is in two.
+
+    Of later generations all keys and images are in memory.
+    """
+    first = [found for found in shards if generations.of(found.name) == 1]
+    shared = sum(before.last[:32] == after.first[:32] for before, after in pairwise(first) if before.last)
+    images = sum(found.images for found in first) - shared
+    keys, ids = set[str](), set[str]()
+    for found in (found for found in shards if found not in first):
+        for key, image_id in _ids(run, found.name):
+            if key in keys:
+                findings.fails(DropReason.PAIR_REPEATED, f"shards/{found.name}.parquet: {key}: the same key twice")
+            keys.add(key)
+            ids.add(image_id)
+    again = set[str]()
+    for found in first if keys else ():
+        for key, image_id in _ids(run, found.name):
+            if key in keys:
+                said = f"shards/{found.name}.parquet: {key}: a later generation has the same key"
+                findings.fails(DropReason.PAIR_REPEATED, said)
+            again |= {image_id} & ids
+    return images + len(ids) - len(again)
+
+
+def _ids(run: RunFolder, shard: str) -> Iterator[tuple[str, str]]:
+    """Key and image_id of each sample of a shard."""
+    for rows in run_parquet.row_groups(run.path("shards", f"{shard}.parquet"), ["key", "image_id"]):
+        yield from zip(map(str, rows["key"].to_pylist()), map(str, rows["image_id"].to_pylist()), strict=True)

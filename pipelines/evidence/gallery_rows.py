@@ -6,12 +6,14 @@ a hash: there the first rows are a sample. Rows whose image was fetched have a t
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from altalign import storage
+from altalign import generations, storage
 from altalign.audit_tables import SAMPLES
 from altalign.filters import bounds, pixels, thumbnails
 from altalign.machine import interrupts
@@ -106,10 +108,10 @@ def _is_new(ordered: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 # The whole ------------------------------------------------------------------------------------------------------------
 
 
-def write(run: Run) -> None:
-    """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last."""
+def write(run: Run, shards: Iterable[str] | None = None) -> None:
+    """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last; `shards` as `kept`."""
     parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
-    tables = [to_samples(*part) for part in (*parts, *kept(run))]
+    tables = [to_samples(*part) for part in (*parts, *kept(run, shards))]
     outputs.write_audit(run, SAMPLES, pa.concat_tables([SAMPLES.schema.empty_table(), *tables]))
 
 
@@ -211,21 +213,36 @@ def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) ->
     return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
 
 
-def kept(run: Run) -> Iterator[Part]:
-    """The first rows of the shards, one an image; shards are in the order of image_id."""
-    wanted, before = OF_KEPT, None
-    for name in run.finished(WRITTEN.step):
-        if not wanted:
-            return
-        rows = parquet.read_table(run.path("shards", f"{name}.parquet"))
-        ids = parquet.values(rows, "image_id")
-        rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: wanted}, after=before))
-        wanted, before = wanted - len(rows), ids[-1]
-        places = list(zip(parquet.values(rows, "tar_offset"), parquet.values(rows, "tar_bytes"), strict=True))
-        pictures = _pictures(run, run.path("shards", f"{name}.tar"), places)
-        columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
-        failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
-        yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), pictures
+def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:
+    """The first rows of the shards, one an image; those of a generation are in the order of image_id.
+
+    `shards` are their names, generation after generation; None: those that the run has just written, all of one.
+    """
+    found, pictured = list[pa.Table](), dict[str, bytes | None]()
+    for _, names in groupby(run.finished(WRITTEN.step) if shards is None else shards, generations.of):
+        wanted, before = OF_KEPT, None
+        for name in names:
+            if not wanted:
+                break
+            rows = parquet.read_table(run.path("shards", f"{name}.parquet"))
+            ids = parquet.values(rows, "image_id")
+            rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: wanted}, after=before))
+            wanted, before = wanted - len(rows), ids[-1]
+            stem = pa.repeat(pa.scalar(run.path("shards", name)), len(rows))
+            found.append(rows.append_column("stem", stem))
+    if not found:
+        return
+    rows = pa.concat_tables(found).sort_by([("image_id", "ascending"), ("key", "ascending")])
+    ids = parquet.values(rows, "image_id")
+    rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: OF_KEPT}))
+    for stem in dict.fromkeys(parquet.values(rows, "stem")):
+        of_shard = rows.filter(pc.field("stem") == stem)
+        places = list(zip(parquet.values(of_shard, "tar_offset"), parquet.values(of_shard, "tar_bytes"), strict=True))
+        pictured |= dict(zip(parquet.values(of_shard, "key"), _pictures(run, f"{stem}.tar", places), strict=True))
+    columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
+    failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
+    pictures = [pictured[key] for key in parquet.values(rows, "key")]
+    yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), pictures
 
 
 def first_rows(rows: pa.Table, wanted: Mapping[str, int]) -> pa.Table:

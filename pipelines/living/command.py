@@ -1,4 +1,4 @@
-"""Arguments of `altalign remove`."""
+"""Arguments of `altalign remove`, `altalign add` and `altalign compact`."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from altalign import cli
 from altalign.arguments import Parser
 from altalign.errors import UsageError
 from altalign.machine import startup
-from altalign.pipelines.run_arguments import config_of_run
+from altalign.pipelines.run_arguments import TO_BEAM, config_of_curation, config_of_run, fitted, parted
 
 _LISTS = {
     "keys": "keys of pairs, one a line",
@@ -63,6 +63,52 @@ def remove(argv: Sequence[str]) -> int:
     if gone is None:
         return 0
     return cli.call(cli.AFTER_A_CURATION, config.run.folder) or told.check_absence(config, gone)
+
+
+def add(argv: Sequence[str]) -> int:
+    """Add input to a finished run."""
+    parser = Parser(
+        prog="altalign add",
+        description="Add input to a finished run. Afterwards it holds the samples that one run over all the input "
+        "would hold: all rows are judged again, images are not fetched again. New samples come into shards of a "
+        "generation of their own; what no longer passes is taken out of its shard.",
+        epilog=TO_BEAM,
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    of_input = "a file, glob or folder, as [input] paths has them; repeatable"
+    parser.add_argument("--input", action="append", required=True, metavar="PATH", help=of_input)
+    parser.add_argument("--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has")
+    parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help="(exact)")
+    of_web = "ask the web again for all images of a run whose work/ is gone"
+    parser.add_argument("--fetch-again", action="store_true", help=of_web)
+    own, flags = parted(argv)
+    arguments = parser.parse_args(own)
+    if arguments.mode == "frozen":
+        raise UsageError("--mode frozen: not there yet; exact judges all rows again, in a few seconds a million")
+    config = fitted(config_of_curation(arguments.run, ()))
+    with startup.imports():
+        from altalign.pipelines.living import adding, told
+
+    wanted = adding.Wanted(arguments.input, arguments.like, arguments.fetch_again)
+    code = told.add(config, wanted, flags)
+    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
+
+
+def compact(argv: Sequence[str]) -> int:
+    """Make one generation of all shards of a run."""
+    parser = Parser(
+        prog="altalign compact",
+        description="Write the shards of a run anew as one generation: full, in one order, with the bytes that one "
+        "run over all the input would have. Images are copied.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    arguments = parser.parse_args(argv)
+    config = config_of_run(arguments.run, ())
+    with startup.imports():
+        from altalign.pipelines.living import told
+
+    told.compact(config)
+    return cli.call(cli.AFTER_A_CURATION, config.run.folder)
 
 
 def _cosine(word: str) -> float:

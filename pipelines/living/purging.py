@@ -16,7 +16,7 @@ from altalign import scores, storage
 from altalign.audit_tables import FREQUENT, GALLERY, HOSTS, SAMPLES, AuditTable
 from altalign.changes import Change
 from altalign.machine.threads import in_threads
-from altalign.pipelines.derive.parents import Parent
+from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.evidence.frequent_strings import CHARACTERS_AT_MOST
 from altalign.pipelines.files import parquet
 from altalign.pipelines.living.finding import InDropped, at_once
@@ -25,7 +25,8 @@ from altalign.pipelines.run.artefacts.scored import ScoreFacts
 from altalign.pipelines.run.artefacts.written import ShardFacts
 from altalign.pipelines.score import written
 
-Gone = Mapping[str, npt.NDArray[np.int64]]  # rising numbers of rows, by shard
+Numbers = npt.NDArray[np.int64]
+Gone = Mapping[str, Numbers]  # rising numbers of rows, by shard
 
 _SUMS = ("_stats.json", "progress.json", "trouble.json")  # of the log: what sums it up, and the words of an error
 
@@ -86,7 +87,7 @@ def of_audit(change: Change, gone: Request, rows: pa.Table) -> None:
                     parquet.write(change.path(table.path), left, table.schema)
 
 
-def of_scores(change: Change, parent: Parent, anew: Mapping[str, ShardFacts | None], gone: Gone) -> list[str]:
+def of_scores(change: Change, parent: Parent, anew: Mapping[str, ShardFacts | Shard | None], gone: Gone) -> list[str]:
     """Scores of shards that are written anew: the values of what stays follow; those of other shards go.
 
     Args:

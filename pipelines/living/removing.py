@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import listing, scores, storage
+from altalign import generations, listing, scores, storage
 from altalign.audit_tables import FAILED_ROWS, FUNNEL
 from altalign.changes import Change
 from altalign.counts import Counts, FailedCounts
@@ -105,8 +105,13 @@ def _images(found: Sequence[InShard], of: Callable[[pa.Table], pa.Table] = lambd
     return frozenset(image for each in found for image in parquet.values(of(each.rows), "image_id"))
 
 
-def remove(run: Run, parent: Parent, found: Found, *, by: str, because: str) -> None:
-    """Take what was found out of a run, whose lock the caller holds."""
+def remove(
+    run: Run, parent: Parent, found: Found, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
+) -> None:
+    """Take what was found out of a run, whose lock the caller holds.
+
+    `lineage` is that of an addition, which takes out again what was asked for before.
+    """
     change = Change(run.folder, durable=run.config.run.durable)
     written = _shards(change, parent, found.in_shards)
     deleted = [*_GO, *(f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet"))]
@@ -115,12 +120,12 @@ def remove(run: Run, parent: Parent, found: Found, *, by: str, because: str) -> 
     deleted += purging.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
     deleted += purging.of_log(change, found.gone.with_images(found.images.image_ids))
     with change.noted():
-        parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because), REMOVED)
+        parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because, is_asked=lineage is None), REMOVED)
         with storage.open_read(run.path(listing.SETTINGS)) as file:
             storage.write_bytes(change.path(listing.SETTINGS), file.read())
-    as_they_are = {shard.name: _as_it_is(shard) for shard in parent.shards}
+    as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
     shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
-    _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted)
+    _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted, lineage)
     change.commit(deleted)
 
 
@@ -142,7 +147,7 @@ def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[st
     return {each.shard.name: of for each, of in zip(found, made, strict=True)}
 
 
-def _as_it_is(shard: Shard) -> ShardFacts:
+def as_it_is(shard: Shard) -> ShardFacts:
     """What the manifest says of a shard that is not touched."""
     of_files = {
         "bytes": shard.bytes,
@@ -164,6 +169,7 @@ def _conclude(
     anew: Sequence[ShardFacts],
     shards: manifest.Shards,
     deleted: Sequence[str],
+    lineage: Mapping[str, Any] | None,
 ) -> None:
     """Write counts and summary, the list of files, the card and the manifest."""
     counts, failed = _counts(parent, found)
@@ -183,7 +189,9 @@ def _conclude(
     not_listed = (listing.SETTINGS, "log", scores.FOLDER)
     listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in not_listed}
     of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [_digest(run)]}
-    more = {"lineage": {"operation": "remove", "settings": {"pairs": found.pairs}, **of}}
+    more: dict[str, Any] = {"lineage": lineage or {"operation": "remove", "settings": {"pairs": found.pairs}, **of}}
+    if (there := generations.in_manifest(storage.read_json(run.path("manifest.json")))) > 1:
+        more |= {generations.ENTRY: there}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     waiting = replace(run, folder=change.folder)
     with change.noted():
@@ -212,7 +220,7 @@ def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequen
     rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
     less = Counter[str]()
     for each in found.in_shards:
-        less.update(_source_bytes(parent, each.shard))
+        less.update(source_bytes(parent, each.shard))
     for of in anew:
         less.subtract(of.source_bytes)
     for row in rows:
@@ -223,7 +231,7 @@ def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequen
         parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
 
 
-def _source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
+def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
     rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["source", "tar_offset"])
     begins = rows["tar_offset"].to_numpy() - 512
@@ -237,13 +245,13 @@ def _source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
 # removed.parquet -----------------------------------------------------------------------------------------------------
 
 
-def _removed(run: Run, found: Found, by: str, because: str) -> pa.Table:
-    """All that was ever removed, and this."""
+def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -> pa.Table:
+    """All that was ever removed, and this; `is_asked`: with what was asked for now."""
     path = run.path(REMOVED_FILE)
     before = parquet.read_table(path).cast(REMOVED) if storage.exists(path) else REMOVED.empty_table()
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
-    rows: list[dict[str, Any]] = [{"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked()]
+    rows: list[dict[str, Any]] = [{"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked]
     for each in found.in_shards:
         where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}
         keys, sources = (each.rows[name].to_pylist() for name in ("key", "source"))

@@ -164,15 +164,19 @@ def of_files(paths: Mapping[str, Sequence[str]]) -> Request:
     request = Request()
     for name, files in paths.items():
         for path in files:
-            request |= _of_run(path) if name == "removed" else _of_list(name, path)
+            request |= of_run(path) if name == "removed" else _of_list(name, path)
     if not request.asked():
         names = ", ".join(path for files in paths.values() for path in files)
         raise UsageError(f"{names}: nothing is listed; write one entry a line")
     return request
 
 
-def _of_run(path: str) -> Request:
-    """What another run has removed."""
+def of_run(path: str) -> Request:
+    """What a run has removed.
+
+    Raises:
+        UsageError: the file is not what a run has removed.
+    """
     try:
         rows = parquet.read_table(path).select(["kind", "hash"]).to_pylist()
     except (OSError, KeyError, AltalignError) as error:

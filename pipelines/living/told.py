@@ -1,4 +1,4 @@
-"""`altalign remove` as its user sees it: what goes, what is not there, and whether anything is left afterwards."""
+"""`altalign remove`, `add` and `compact` as their user sees them: what goes, what came, whether anything is left."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,9 @@ from rich.table import Table
 from altalign import changes, storage, terminal
 from altalign.curation import CurateConfig
 from altalign.errors import AltalignError
+from altalign.pipelines import curate
 from altalign.pipelines.derive import parents
-from altalign.pipelines.living import absence, removing
+from altalign.pipelines.living import absence, adding, compacting, removing
 from altalign.pipelines.living.removing import Found
 from altalign.pipelines.living.request import Request, of_files
 from altalign.pipelines.opening.summary import many
@@ -49,6 +50,41 @@ def remove(config: CurateConfig, wanted: Wanted) -> Request | None:
         if found.pairs or found.dropped:
             removing.remove(Run(folder, config, ()), parent, found, by=wanted.by, because=wanted.because)
     return found.gone
+
+
+def add(config: CurateConfig, wanted: "adding.Wanted", flags: list[str]) -> int:
+    """Add input to a run; returns 1 where nothing is left of the pool, else 0."""
+    folder = config.run.folder
+    with own_files(folder):
+        parents.opened(folder, config)  # finished, and of these rules
+    with storage.locked(folder):
+        changes.check_none(folder)
+        storage.sweep(folder)
+        with own_files(folder):
+            found = adding.planned(config, wanted)
+        if found is None:
+            said = f"{folder}: all of this is in the run already; it stays as it is"
+            terminal.stderr().print(shown(said), soft_wrap=True)
+            return 0
+        before, grown = found
+        added = adding.add(before, grown, wanted, flags)
+    code = curate.show(Run(folder, config, ()))
+    said = f"{many(added.came, 'pair')} came, {many(added.went, 'pair')} went; "
+    said += f"{many(added.shards, 'shard')} written ({added.bytes / 1e6:,.1f} MB)"
+    terminal.stdout().print(said, highlight=False, soft_wrap=True)
+    return code
+
+
+def compact(config: CurateConfig) -> None:
+    """Make one generation of the shards of a run."""
+    folder = config.run.folder
+    with storage.locked(folder), own_files(folder):
+        changes.check_none(folder)
+        storage.sweep(folder)
+        made = compacting.compact(Run(folder, config, ()), parents.opened(folder, config))
+    said = f"{shown(folder)}: {many(made, 'shard')} of one generation" if made is not None else ""
+    said = said or f"{shown(folder)}: of one generation already; it stays as it is"
+    terminal.stdout().print(said, highlight=False, soft_wrap=True)
 
 
 def check_absence(config: CurateConfig, gone: Request) -> int:

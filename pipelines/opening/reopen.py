@@ -236,7 +236,7 @@ def _first_anew(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds
     changed_stages = (name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest)
     stale = next(changed_stages, None)
     difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
-    if stale != STAGES[0] and (changed := _changed_file(run, facts)):
+    if stale != STAGES[0] and (changed := changed_file(run, facts)):
         stale, difference = STAGES[0], changed
     is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
     if stale == "decontaminate" and not is_asked_for and (lost := _lost_test_sets(run, facts)):
@@ -291,7 +291,7 @@ def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     return "other results of the stages before it"
 
 
-def _changed_file(run: Run, facts: RunRecord | None) -> str:
+def changed_file(run: Run, facts: RunRecord | None) -> str:
     """The first finished input file that has changed, in words; empty where there is none."""
     marks, stamps = dict(run.all_facts(EXTRACTED)), facts.get("files", {}) if facts else {}
     for file, stamp in zip(run.files, run.stamps(), strict=True):

@@ -2,6 +2,8 @@
 
 RUN/work/trial/DIGEST has the form of a run folder, so that the stages work on it as on any other. The digest is of what
 the sample was drawn from, and how: another sample lies beside it, and may take from it what was fetched.
+
+A run that has grown by more input takes what the smaller one has fetched in the same way.
 """
 
 from dataclasses import dataclass
@@ -21,6 +23,18 @@ class Sampled(Run):
     def work(self, *parts: str) -> str:
         """A path inside `work/`; what `extract` left is that of the whole run."""
         return self.of.work(*parts) if self.of and parts[:1] == ("extract",) else super().work(*parts)
+
+
+@dataclass(frozen=True)
+class Grown(Run):
+    """A run over the input of a finished one and more; `before` is the folder of that one."""
+
+    before: str = ""
+
+
+def fetched_before(run: Run) -> list[str]:
+    """The folders of runs that have fetched images of this one: samples of it, and the one that it has grown from."""
+    return [*trials(run), *([run.before] if isinstance(run, Grown) else [])]
 
 
 def trials(run: Run) -> list[str]:

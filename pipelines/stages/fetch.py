@@ -25,6 +25,7 @@ from altalign.pipelines.evidence import gallery_rows, image_hosts, image_joint, 
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images import block_lists, measuring
 from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.living.request import of_run
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.artefacts.fetched import (
     FETCHED,
@@ -41,6 +42,7 @@ from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rule
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
 from altalign.reasons import REASONS, DropReason, Stage, reasons_of
 from altalign.schema import STRINGS
+from altalign.stages import REMOVED_FILE
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; web-size images take three times that
 
@@ -89,7 +91,8 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     rows = survivors(run, unit)
     first_rows = first_of_each_image(rows)
     of_images = rows.take(first_rows)
-    blocked = _blocked(run, of_images)
+    image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+    blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
@@ -100,7 +103,6 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
                 outcomes = fetch_from_web.fetch_images(run, unit, of_images, blocked)
             case unknown:
                 assert_never(unknown)
-    image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     return _write(run, unit, _joined(run, rows, outcomes, _verdict(run, of_images, outcomes), image_of))
 
 
@@ -110,6 +112,20 @@ def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
     urls: list[Any] = rows["image_url"].to_pylist() if len(listed) else []
     is_listed = (bool(url) and listed.names(url.encode()) for url in urls)
     return {number: Outcome(DropReason.URL_BLOCKED) for number, listed in enumerate(is_listed) if listed}
+
+
+def _removed(run: Run, rows: pa.Table, image_of: npt.NDArray[np.int64]) -> dict[int, Outcome]:
+    """The numbers of the images all of whose pairs were removed earlier: the web is not asked for them again.
+
+    Images of the input's own files are judged as ever; the run takes them out at its end.
+    """
+    path = run.path(REMOVED_FILE)
+    if run.config.fetch.source != "web" or not storage.exists(path):
+        return {}
+    ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
+    is_gone = of_run(path).matches(pa.table({**{name: rows[name] for name in STRINGS}, **ids}))
+    stays = np.bincount(image_of, weights=~is_gone)
+    return {number: Outcome(DropReason.REMOVED) for number in np.flatnonzero(stays == 0).tolist()}
 
 
 def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str, "pa.Array[Any]"]:

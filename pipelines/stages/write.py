@@ -3,12 +3,13 @@
 The manifest is written last.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from altalign import listing, storage
 from altalign.audit_tables import FAILED_ROWS
@@ -70,16 +71,21 @@ def _is_whole(run: Run, name: str, facts: ShardFacts) -> bool:
 
 def write(run: Run, unit: ShardUnit) -> ShardFacts:
     """Write one shard and its side-car."""
-    images = for_shards.images(_found(run, unit), run.config.shards, threads=threads(run.config.engine))
+    return write_rows(run, unit["name"], [(name, np.arange(begin, end)) for name, begin, end in unit["parts"]])
+
+
+def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> ShardFacts:
+    """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
+    images = for_shards.images(_found(run, parts), run.config.shards, threads=threads(run.config.engine))
     with STRICT_PILLOW, closing(images):
         samples = (({**row, **image.measured}, image.bytes) for row, image in images)
-        return write_shard(run.path("shards"), unit["name"], samples)
+        return write_shard(run.path("shards"), name, samples)
 
 
-def _found(run: Run, unit: ShardUnit) -> Iterator[for_shards.FetchedSample]:
+def _found(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iterator[for_shards.FetchedSample]:
     """Yields the rows of a shard; an image is read once for all its captions."""
-    for name, begin, end in unit["parts"]:
-        rows = kept_rows(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
+    for name, numbers in parts:
+        rows = kept_rows(run, name).take(numbers).drop_columns("rarest_log2").to_pylist()
         blob = Fetched(run, name).images
         places = [Range(blob, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None
@@ -90,21 +96,42 @@ def _found(run: Run, unit: ShardUnit) -> Iterator[for_shards.FetchedSample]:
 
 
 def conclude(run: Run) -> None:
-    """Write counts and summary, then the list of all files, the data-set card, and the manifest last.
+    """Write counts and summary, then the list of all files, the data-set card, and the manifest last."""
+    shards = list(run.all_facts(WRITTEN))
+    shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
+    end(run, shards, images=sum(facts.images for _, facts in shards) - shared)
+
+
+def end(
+    run: Run,
+    shards: manifest.Shards,
+    *,
+    images: int,
+    listed: Mapping[str, storage.Written] | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what comes after the shards, the manifest last.
+
+    Args:
+        run: whose other stages are done.
+        shards: name and facts of each, in order.
+        images: how many they have.
+        listed: files of the run that no mark names.
+        more: further entries of the manifest.
 
     Raises:
         CountsError: the counts of the run do not add up, or the shards do not hold exactly the kept pairs.
     """
-    counts, shards = outputs.counts_of(run), list(run.all_facts(WRITTEN))
+    counts = outputs.counts_of(run)
     with storage.noted() as block:
-        facts = _write_totals(run, counts, shards)
-    files = {**vouched.outputs(run), **manifest.written(run, block)}
+        facts = _write_totals(run, counts, shards, images)
+    files = {**vouched.outputs(run), **manifest.written(run, block), **(listed or {})}
     for name in (own_rules.kept_as(module) for module in run.modules):
         files[name] = listing.digest(run.path(name))
-    manifest.write(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block)
+    manifest.write(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)
 
 
-def _write_totals(run: Run, counts: Counts, shards: Sequence[tuple[str, ShardFacts]]) -> dict[str, object]:
+def _write_totals(run: Run, counts: Counts, shards: manifest.Shards, images: int) -> dict[str, object]:
     """Write counts, `summary.json`, and what the audit has of the whole run; returns the summary."""
     failed_counts = outputs.failed_counts_of(run)
     pairs = sum(facts.rows for _, facts in shards)
@@ -112,13 +139,11 @@ def _write_totals(run: Run, counts: Counts, shards: Sequence[tuple[str, ShardFac
     failed_counts.check(counts)
     outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
     parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
-    shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
-    images = sum(facts.images for _, facts in shards) - shared
     size = sum(facts.bytes for _, facts in shards)
     facts = {"stages": counts.summary(outputs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
     if learned.is_wanted(run):
         facts["near_duplicates"] = outputs.found(run)
     storage.write_json(run.path("summary.json"), facts)
     images_and_bytes.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
-    gallery_rows.write(run)
+    gallery_rows.write(run, [name for name, _ in shards])
     return facts

@@ -1,4 +1,4 @@
-"""What a trial has fetched begins the journals of the units that want it: nobody is asked for it again."""
+"""What a trial, or the run before an addition, has fetched begins the journals of the units that want it: nobody is asked for it again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -12,7 +12,7 @@ from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run.artefacts.fetched import Fetched, first_of_each_image
 from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import trials
+from altalign.pipelines.run.sampled import fetched_before
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.kept import journal
 from altalign.pipelines.web.kept.journal import JournalGrounds
@@ -29,7 +29,7 @@ class _Unit(NamedTuple):
 
 
 def adopt(run: Run, stem: str, image_ids: Sequence[str], grounds: Callable[[Sequence[str]], JournalGrounds]) -> int:
-    """Begin the journal of a unit with what trials of the run have fetched; returns of how many images.
+    """Begin the journal of a unit with what `fetched_before` of the run has; returns of how many images.
 
     A unit that has a journal keeps it. Only what was fetched by the same rules is taken.
 
@@ -39,7 +39,7 @@ def adopt(run: Run, stem: str, image_ids: Sequence[str], grounds: Callable[[Sequ
         image_ids: of its images, which rise; at least one.
         grounds: what a journal of these images rests on.
     """
-    units = [each for folder in trials(run) if folder != run.folder for each in _units_of(folder)]
+    units = [each for folder in fetched_before(run) if folder != run.folder for each in _units_of(folder)]
     wanted = [each for each in units if each.image_ids[0] <= image_ids[-1] and image_ids[0] <= each.image_ids[-1]]
     if not wanted or storage.exists(f"{stem}.journal"):
         return 0

@@ -1,0 +1,46 @@
+"""Generations of shards: what a curation writes, then what each `altalign add` writes beside it.
+
+    RUN/shards/00000.tar         of the curation
+    RUN/shards/g0002-00000.tar   of the first `altalign add`, g0003-… of the second
+
+All lie in one folder, so that globs find them. Inside a generation samples are in the order of (image_id, key). The
+manifest says how many generations a run has had; where it says nothing, all shards are of one.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from altalign import storage
+from altalign.errors import UsageError
+
+ENTRY = "generations"  # of the manifest
+_NAME = re.compile(r"g(\d{4,})-\d+")
+
+
+def of(shard: str) -> int:
+    """The generation of a shard, by its name, with or without an ending; the first is 1."""
+    found = _NAME.match(shard)
+    return int(found[1]) if found else 1
+
+
+def named(generation: int, number: int) -> str:
+    """The name of a shard, without an ending."""
+    return f"{number:05d}" if generation == 1 else f"g{generation:04d}-{number:05d}"
+
+
+def in_manifest(manifest: Mapping[str, Any]) -> int:
+    """How many generations a run has had; 1 of one that `altalign compact` has written."""
+    return int(manifest.get(ENTRY, 1))
+
+
+def check_one(folder: str) -> None:
+    """Refuse a finished run whose shards are of several generations, and so not in one order.
+
+    Raises:
+        UsageError: they are.
+    """
+    if (there := in_manifest(storage.read_json(storage.join(folder, "manifest.json")))) > 1:
+        raise UsageError(
+            f"{folder}: its shards are of {there} generations; `altalign compact {folder}` makes one of them first"
+        )

@@ -1,0 +1,281 @@
+"""`altalign add RUN --input …`: afterwards the run holds the samples that one run over all the input would hold.
+
+RUN/.adding/run is an ordinary run over the old input and the new, with the same settings. What `work/` of the run has
+is taken over where it cannot differ: what was extracted of the same files, images that came from the web, test images.
+All else is decided anew over all rows, so that a text that is now on too many images takes its old pairs with it. Only
+`write` is another: it compares with the shards that are there (`growing`).
+
+What was removed earlier is taken out of it as `altalign remove` does. Then all of its files come at once
+(`altalign.changes`). Killed before that, the run is the old one, and the same command goes on with `.adding`.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import changes, generations, listing, scores, storage
+from altalign.changes import ADDING, Change
+from altalign.curation import CurateConfig
+from altalign.errors import UnreadableError, UsageError
+from altalign.pipelines import curate
+from altalign.pipelines.derive import parents
+from altalign.pipelines.derive.parents import Parent
+from altalign.pipelines.engine.options import check_places, options
+from altalign.pipelines.files import parquet
+from altalign.pipelines.living import growing, purging, removing
+from altalign.pipelines.living.request import of_run
+from altalign.pipelines.opening import reopen
+from altalign.pipelines.opening.find import find_run
+from altalign.pipelines.opening.record import recording
+from altalign.pipelines.run import vouched
+from altalign.pipelines.run.artefacts.decontaminated import TESTS
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.run.artefacts.fetched import FETCHED
+from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.units import Facts, Marks, Run
+from altalign.pipelines.stages import write
+from altalign.schema import REMOVED
+from altalign.stages import REMOVED_FILE, REPORT, STAGES, own_files
+
+REFUSED = "refused by altalign add"  # in removed.parquet: why a pair did not come again
+_BASE = "base.json"  # beside the run in `.adding`: what it is made of
+_GO = ("trial", "clusters", *REPORT)  # rest on the shards as they were
+
+
+class Wanted(NamedTuple):
+    """What is wanted of an addition: files or globs; like which input; whether the web may be asked again."""
+
+    inputs: Sequence[str]
+    like: str
+    is_fetched_again: bool
+
+
+class Added(NamedTuple):
+    """What came of an addition: shards that are new or written anew, and their bytes; samples that came and went."""
+
+    shards: int
+    bytes: int
+    came: int
+    went: int
+
+
+# The larger run ------------------------------------------------------------------------------------------------------
+
+
+def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Run] | None:
+    """The run as it is and the larger one, with their input files; None where all files are in the run already.
+
+    Raises:
+        UsageError: some files are in the run already, one of the run has changed, or the input is not like those.
+    """
+    folder = config.run.folder
+    if storage.is_remote(folder) or config.engine.runner != "embedded":
+        what = "a store" if storage.is_remote(folder) else f"engine.runner = {config.engine.runner!r}"
+        raise UsageError(f"{folder}: altalign add works on runs of the embedded engine on a local disk, not with {what}")
+    before = _before(config)
+    like = _like(before, wanted.like)
+    values = before.config.model_dump(mode="json")
+    values["input"].append({**like, "paths": list(wanted.inputs)})
+    values["run"]["folder"] = folder
+    grown = find_run(CurateConfig.from_values(values, where="--input"), config_path="--input")
+    new = [file.path for file in grown.files[len(before.files) :]]
+    there = {storage.resolved(file.path) for file in before.files}
+    repeated = [path for path in new if storage.resolved(path) in there]
+    if len(repeated) == len(new):
+        return None
+    if repeated:
+        raise UsageError(f"--input {repeated[0]}: in the run already, as one of its {len(before.files):,} files; leave it out")
+    if twice := next((path for path in new if new.count(path) > 1), None):
+        raise UsageError(f"--input {twice}: named twice; name it once")
+    inside = storage.join(folder, ADDING, "run")
+    values["run"]["folder"] = inside
+    found = CurateConfig.from_values(values, where="--input")
+    return before, Grown(inside, found, grown.files, grown.modules, before=folder)
+
+
+def _before(config: CurateConfig) -> Run:
+    """The run with the input files that it was made of, whatever its globs match by now.
+
+    Raises:
+        UsageError: one is gone, or has changed.
+    """
+    folder = config.run.folder
+    where = storage.join(folder, "config.toml")
+    facts: Any = storage.read_sealed(storage.join(folder, "run.json"))
+    recorded = facts["stages"][STAGES[0]]["reads"]["files"]
+    run = find_run(config, config_path=where)
+    if [file.path for file in run.files] != recorded:
+        values = config.model_dump(mode="json")
+        for number, of_input in enumerate(values["input"]):
+            if of_input["kind"] != "folder":
+                known = {*recorded}
+                of_input["paths"] = [file.path for file in run.files if file.of == number and file.path in known]
+        if all(of_input["paths"] for of_input in values["input"]):
+            run = find_run(CurateConfig.from_values(values, where=where), config_path=where)
+    if gone := next((path for path in recorded if path not in {file.path for file in run.files}), None):
+        raise UsageError(f"{folder}: its input file {gone} is gone; put it back, for all rows are judged again")
+    if [file.path for file in run.files] != recorded:
+        raise UsageError(f"{folder}: its input is not what it was; curate old and new input into another folder")
+    if changed := reopen.changed_file(run, facts):
+        raise UsageError(f"{folder}: {changed}; put it back as it was, or curate into another folder")
+    return run
+
+
+def _like(run: Run, name: str) -> dict[str, Any]:
+    """The settings of the input that a new one is like.
+
+    Raises:
+        UsageError: there is none of the name, or several and none is named.
+    """
+    inputs = run.config.input
+    sources = list(dict.fromkeys(each.source for each in inputs))
+    if not name and len({each.model_copy(update={"paths": ["-"]}).model_dump_json() for each in inputs}) > 1:
+        raise UsageError(f"{run.folder}: has inputs {', '.join(sources)}; say with --like which of them this is like")
+    if name and name not in sources:
+        raise UsageError(f"--like {name}: the run has no such input (there are: {', '.join(sources)})")
+    return next(each for each in inputs if not name or each.source == name).model_dump(mode="json")
+
+
+# Adding --------------------------------------------------------------------------------------------------------------
+
+
+def add(before: Run, grown: Run, wanted: Wanted, flags: list[str]) -> Added:
+    """Make the larger run, and put it in the place of the other; the caller holds the run's lock."""
+    parent = parents.opened(before.folder, before.config)
+    _check_fetched(before, wanted)
+    pipeline_options = options(grown.config.engine, flags)
+    check_places(grown.config)
+    _prepare(before, grown)
+    changes.settle(grown.folder)
+    generation = generations.in_manifest(storage.read_json(before.path("manifest.json"))) + 1
+    if not grown.is_done(STAGES[-1]):
+        grounds = reopen.open_run(grown, rerun=None, is_restart=False)
+        curate.finish(grown, grounds, pipeline_options, until="decontaminate")
+        with recording(grown, STAGES[-1], grounds[STAGES[-1]]):
+            _write(grown, parent, generation, _lineage(before, parent, grown))
+    if storage.exists(grown.path(REMOVED_FILE)):
+        _refuse(grown, _lineage(before, parent, grown))
+    return _switch(before, parent, grown)
+
+
+def _check_fetched(before: Run, wanted: Wanted) -> None:
+    if before.config.fetch.source != "web" or wanted.is_fetched_again or before.finished(FETCHED.step):
+        return
+    raise UsageError(
+        f"{before.folder}: work/ is gone, and with it what came from the web; --fetch-again asks for all images again, "
+        "and takes out those that are gone by now"
+    )
+
+
+def _prepare(before: Run, grown: Run) -> None:
+    """Have `.adding` hold what is taken over, unless it is there of an earlier call for the same input."""
+    path = storage.join(before.folder, ADDING, _BASE)
+    said = {"manifest": listing.digest(before.path("manifest.json")).digest, "files": [of.path for of in grown.files]}
+    with suppress(UnreadableError):
+        if {name: storage.read_sealed(path).get(name) for name in said} == said:
+            return
+    storage.delete(storage.join(before.folder, ADDING))
+    for marks in (EXTRACTED, TESTS):
+        _take_over(before, grown, marks)
+    for log in storage.files_below(before.path("log", "fetch")):
+        storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
+    if storage.exists(removed := before.path(REMOVED_FILE)):
+        rows = parquet.read_table(removed).cast(REMOVED)
+        parquet.write(grown.path(REMOVED_FILE), without_places(rows), REMOVED)
+    storage.write_sealed(path, said, durable=grown.config.run.durable)
+
+
+def _take_over(before: Run, grown: Run, marks: Marks[Facts]) -> None:
+    """Link the files of all units of a step, then their marks."""
+    for name in before.finished(marks.step):
+        mark = before.mark(marks.step, name)
+        for path in vouched.named(storage.read_sealed(mark)):
+            if storage.exists(source := before.path(*path.split("/"))):  # what is missing, is made anew
+                storage.link(source, grown.path(*path.split("/")))
+        storage.link(mark, grown.mark(marks.step, name))
+
+
+def without_places(rows: pa.Table) -> pa.Table:
+    """What was removed (`REMOVED`), without what the counts of an earlier state said of it."""
+    again = pc.fill_null(pc.equal(rows["because"], REFUSED), False)  # noqa: FBT003 - of Arrow
+    rows = rows.filter(pc.invert(again))
+    for name in ("stage", "source", "reason"):
+        rows = rows.set_column(rows.column_names.index(name), name, pa.nulls(len(rows), pa.string()))
+    return rows
+
+
+def _lineage(before: Run, parent: Parent, grown: Run) -> dict[str, Any]:
+    new = [file.path for file in grown.files[len(before.files) :]]
+    manifest = listing.digest(before.path("manifest.json")).digest
+    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [manifest]}
+    return {"operation": "add", "settings": {"input": new}, **of}
+
+
+def _write(grown: Run, parent: Parent, generation: int, lineage: dict[str, Any]) -> None:
+    """Write shards and what comes after them."""
+    storage.delete(grown.path("shards"))  # of a command that was killed
+    found = growing.compared(grown, parent)
+    made = growing.written(grown, parent, found, generation)
+    listed = dict(made.files)
+    if storage.exists(path := grown.path(REMOVED_FILE)):
+        listed[REMOVED_FILE] = listing.digest(path)
+    more = {"lineage": lineage, generations.ENTRY: generation}
+    write.end(grown, made.shards, images=found.images, listed=listed, more=more)
+
+
+def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
+    """Take out of the larger run what was removed from the smaller one."""
+    parent = parents.opened(grown.folder, grown.config)
+    found = removing.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
+    if found.pairs or found.dropped:
+        run = Run(grown.folder, grown.config, ())
+        removing.remove(run, parent, found, by="", because=REFUSED, lineage=lineage)
+    storage.delete_units([grown.work()])  # it holds what was removed
+
+
+# The change ----------------------------------------------------------------------------------------------------------
+
+
+def _switch(before: Run, parent: Parent, grown: Run) -> Added:
+    """Have all files of the larger run come that are not the same, and its `work/`; all others go."""
+    change = Change(before.folder, durable=before.config.run.durable)
+    old, new = listing.read(before.folder), listing.read(grown.folder)
+    for name, of in new.items():
+        if old.get(name) != of:
+            change.link(name, grown.path(*name.split("/")), of)
+    logs = {storage.relative(path, grown.folder) or path for path in storage.files_below(grown.path("log", "fetch"))}
+    for name in (*listing.CARD, listing.FILE, listing.SETTINGS, "run.json", "manifest.json", *sorted(logs)):
+        path = grown.path(*name.split("/"))
+        change.link(name, path, listing.digest(path))
+    here = {storage.relative(path, before.folder) or path for path in storage.files_below(before.path("log", "fetch"))}
+    deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs)]
+    now = parents.opened(grown.folder, grown.config)
+    changed, gone = _changed(parent, now)
+    deleted += purging.of_scores(change, parent, changed, gone)
+    has_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"
+    change.commit([*deleted, *([] if has_work else ["work"])], work=f"{ADDING}/run/work" if has_work else "")
+    came = sum(of.rows for of in now.shards) - sum(of.rows for of in parent.shards)
+    went = sum(map(len, gone.values()))
+    anew = [of for of in now.shards if f"shards/{of.name}.tar" in change.files]
+    return Added(len(anew), sum(of.bytes for of in anew), came + went, went)
+
+
+def _changed(parent: Parent, now: Parent) -> tuple[dict[str, parents.Shard | None], dict[str, purging.Numbers]]:
+    """The shards of before that differ now, None of one that is gone; and the numbers of the rows that went."""
+    after = {shard.name: shard for shard in now.shards}
+    changed, gone = dict[str, parents.Shard | None](), dict[str, purging.Numbers]()
+    for shard in parent.shards:
+        there = after.get(shard.name)
+        if there is not None and there.sha256 == shard.sha256:
+            continue
+        keys, left = (
+            parquet.values(parquet.read_table(of.path("shards", f"{shard.name}.parquet"), ["key"]), "key") if of else []
+            for of in (parent, now if there else None)
+        )
+        changed[shard.name] = there
+        gone[shard.name] = np.flatnonzero(~np.isin(keys, left)) if left else np.arange(len(keys))
+    return changed, gone

@@ -1,0 +1,197 @@
+"""`altalign compact RUN`: the shards of all generations become those of one, as one run over all the input has them.
+
+A tar depends on its samples alone, so it is enough to bring these into one order and to cut it as `write` does. Images
+are copied. 64 bytes a sample are in memory, twice while they are sorted.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from altalign import generations, listing, scores, storage
+from altalign.audit_tables import FUNNEL
+from altalign.changes import Change
+from altalign.counts import Counts
+from altalign.errors import UsageError
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.derive import copying, counting
+from altalign.pipelines.derive.copying import Part
+from altalign.pipelines.derive.parents import Parent, Shard
+from altalign.pipelines.files import parquet
+from altalign.pipelines.living import finding, growing
+from altalign.pipelines.opening import summary
+from altalign.pipelines.run import manifest
+from altalign.pipelines.run.artefacts.scored import ScoreFacts
+from altalign.pipelines.run.artefacts.written import ShardFacts
+from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.score import written
+from altalign.stages import REPORT
+
+_GO = ("clusters", *REPORT)  # rest on the shards as they were
+
+
+class Rows(NamedTuple):
+    """All samples of a run in one order: which shard each is in, by its place among all, and its row there."""
+
+    shard: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int64]
+
+
+def compact(run: Run, parent: Parent) -> int | None:
+    """Write all shards anew, and have them come at once; the caller holds the run's lock.
+
+    Returns:
+        How many shards there are; None where the run is as it would become.
+    """
+    per_shard = run.config.shards.samples_per_shard
+    if _is_one(run, parent, per_shard):
+        return None
+    followed = [_whole(parent, score) for score in scores.all_of(run.folder)]
+    rows = ordered(parent)
+    cuts = [slice(begin, begin + per_shard) for begin in range(0, len(rows.row), per_shard)]
+    change = Change(run.folder, durable=run.config.run.durable)
+
+    def make(number: int) -> ShardFacts:
+        cut = cuts[number]
+        parts = _parts(parent, rows.shard[cut], rows.row[cut])
+        samples = heapq.merge(*map(copying.samples, parts), key=lambda of: (of[0]["image_id"], of[0]["key"]))
+        with change.noted():
+            return write_shard(change.path("shards"), generations.named(1, number), samples)
+
+    made = in_threads(make, list(range(len(cuts))), finding.at_once(run.folder))
+    shards = [(generations.named(1, number), facts) for number, facts in enumerate(made)]
+    deleted = [*_GO, *(f"shards/{shard.name}.{ending}" for shard in parent.shards for ending in ("tar", "parquet"))]
+    deleted += _scores(change, parent, followed, rows, cuts, shards)
+    _conclude(run, change, parent, shards, deleted)
+    change.commit(deleted)
+    return len(shards)
+
+
+def _is_one(run: Run, parent: Parent, per_shard: int) -> bool:
+    """Whether all shards have the names and sizes that one run gives them."""
+    said = storage.read_json(run.path("manifest.json"))
+    full = [shard.rows == per_shard for shard in parent.shards[:-1]]
+    names = [shard.name == generations.named(1, number) for number, shard in enumerate(parent.shards)]
+    return generations.in_manifest(said) == 1 and all(full) and all(names)
+
+
+def ordered(parent: Parent) -> Rows:
+    """The samples of all shards by (image_id, key)."""
+    places, of_shards, numbers = [np.zeros(0, "S64")], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+    for number, shard in enumerate(parent.shards):
+        interrupts.check()
+        rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["image_id", "key"])
+        both = zip(parquet.values(rows, "image_id"), parquet.values(rows, "key"), strict=True)
+        places.append(np.array([image_id + key for image_id, key in both], "S64"))
+        of_shards.append(np.full(len(rows), number, np.int32))
+        numbers.append(np.arange(len(rows), dtype=np.int64))
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return Rows(np.concatenate(of_shards)[order], np.concatenate(numbers)[order])
+
+
+def _parts(
+    parent: Parent, of_shards: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
+) -> Iterator[Sequence[Part]]:
+    """Yields, for each generation, the rows of its shards that a shard is made of, in order."""
+    folder, there = parent.path("shards"), np.unique(of_shards).tolist()
+    for _, group in groupby(there, lambda number: generations.of(parent.shards[number].name)):
+        yield [Part(folder, parent.shards[number].name, numbers[of_shards == number]) for number in group]
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
+
+
+def _whole(parent: Parent, score: scores.Score) -> scores.Score:
+    """A score that has a value of every shard.
+
+    Raises:
+        UsageError: it lacks some.
+    """
+    if missing := next((shard for shard in parent.shards if not score.has(shard.name, shard.parquet_sha256)), None):
+        raise UsageError(
+            f"{score.folder}: has no values of shard {missing.name}; measure them with `altalign score`, or delete it"
+        )
+    return score
+
+
+def _scores(
+    change: Change,
+    parent: Parent,
+    followed: Sequence[scores.Score],
+    rows: Rows,
+    cuts: Sequence[slice],
+    shards: Sequence[tuple[str, ShardFacts]],
+) -> list[str]:
+    """Write the values of scores in the order of the new shards; returns the files that go."""
+    deleted = list[str]()
+    for score in followed:
+        columns, entries = ["key", *score.columns], list[dict[str, Any]]()
+        for (name, facts), cut in zip(shards, cuts, strict=True):
+            of_shards, numbers = rows.shard[cut], rows.row[cut]
+            there = np.unique(of_shards).tolist()
+            parts = [score.values(parent.shards[at].name, columns).take(numbers[of_shards == at]) for at in there]
+            places = np.concatenate([np.flatnonzero(of_shards == at) for at in there])
+            table = pa.concat_tables(parts).take(np.argsort(places)).combine_chunks()
+            path = written.inside(score.name, name)
+            with change.noted():
+                parquet.write(change.path(path), table, table.schema)
+            nulls = {score.name: {column: table[column].null_count for column in score.columns}}
+            of = ScoreFacts(of=facts.parquet_sha256, rows=facts.rows, nulls=nulls)
+            entries.append({"name": name, **written.entry(of, score.name, change.files[path])})
+        with change.noted():
+            path = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")
+            storage.write_sealed(path, {**score.facts, "shards": entries})
+        deleted += [written.inside(score.name, shard.name) for shard in parent.shards]
+    return deleted
+
+
+# The end -------------------------------------------------------------------------------------------------------------
+
+
+def _conclude(
+    run: Run, change: Change, parent: Parent, shards: Sequence[tuple[str, ShardFacts]], deleted: Sequence[str]
+) -> None:
+    """Write sizes anew, the list of files, the card and the manifest."""
+    size = sum(of.bytes for _, of in shards)
+    facts = {**storage.read_json(run.path("summary.json")), "bytes": size}
+    with change.noted():
+        storage.write_json(change.path("summary.json"), facts)
+    _funnel(run, change, [of for _, of in shards], size)
+    with change.noted(), storage.open_read(run.path(listing.SETTINGS)) as file:
+        storage.write_bytes(change.path(listing.SETTINGS), file.read())
+    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
+    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in (listing.SETTINGS, "scores")}
+    said = listing.digest(run.path("manifest.json")).digest
+    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [said]}
+    lineage = {"operation": "compact", "settings": {"shards": len(shards)}, **of}
+    counts = Counts.from_json(counting.rows(parent))
+    of_scores = tuple(scores.all_of(run.folder))
+    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=of_scores)
+    with change.noted():
+        manifest.write(_waiting(run, change), shards, listed, card, storage.Block(), {"lineage": lineage})
+    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+
+
+def _waiting(run: Run, change: Change) -> Run:
+    return Run(change.folder, run.config, ())
+
+
+def _funnel(run: Run, change: Change, shards: Sequence[ShardFacts], size: int) -> None:
+    """Write the bytes of the shards into `audit/funnel.parquet`, where it has them."""
+    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
+    of_sources: Mapping[str | None, int] = {
+        source: sum(of.source_bytes.get(source, 0) for of in shards) for source in {*(row["source"] for row in rows)}
+    }
+    for row in rows:
+        if row["step"] == "shards":
+            row["bytes"] = size if row["source"] is None else of_sources[row["source"]]
+    with change.noted():
+        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
