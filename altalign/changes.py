@@ -2,7 +2,7 @@
 
     RUN/.change/PATH          new files, by their paths in the run
     RUN/.change/change.json   the plan: which of them come, which go; sealed, and written once all others are kept
-    RUN/.adding               a run that `altalign add` makes, whose files then come; in an earlier state nobody's too
+    RUN/.adding               a run that `altalign add` makes of this one, whose files then come; any change deletes it
 
 Until the plan is there, nothing of the run has changed, and what lies in `.change/` is nobody's. From then on the run
 is the new one: whoever opens it next moves the files to their places, deletes those that go, and then the plan. Each of
@@ -65,7 +65,12 @@ class Change:
             block = storage.Block({self.path(name): of for name, of in self.files.items()})
             storage.sync(block)
         comes = {name: [*self.files[name]] for name in sorted(self.files, key=lambda name: (name == _LAST, name))}
-        plan = {"comes": comes, "goes": sorted(set(deleted) - self.files.keys()), "durable": self._durable, "work": work}
+        plan = {
+            "comes": comes,
+            "goes": sorted(set(deleted) - self.files.keys()),
+            "durable": self._durable,
+            "work": work,
+        }
         storage.write_sealed(storage.join(self.folder, _PLAN), plan, durable=self._durable)
         _finish(self.run_folder)
 
@@ -111,11 +116,11 @@ def _finish(run_folder: str) -> None:
     if plan.get("durable"):
         places = {storage.join(run_folder, *name.split("/")): None for name in comes}
         storage.sync(storage.Block(deleted={*places, *block.deleted}))
+    storage.delete(storage.join(run_folder, ADDING))  # of the run as it was
     with storage.noted() as block:
         storage.delete(storage.join(folder, _PLAN))
     storage.sync(block)
     storage.delete(folder)
-    storage.delete(storage.join(run_folder, ADDING))
 
 
 def _place(waiting: str, place: str, size: int) -> None:

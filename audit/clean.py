@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from altalign import storage
 from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
+from altalign.changes import ADDING
 from altalign.errors import UsageError
 from altalign.stages import own_files
 from altalign.terminal import shown
@@ -33,3 +34,4 @@ def _clean(run: RunFolder, *, is_any: bool) -> None:
             f"{run.folder}: not finished, and without work/ it would start over; finish it, or give --unfinished"
         )
     storage.delete_units([run.path("work")])
+    storage.delete(run.path(ADDING))  # of an addition that was killed

@@ -10,7 +10,7 @@ import ada_url
 import numpy as np
 import pyarrow.compute as pc
 
-from altalign import reason_words, storage
+from altalign import generations, reason_words, storage
 from altalign.audit import removed, rows, tries
 from altalign.audit.rows import FoundDropped, FoundSample
 from altalign.audit.run_folder import RunFolder
@@ -196,6 +196,8 @@ def _pair(row: Mapping[str, object]) -> list[str]:
 
 def _kept(run: RunFolder, row: FoundSample) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
+    generation = generations.of(storage.name(shard))
+    shard += f" (generation {generation})" if generation > 1 else ""
     measured = f"{_many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
     stages = stages_of(run.facts["stages"])
     return [*_pair(row), *(_line(stage.value, "kept") for stage in stages), _line("written", f"{shard}, {measured}")]

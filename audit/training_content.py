@@ -7,12 +7,12 @@ does not know is null in the JSON, and "not known to the run" in Markdown: whoev
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import ada_url
 
-from altalign import storage
+from altalign import generations, storage
 from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
@@ -98,15 +98,25 @@ def _dropped(counts: Counts, stage: Stage, reasons: tuple[DropReason, ...]) -> d
 
 def _hosts(run: RunFolder) -> list[tuple[str, int]]:
     """Hosts of the images in the shards, with the bytes of their images, the largest first."""
-    sizes, before = Counter[str](), ""
-    for name in storage.names(run.path("shards"), ".parquet"):
+    sizes, before, names = Counter[str](), "", storage.names(run.path("shards"), ".parquet")
+    later, counted = _images(run, [name for name in names if generations.of(name) > 1]), set[str]()
+    for name in names:
         for rows in run_parquet.row_groups(run.path("shards", name), ["image_id", "image_url", "bytes"]):
             interrupts.check()
             for row in rows.to_pylist():
-                if row["image_id"] != before and (host := _host(str(row["image_url"] or ""))):
+                image_id = str(row["image_id"])
+                is_new = image_id != before and image_id not in counted
+                if is_new and (host := _host(str(row["image_url"] or ""))):
                     sizes[host] += int(row["bytes"] or 0)
-                before = str(row["image_id"])
+                before = image_id
+                counted |= {image_id} & later
     return sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0]))
+
+
+def _images(run: RunFolder, names: Sequence[str]) -> set[str]:
+    """The images of these shards, which may be in others too."""
+    groups = (rows for name in names for rows in run_parquet.row_groups(run.path("shards", name), ["image_id"]))
+    return {str(image_id) for rows in groups for image_id in rows["image_id"].to_pylist()}
 
 
 def _host(url: str) -> str:

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from altalign import listing, storage, terminal
+from altalign import generations, listing, storage, terminal
 from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
@@ -42,6 +42,7 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
         if not run.is_done(STAGES[-1]):
             said = "`altalign curate` goes on with it, and makes anew what is damaged"
             raise UsageError(f"{run.folder}: not finished; {said}")
+        generations.check_one(run.folder)
         reopen.check_before(run, None)
         plan = planned(run)
         if plan.anew:

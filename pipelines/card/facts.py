@@ -114,6 +114,7 @@ class CardFacts(NamedTuple):
     notes: Sequence[str]  # which of ALIGN's rules drop nothing in this run, and why
     digest: str = ""  # of the list of all files: SHA-256 in hex
     scores: Sequence[Score] = ()  # beside the shards
+    is_grown: bool = False  # there are shards of several generations
 
     @property
     def name(self) -> str:

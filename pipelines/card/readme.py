@@ -181,7 +181,8 @@ def _load(facts: CardFacts) -> str:
             "The same by [Croissant](https://mlcommons.org/croissant):",
             _code(records),
             "`manifest.json` has rows, bytes and SHA-256 of every file of `shards/`. Samples are in the order of "
-            "(`image_id`, `key`), which are hashes: captions of one image are neighbours, and all else is shuffled.",
+            "(`image_id`, `key`), which are hashes: captions of one image are neighbours, and all else is shuffled."
+            + " Shards `g0002-…` and the like were added later, each generation in an order of its own." * facts.is_grown,
         ]
     )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from altalign import scores, storage
+from altalign import generations, scores, storage
 from altalign.audit_tables import FAILED_ROWS, FUNNEL
 from altalign.counts import Counts, FailedCounts, FailedRow
 from altalign.errors import UsageError
@@ -110,8 +110,9 @@ def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
 
 
 def check_folder(run: Run, making: Making) -> None:
-    """Refuse a folder that holds something else than this run; nothing is written."""
+    """Refuse parents of several generations, and a folder that holds something else; nothing is written."""
     for parent in making.parents:
+        generations.check_one(parent.folder)
         if storage.is_inside(run.folder, parent.folder) or storage.is_inside(parent.folder, run.folder):
             raise UsageError(f"{run.folder}: inside {parent.folder}, or around it; give a folder apart from the run's")
     reopen.check_folder(run)

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from altalign import changes, generations, listing, scores, storage
+from altalign import changes, generations, listing, storage
 from altalign.changes import ADDING, Change
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError, UsageError
@@ -39,7 +38,7 @@ from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.pipelines.stages import write
 from altalign.schema import REMOVED
-from altalign.stages import REMOVED_FILE, REPORT, STAGES, own_files
+from altalign.stages import REMOVED_FILE, REPORT, STAGES
 
 REFUSED = "refused by altalign add"  # in removed.parquet: why a pair did not come again
 _BASE = "base.json"  # beside the run in `.adding`: what it is made of
@@ -75,7 +74,9 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Run] | None:
     folder = config.run.folder
     if storage.is_remote(folder) or config.engine.runner != "embedded":
         what = "a store" if storage.is_remote(folder) else f"engine.runner = {config.engine.runner!r}"
-        raise UsageError(f"{folder}: altalign add works on runs of the embedded engine on a local disk, not with {what}")
+        raise UsageError(
+            f"{folder}: altalign add works on runs of the embedded engine on a local disk, not with {what}"
+        )
     before = _before(config)
     like = _like(before, wanted.like)
     values = before.config.model_dump(mode="json")
@@ -88,7 +89,9 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Run] | None:
     if len(repeated) == len(new):
         return None
     if repeated:
-        raise UsageError(f"--input {repeated[0]}: in the run already, as one of its {len(before.files):,} files; leave it out")
+        raise UsageError(
+            f"--input {repeated[0]}: in the run already, as one of its {len(before.files):,} files; leave it out"
+        )
     if twice := next((path for path in new if new.count(path) > 1), None):
         raise UsageError(f"--input {twice}: named twice; name it once")
     inside = storage.join(folder, ADDING, "run")
@@ -201,8 +204,7 @@ def _take_over(before: Run, grown: Run, marks: Marks[Facts]) -> None:
 
 def without_places(rows: pa.Table) -> pa.Table:
     """What was removed (`REMOVED`), without what the counts of an earlier state said of it."""
-    again = pc.fill_null(pc.equal(rows["because"], REFUSED), False)  # noqa: FBT003 - of Arrow
-    rows = rows.filter(pc.invert(again))
+    rows = rows.filter(pa.array([why != REFUSED for why in rows["because"].to_pylist()], pa.bool_()))
     for name in ("stage", "source", "reason"):
         rows = rows.set_column(rows.column_names.index(name), name, pa.nulls(len(rows), pa.string()))
     return rows

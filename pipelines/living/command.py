@@ -77,7 +77,9 @@ def add(argv: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     of_input = "a file, glob or folder, as [input] paths has them; repeatable"
     parser.add_argument("--input", action="append", required=True, metavar="PATH", help=of_input)
-    parser.add_argument("--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has")
+    parser.add_argument(
+        "--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has"
+    )
     parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help="(exact)")
     of_web = "ask the web again for all images of a run whose work/ is gone"
     parser.add_argument("--fetch-again", action="store_true", help=of_web)

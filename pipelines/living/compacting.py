@@ -23,9 +23,9 @@ from altalign.machine.threads import in_threads
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive import copying, counting
 from altalign.pipelines.derive.copying import Part
-from altalign.pipelines.derive.parents import Parent, Shard
+from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.files import parquet
-from altalign.pipelines.living import finding, growing
+from altalign.pipelines.living import finding
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest
 from altalign.pipelines.run.artefacts.scored import ScoreFacts

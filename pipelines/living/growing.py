@@ -106,10 +106,10 @@ def same_rows(rows: pa.Table, others: pa.Table) -> tuple[Numbers, Numbers]:
     there = found.drop_null().to_numpy().astype(np.int64)
     is_same = np.ones(len(here), bool)
     for name in rows.column_names:
-        one, other = (table[name].take(pa.array(at)) for table, at in ((rows, here), (others, there)))
-        equal: Any = pc.fill_null(pc.equal(one, other), False)  # noqa: FBT003 - of Arrow
-        both_null: Any = pc.and_(one.is_null(), other.is_null())
-        is_same &= pc.or_(equal, both_null).to_numpy()
+        one, other = rows[name].take(here), others[name].take(there)
+        both_null = (one.is_null().to_numpy() & other.is_null().to_numpy()).astype(bool)
+        equal: Any = pc.equal(one, other)
+        is_same &= equal.fill_null(pa.scalar(value=False)).to_numpy() | both_null
     return here[is_same], there[is_same]
 
 

@@ -251,7 +251,9 @@ def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -
     before = parquet.read_table(path).cast(REMOVED) if storage.exists(path) else REMOVED.empty_table()
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
-    rows: list[dict[str, Any]] = [{"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked]
+    rows: list[dict[str, Any]] = [
+        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked
+    ]
     for each in found.in_shards:
         where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}
         keys, sources = (each.rows[name].to_pylist() for name in ("key", "source"))

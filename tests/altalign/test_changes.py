@@ -15,6 +15,9 @@ OLD = {"manifest.json": b"old", "shards/00000.tar": b"a", "shards/00001.tar": b"
 NEW = {"manifest.json": b"new", "shards/00000.tar": b"A", "removed.parquet": b"r"}
 
 
+ADDED = {"manifest.json": b"new", "shards/00000.tar": b"A", "shards/00001.tar": b"b", "work/units/1.json": b"{1}"}
+
+
 class Killed(BaseException):
     """Ends a command as a signal does: nobody catches it."""
 
@@ -39,6 +42,18 @@ def change(run: Path) -> None:
     prepared.commit(["work", "shards/00001.tar", "not/there"])
 
 
+def addition(run: Path) -> None:
+    """A change whose files lie in a run inside, `work/` among them."""
+    inside = run / changes.ADDING / "run"
+    for name in ADDED:
+        (inside / name).parent.mkdir(parents=True, exist_ok=True)
+        (inside / name).write_bytes(ADDED[name])
+    prepared = Change(str(run), durable=True)
+    for name in ("manifest.json", "shards/00000.tar"):
+        prepared.link(name, str(inside / name), storage.Written(len(ADDED[name]), ""))
+    prepared.commit(["trial"], work=f"{changes.ADDING}/run/work")
+
+
 def killed_at(point: int, work: Callable[[], None], patch: pytest.MonkeyPatch) -> bool:
     """Whether work was ended before its n-th step on the disk, a half file left behind where it was writing one."""
     seen = 0
@@ -54,7 +69,7 @@ def killed_at(point: int, work: Callable[[], None], patch: pytest.MonkeyPatch) -
         return step
 
     with patch.context() as context:
-        for name in ("write", "move", "delete", "delete_units"):
+        for name in ("write", "move", "link", "delete", "delete_units"):
             context.setattr(local, name, stepping(getattr(local, name)))
         try:
             work()
@@ -79,6 +94,26 @@ def test_a_change_that_ends_anywhere_leaves_the_old_run_or_the_new_one(
     assert len(ends) > 10
     assert not ends[0]
     assert not (run / ".change").exists()
+
+
+def test_an_addition_that_ends_anywhere_leaves_the_old_run_or_the_new_one_with_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = list[bool]()
+    for point in range(1, 100):
+        run = old_run(tmp_path / str(point))
+        is_killed = killed_at(point, lambda run=run: addition(run), monkeypatch)
+        changes.settle(str(run))
+        there = {name: data for name, data in files(run).items() if not name.startswith(changes.ADDING)}
+        assert there in (OLD, ADDED)
+        ends.append(there == ADDED)
+        if ends[-1]:
+            assert not (run / changes.ADDING).exists()
+        if not is_killed:
+            break
+    assert ends == sorted(ends)
+    assert len(ends) > 8
+    assert not ends[0]
 
 
 def test_finishing_a_change_may_end_anywhere_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ CONTRACT = {
     ),
     "fetch": (
         "not_in_archive row_too_large http_status http_timeout http_not_asked http_unreachable http_broken "
-        "http_too_large http_opt_out http_refused url_blocked"
+        "http_too_large http_opt_out http_refused url_blocked removed"
     ),
     "image": (
         "image_undecodable image_damaged image_too_many_pixels image_too_small image_too_elongated image_blocked "
@@ -40,9 +40,10 @@ def test_stages_and_reasons_are_those_of_the_contract_in_its_order() -> None:
     assert list(REASONS) == list(Stage)
 
 
-def test_every_reason_belongs_to_one_stage_but_six_to_two() -> None:
+def test_every_reason_belongs_to_one_stage_but_seven_to_two() -> None:
     uses = Counter(reason for reasons in REASONS.values() for reason in reasons)
     of_two = (DropReason.URL_INVALID, DropReason.URL_TOO_LONG, DropReason.ROW_TOO_LARGE)
+    of_two += (DropReason.REMOVED,)
     of_two += (DropReason.TEXT_ON_TOO_MANY_IMAGES, DropReason.IMAGE_HAS_TOO_MANY_TEXTS, DropReason.PAIR_REPEATED)
     assert uses == {reason: 2 if reason in of_two else 1 for reason in DropReason}
 

@@ -42,7 +42,7 @@ def state(folder: Path, results: list[str]) -> dict[str, Any]:
             found[name] = {
                 file: digest
                 for file, digest in tree(path).items()
-                if file.split("/")[0] != changes.FOLDER and file not in REPORT
+                if file.split("/")[0] not in (changes.FOLDER, changes.ADDING) and file not in REPORT
             }
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

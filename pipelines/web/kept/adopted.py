@@ -1,4 +1,7 @@
-"""What a trial, or the run before an addition, has fetched begins the journals of the units that want it: nobody is asked for it again."""
+"""What a trial, or the run before an addition, has fetched begins the journals of the units that want it.
+
+Nobody is asked for it again.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

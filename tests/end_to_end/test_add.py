@@ -1,0 +1,323 @@
+"""`altalign add` and `compact`: what one run over all the input leaves, after any sequence with removals between."""
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from tests.audit.runs import rows_of
+from tests.end_to_end.runs import CONFIG, summary, tree, write_input
+
+pytestmark = pytest.mark.runs
+
+SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "2"))
+PARTS = 6
+INPUT = """
+[[input]]
+name = "{name}"
+kind = "table"
+paths = ["{path}"]
+{more}
+"""
+PICTURES = 'image_column = "image"\npage_url_column = "page"'
+
+
+def write_parts(folder: Path, *, seed: int, rows: int = 600) -> list[str]:
+    """Six tables of images and a table of texts; returns their paths from `folder`."""
+    write_input(folder, rows=rows, seed=seed)
+    table = pa.concat_tables([pq.read_table(folder / "input" / f"part-{number}.parquet") for number in range(2)])
+    for number in range(PARTS):
+        part = table.slice(number * rows // PARTS, rows // PARTS)
+        pq.write_table(part, folder / "input" / f"part-{number}.parquet", row_group_size=20)
+    return [f"input/part-{number}.parquet" for number in range(PARTS)]
+
+
+def config(run: str, inputs: list[str], changes: dict[str, str] | None = None) -> str:
+    """A config of these tables of images, in this order, the table of texts after the first of them; its path."""
+    rest = CONFIG[CONFIG.index("[text]") :]
+    for old, new in (changes or {}).items():
+        rest = rest.replace(old, new)
+    tables = [INPUT.format(name="pictures", path=path, more=PICTURES) for path in inputs]
+    words = INPUT.format(name="words", path="text/*.csv", more="")
+    text = "\n".join([f'[run]\nfolder = "{run}"', tables[0], words, *tables[1:], rest])
+    Path(f"{run}.toml").write_text(text, encoding="utf-8")
+    return f"{run}.toml"
+
+
+def by_key(run: str) -> dict[str, dict[str, Any]]:
+    """The samples of a run in the order of (image_id, key), without their places in tars."""
+    rows = sorted(rows_of(Path(run)), key=lambda row: (row["image_id"], row["key"]))
+    return {row["key"]: {**row, "tar_offset": None} for row in rows}
+
+
+def counted(run: str) -> Counter[tuple[str, str, str]]:
+    rows = pq.read_table(Path(run, "counts.parquet")).to_pylist()
+    return Counter({(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows})
+
+
+def shards(run: str) -> dict[str, str]:
+    return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
+
+
+def drawn(rng: random.Random, run: str) -> list[str]:
+    """Options of `altalign remove` that name some pairs, an image or a page of a run."""
+    rows = rows_of(Path(run))
+    kind = rng.choice(["keys", "image-ids", "urls", "hashes"])
+    column = {"keys": "key", "image-ids": "image_id", "urls": "page_url", "hashes": "found_sha256"}[kind]
+    values = sorted({row[column] for row in rows if row[column]})
+    number = len(values) // 8 if kind == "keys" else 1
+    Path("list").write_text("\n".join(rng.sample(values, max(1, number))), encoding="utf-8")
+    return [f"--{kind}", "list"]
+
+
+@pytest.mark.parametrize("seed", range(SEQUENCES))
+def test_any_sequence_leaves_what_one_run_over_all_the_input_leaves(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(seed)
+    parts = write_parts(Path(), seed=seed)
+    rng.shuffle(parts)
+    changes = {
+        "vocabulary_size = 380": f"vocabulary_size = {rng.randrange(150, 380)}",
+        "per_text_at_most = 3": f"per_text_at_most = {rng.randrange(2, 5)}",
+        "texts_per_image_at_most = 17": f"texts_per_image_at_most = {rng.randrange(17, 30)}",
+        "[shards]": f'[dedup]\nwithin_pool = "{rng.choice(["off", "keep_one_image"])}"\n\n[shards]',
+    }
+    assert main(["curate", config("run", parts[:2], changes)]) == 0
+    there, removed = parts[:2], False
+    while len(there) < len(parts):
+        step = rng.choice(["add", "add", "remove", "compact"])
+        if step == "add":
+            new = parts[len(there) : len(there) + rng.randrange(1, 3)]
+            named = [word for path in new for word in ("--input", path)]
+            assert main(["add", "run", *named, "--like", "pictures"]) == 0
+            there = there + new
+        elif step == "remove":
+            assert main(["remove", "run", *drawn(rng, "run")]) == 0
+            removed = True
+        else:
+            assert main(["compact", "run"]) == 0
+        assert main(["audit", "run"]) == 0, step
+    assert main(["curate", config("fresh", parts, changes)]) == 0
+    if removed:
+        assert main(["remove", "fresh", "--removed", "run/removed.parquet"]) == 0
+    assert by_key("run") == by_key("fresh")
+    assert counted("run") == counted("fresh")
+    assert summary(Path("run"))["images"] == summary(Path("fresh"))["images"]
+    # packed anew, both have the same bytes
+    assert main(["compact", "run"]) == 0
+    assert main(["compact", "fresh"]) == 0
+    assert shards("run") == shards("fresh")
+    assert main(["audit", "run"]) == 0
+    if not removed:  # then all files are the same, and so is the number that stands for them
+        assert Path("run", "files.jsonl").read_bytes() == Path("fresh", "files.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with six tables, and a run of the first four."""
+    folder = tmp_path_factory.mktemp("made")
+    parts = write_parts(folder, seed=1)
+    with chdir(folder):
+        assert main(["curate", config("run", parts[:4])]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same, of its own."""
+    shutil.copytree(made, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    yield tmp_path / "here" / "run"
+    shutil.rmtree(tmp_path / "here")
+
+
+ADD = ["add", "run", "--input", "input/part-4.parquet", "--like", "pictures"]
+
+
+@pytest.mark.everyday
+def test_new_samples_come_as_a_generation_and_shards_that_stay_are_the_same_files(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, rows_before = tree(run), by_key("run")
+    inodes = {path.name: path.stat().st_ino for path in (run / "shards").iterdir()}
+    assert main(ADD) == 0
+    capsys.readouterr()
+    after, rows = tree(run), by_key("run")
+    new = {name for name in after if name.startswith("shards/g0002-")}
+    assert new
+    assert rows.keys() - rows_before.keys()
+    kept = {name for name, digest in before.items() if name.startswith("shards/") and after.get(name) == digest}
+    assert {name: (run / name).stat().st_ino for name in kept} == {name: inodes[Path(name).name] for name in kept}
+    # a key that is new is in a shard of the new generation, and explain says so
+    key = next(iter(rows.keys() - rows_before.keys()))
+    assert main(["explain", "run", "--key", key]) == 0
+    assert "generation 2" in capsys.readouterr().out
+    assert main(["lineage", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "add" in said
+    assert "input/part-4.parquet" in said
+
+
+def test_a_text_that_is_now_on_too_many_images_takes_its_old_pairs_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = write_parts(Path(), seed=3)
+    text = {"vocabulary_size = 380\n": "", "per_text_at_most = 3": "per_text_at_most = 2"}
+    assert main(["curate", config("run", parts[:1], text)]) == 0
+    old = rows_of(Path("run"))
+    caption = next(row["caption"] for row in old)
+    table = pq.read_table(parts[1]).to_pylist()
+    images = {row["url"]: row["image"] for row in pq.read_table(parts[2]).to_pylist() if row["url"] and row["image"]}
+    more = [{**table[0], "url": url, "image": image, "caption": caption} for url, image in list(images.items())[:5]]
+    pq.write_table(pa.Table.from_pylist(more, pq.read_table(parts[1]).schema), "input/more.parquet")
+    assert main(["add", "run", "--input", "input/more.parquet", "--like", "pictures"]) == 0
+    assert caption not in {row["caption"] for row in rows_of(Path("run"))}
+    gone = pq.read_table(Path("run", "dropped", "judge")).to_pylist()
+    keys = {row["key"] for row in old if row["caption"] == caption}
+    assert {row["reason"] for row in gone if row["key"] in keys} == {"text_on_too_many_images"}
+
+
+def test_work_that_is_gone_is_done_anew(run: Path) -> None:
+    shutil.copytree("run", "other")
+    assert main(ADD) == 0
+    assert main(["clean", "other"]) == 0
+    assert main(["add", "other", *ADD[2:]]) == 0
+    assert {name: of for name, of in tree(Path("other")).items() if name != "manifest.json"} == {
+        name: of for name, of in tree(run).items() if name != "manifest.json"
+    }
+
+
+def test_after_an_addition_the_run_can_be_added_to_and_retold(run: Path) -> None:
+    assert main(ADD) == 0
+    assert main(["add", "run", "--input", "input/part-5.parquet", "--like", "pictures"]) == 0
+    assert any(name.startswith("shards/g0003-") for name in tree(run))
+    assert main(["audit", "run"]) == 0
+    assert main(["status", "run"]) == 0
+    # the settings of the run name all input: written anew with them, it is of one generation
+    assert main(["curate", "run/config.toml", "--set", 'run.folder="run"', "--rerun", "write"]) == 0
+    one = tree(run)
+    assert not any(name.startswith("shards/g") for name in one)
+    parts = [f"input/part-{number}.parquet" for number in range(PARTS)]
+    assert main(["curate", config("fresh", parts)]) == 0
+    assert one == tree(Path("fresh"))
+
+
+def test_scores_follow(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("scores.toml").write_text('[[score]]\nname = "text"\nkind = "text"\n', encoding="utf-8")
+    if main(["score", "run", "--with", "scores.toml"]) != 0:
+        pytest.fail(capsys.readouterr().err)
+    assert main(ADD) == 0
+    assert main(["audit", "run"]) == 0
+    capsys.readouterr()
+    assert main(["compact", "run"]) == 2
+    assert "measure them with `altalign score`" in capsys.readouterr().err
+    assert main(["score", "run", "--with", "scores.toml"]) == 0
+    before = scores_of("run")
+    assert main(["compact", "run"]) == 0
+    assert scores_of("run") == before
+    assert main(["score", "run", "--with", "scores.toml"]) == 0
+    assert scores_of("run") == before
+    assert main(["audit", "run"]) == 0
+
+
+def scores_of(run: str) -> dict[str, dict[str, Any]]:
+    """The values of a score by key; each shard's file has the keys of its side-car, in their order."""
+    found = dict[str, dict[str, Any]]()
+    for path in sorted(Path(run, "shards").glob("*.parquet")):
+        rows = pq.read_table(Path(run, "scores", "text", path.name)).to_pylist()
+        assert [row["key"] for row in rows] == pq.read_table(path)["key"].to_pylist()
+        found |= {row["key"]: row for row in rows}
+    return found
+
+
+def test_bad_input_is_one_line_and_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pages.warc.gz").write_bytes(b"no archive")
+    before = tree(run)
+    shutil.copytree("run", "made-elsewhere")
+    bad = {
+        ("run", "--input", "input/part-4.parquet"): "say with --like which",
+        ("run", "--input", "input/part-4.parquet", "--like", "pages"): "the run has no such input",
+        ("run", "--input", "input/none-*.parquet", "--like", "pictures"): "nothing matches",
+        ("run", "--input", "input/part-[34].parquet", "--like", "pictures"): "in the run already",
+        ("run", "--input", "pages.warc.gz", "--like", "pictures"): "pages.warc.gz",
+        ("nowhere", "--input", "input/part-4.parquet"): "no such run folder",
+        ("run", "--input", "input/part-4.parquet", "--like", "pictures", "--mode", "frozen"): "not there yet",
+    }
+    for words, said in bad.items():
+        assert main(["add", *words]) != 0, words
+        err = capsys.readouterr().err
+        assert said in err, words
+        assert "Traceback" not in err
+        assert tree(run) == before, words
+    assert main(["subset", "run", "few", "--keys", one_key(run)]) == 0
+    capsys.readouterr()
+    assert main(["add", "few", "--input", "input/part-4.parquet", "--like", "pictures"]) == 2
+    assert "made of another run" in capsys.readouterr().err
+    # all of it is there already: nothing is done, and that is no error
+    assert main(["add", "run", "--input", "input/part-3.parquet", "--like", "pictures"]) == 0
+    assert "in the run already; it stays as it is" in capsys.readouterr().err
+    # a file of the run that has changed since
+    rows = pq.read_table("input/part-0.parquet")
+    pq.write_table(rows.slice(1), "input/part-0.parquet")
+    assert main(ADD) == 2
+    assert "part-0.parquet" in capsys.readouterr().err
+    assert tree(run) == before
+
+
+def one_key(run: Path) -> str:
+    Path("one-key").write_text(rows_of(run)[0]["key"], encoding="utf-8")
+    return "one-key"
+
+
+def test_a_run_of_other_rules_is_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("altalign.pipelines.derive.parents.RULES_VERSION", "another")
+    assert main(ADD) == 2
+    assert "rules_version" in capsys.readouterr().err
+    assert main(["compact", "run"]) == 2
+    assert "rules_version" in capsys.readouterr().err
+
+
+def test_verbs_that_need_one_order_ask_for_compact(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ADD) == 0
+    key = one_key(run)
+    for command in (
+        ["subset", "run", "few", "--keys", key],
+        ["split", "run", "a", "b", "--share", "0.5/0.5"],
+        ["repair", "run"],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2, command
+        assert "`altalign compact run` makes one of them first" in capsys.readouterr().err
+    assert main(["compact", "run"]) == 0
+    assert main(["subset", "run", "few", "--keys", key]) == 0
+    assert main(["repair", "run"]) == 0
+    assert main(["compact", "run"]) == 0
+    assert "of one generation already" in capsys.readouterr().out
+
+
+def test_a_glob_of_the_run_may_match_the_new_file_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_parts(Path(), seed=2)
+    Path("later").mkdir()
+    shutil.move("input/part-5.parquet", "later/part-5.parquet")
+    assert main(["curate", config("run", ["input/*.parquet"])]) == 0
+    shutil.move("later/part-5.parquet", "input/part-5.parquet")
+    assert main(["add", "run", "--input", "input/part-5.parquet", "--like", "pictures"]) == 0
+    first = '", "'.join(f"input/part-{number}.parquet" for number in range(5))
+    assert main(["curate", config("fresh", [first, "input/part-5.parquet"])]) == 0
+    assert by_key("run") == by_key("fresh")
+    assert counted("run") == counted("fresh")
