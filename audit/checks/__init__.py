@@ -166,7 +166,7 @@ def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
 
 
 def _check_between(shards: list[shard.CheckedShard], findings: Findings) -> None:
-    """Checks that the last sample of each shard comes before the first of the next one that was read of its generation."""
+    """Checks that the last sample of each shard comes before the first of the next one read of its generation."""
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(any(found.rows for found in shards)))
     for before, after in pairwise(found for found in shards if found.rows):

@@ -182,7 +182,8 @@ def _load(facts: CardFacts) -> str:
             _code(records),
             "`manifest.json` has rows, bytes and SHA-256 of every file of `shards/`. Samples are in the order of "
             "(`image_id`, `key`), which are hashes: captions of one image are neighbours, and all else is shuffled."
-            + " Shards `g0002-…` and the like were added later, each generation in an order of its own." * facts.is_grown,
+            + " Shards `g0002-…` and the like were added later, each in an order of its own."
+            * facts.is_grown,
         ]
     )
 
