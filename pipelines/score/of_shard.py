@@ -10,7 +10,7 @@ import pyarrow as pa
 from altalign.filters import pixels
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.machine import interrupts
-from altalign.machine.threads import in_threads
+from altalign.machine.threads import in_shared_threads
 from altalign.pipelines.derive import copying
 from altalign.pipelines.files import parquet
 from altalign.pipelines.images.measuring import enough_memory
@@ -38,7 +38,7 @@ def score(stem: str, scorers: Sequence[Scorer], *, threads: int) -> dict[str, pa
             return [scorer.measure(batch) for scorer in of_images]
 
         with STRICT_PILLOW:
-            parts = in_threads(one, range(len(begins) - 1), threads)
+            parts = in_shared_threads(one, range(len(begins) - 1), threads)
         found |= {scorer.name: [part[place] for part in parts] for place, scorer in enumerate(of_images)}
     return {scorer.name: _table(rows["key"], scorer, found[scorer.name]) for scorer in scorers}
 

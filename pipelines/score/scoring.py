@@ -97,13 +97,17 @@ def _plan(parent: Parent, found: Mapping[str, files.Score | None], at_once: int)
         (place, shard, [name for name, there in found.items() if lacks(there, shard)])
         for place, shard in enumerate(parent.shards)
     ]
-    missing = [each for each in missing if each[2]]
-    each = max(1, at_once // max(1, len(missing)))
     return [
         ScoreUnit(
-            name=f"{place:05d}", shard=shard.name, rows=shard.rows, of=shard.parquet_sha256, scores=names, threads=each
+            name=f"{place:05d}",
+            shard=shard.name,
+            rows=shard.rows,
+            of=shard.parquet_sha256,
+            scores=names,
+            threads=at_once,
         )
         for place, shard, names in missing
+        if names
     ]
 
 
