@@ -37,17 +37,19 @@ def main() -> int:
 
 def compete(rounds: int, folder: Path) -> None:
     """All rounds."""
-    images = _images(generated("web", IMAGES, folder) / "web-000.tar", folder / f"eval-{IMAGES}")
-    done = interleave([_program(way, images) for way in ("altalign", "open_clip")], rounds, warm_up=True)
+    images = unpacked(generated("web", IMAGES, folder) / "web-000.tar", folder / f"eval-{IMAGES}")
+    of = {"model": MODEL, "batch": BATCH, "workers": WORKERS}
+    done = interleave([program(way, images, **of) for way in ("altalign", "open_clip")], rounds, warm_up=True)
     faster = ratio(done, "images_per_s", "altalign", "open_clip")
     targets = [target("images a second, times open_clip's loop", faster["median"], at_least=TIMES_AT_LEAST)]
     facts = {"batch": BATCH, "workers": WORKERS, "model": MODEL, "times_peer": faster}
     print(write("eval_encode", done, targets, environments=WITH_TORCH, is_full=rounds >= ROUNDS, **facts))
 
 
-def _program(way: str, images: Path) -> Program:
+def program(way: str, images: Path, *, model: str, batch: int, workers: int) -> Program:
+    """Ours, or open_clip's loop, over a folder of images."""
     module = "benchmarks.our_eval_encode" if way == "altalign" else "benchmarks.peer_eval_encode"
-    options = ["--model", MODEL, "--batch", str(BATCH), "--workers", str(WORKERS)]
+    options = ["--model", model, "--batch", str(batch), "--workers", str(workers)]
     return Program(way, [str(READERS), "-m", module, str(images), *options], says=last_json)
 
 
@@ -61,7 +63,7 @@ def of_contestant(about: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _images(tar: Path, folder: Path) -> Path:
+def unpacked(tar: Path, folder: Path) -> Path:
     """A folder with one class, made unless it is there."""
     if folder.is_dir():
         return folder

@@ -30,7 +30,7 @@ OUR_PACKAGES = (
         "selectolax",
         "simplejpeg",
     ),
-    *("faiss-cpu", "timm", "tokenizers", "torch", "transformers"),
+    *("faiss-cpu", "onnxruntime", "timm", "tokenizers", "torch", "transformers"),
     *("open_clip_torch", "torchvision", "webdataset"),  # peers that live in our environment
 )
 WITH_TORCH = {"ours": (READERS, OUR_PACKAGES)}  # environments of what runs on torch, peers among them

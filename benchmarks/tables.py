@@ -207,6 +207,12 @@ COLUMNS: dict[str, list[Column]] = {
         MEMORY[0],
     ],
     "scores": [*TIME, ("Captions/s", "captions_per_s", _thousands), MEMORY[0]],
+    "score_images": [
+        ("Images/s", "images_per_s", _seconds),
+        *TIME,
+        ("Cores busy", "cores_busy", _hundredths),
+        MEMORY[0],
+    ],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [
@@ -256,6 +262,7 @@ VERSIONS = {
     "scale": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
     "engines": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pyspark"),
     "scores": ("altalign", "python", "apache-beam", "numba", "numpy", "pyarrow"),
+    "score_images": ("altalign", "python", "onnxruntime", "torch", "open_clip_torch", "pillow", "simplejpeg"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": (
