@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "text": ((), ("profanity",)),
     "language": (("model",), ("margin_at_least", "script_veto")),
-    "image": ((), ()),
+    "image": ((), ("faces", "text_boxes")),
     "similarity": (("model",), ()),
     "linear": (("model", "weights"), ("side", "activation")),
     "noise": (("run",), ()),
@@ -44,6 +44,10 @@ class ScoreSettings(Settings):
     """Language: a label whose language is not written in the caption's main script is `und`."""
     profanity: str = ""
     """Text: a file of words, one a line, that are counted."""
+    faces: str = ""
+    """Image: an ONNX file that finds faces, with a TOML of its name beside it."""
+    text_boxes: str = ""
+    """Image: an ONNX file that finds boxes of text, likewise."""
     weights: str = ""
     """Linear: a file of safetensors (`weight`, `bias`), or an ONNX file from embeddings to one number."""
     side: Literal["image", "text"] = "image"

@@ -36,8 +36,7 @@ def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], cou
         return [_result(future) for future in futures]
     except BaseException:
         part.given_up.set()
-        for future in futures:
-            future.cancel()
+        wait([future for future in futures if not future.cancel()])
         raise
 
 

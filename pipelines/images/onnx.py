@@ -83,6 +83,13 @@ def load(path: str, where: str) -> Any:
         raise UsageError(f"{where}: onnxruntime cannot load it: {error}") from None
 
 
+def version() -> str:
+    """What runs the graphs: another one may add up in another order."""
+    import onnxruntime
+
+    return f"onnxruntime {onnxruntime.__version__}"
+
+
 def errors() -> tuple[type[Exception], ...]:
     """What onnxruntime raises: its own exceptions share no base class."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # pyright: ignore[reportAttributeAccessIssue] (compiled, without stubs)

@@ -170,7 +170,7 @@ def _onnx(name: str, where: str) -> DualModel:
     of_image = image.get_inputs()[0].name
     tokens = _tokens(files[3], facts, text)
     parts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    digest = hashlib.sha256(json.dumps([*parts, facts, _version()]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([*parts, facts, onnx.version()]).encode()).hexdigest()
 
     def images(prepared: Sequence[Any]) -> Floats:
         outputs = [wanted.output_name] if wanted.output_name else None
@@ -224,8 +224,3 @@ def _normal(found: Any) -> Floats:
     numbers = np.asarray(found, np.float32)
     with np.errstate(invalid="ignore", divide="ignore"):
         return numbers / np.linalg.norm(numbers, axis=-1, keepdims=True)
-
-
-def _version() -> str:
-    runtime: Any = importlib.import_module("onnxruntime")
-    return f"onnxruntime {runtime.__version__}"

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import image_scores, text_scores
-from altalign.pipelines.score.scorer import Batch, Scorer, named, read, without_nan
+from altalign.filters.detections import Found
+from altalign.pipelines.images import detectors
+from altalign.pipelines.score.scorer import Batch, Prepare, Scorer, named, read, without_nan
 from altalign.pipelines.stages import own_rules
 from altalign.schema import RULES_VERSION, SAMPLE
 from altalign.scoring import ScoreSettings
@@ -44,18 +46,34 @@ def text(of: ScoreSettings, _where: str) -> Scorer:
     return Scorer(of.name, named(of.name, text_scores.COLUMNS), {"rules": RULES_VERSION, "profanity": digest}, measure)
 
 
-def image(of: ScoreSettings, _where: str) -> Scorer:
-    """Sharpness, entropy, flatness and colourfulness of images."""
+def image(of: ScoreSettings, where: str) -> Scorer:
+    """Sharpness, entropy, flatness and colourfulness of images; faces and boxes of text by models of the user's."""
+    asked = [(name, path) for name, path in (("faces", of.faces), ("text_boxes", of.text_boxes)) if path]
+    found = [(name, *detectors.load(path, f"{where} {name}")) for name, path in asked]
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
         none = [np.nan] * len(image_scores.COLUMNS)
-        values = [none if found is None else found[_PIXELS] for found in batch.images]
+        values = [none if image is None else image[_PIXELS] for image in batch.images]
         table = np.array(values, np.float64).reshape(-1, len(none))[batch.image_of]
-        return [without_nan(column) for column in table.T]
+        return [
+            *(without_nan(column) for column in table.T),
+            *(each for _, _, digest in found for each in _found(digest, batch)),
+        ]
 
-    rests_on = {"side_px": image_scores.SIDE_PX, "version": 1}
-    columns = named(of.name, image_scores.COLUMNS)
-    return Scorer(of.name, columns, rests_on, measure, {_PIXELS: image_scores.measure})
+    rests_on = {"side_px": image_scores.SIDE_PX, "version": 1, **{name: digest for name, _, digest in found}}
+    columns = [*image_scores.COLUMNS]
+    for name, *_ in found:
+        columns += [pa.field(name, pa.int32()), pa.field(f"{name}_share", pa.float32())]
+    prepares: dict[str, Prepare] = {_PIXELS: image_scores.measure, **{digest: find for _, find, digest in found}}
+    return Scorer(of.name, named(of.name, pa.schema(columns)), rests_on, measure, prepares)
+
+
+def _found(digest: str, batch: Batch) -> list["pa.Array[Any]"]:
+    """How many a detector has found on the image of each row, and their share of it; null where it refused it."""
+    values: list[Found | None] = [None if image is None else image[digest] for image in batch.images]
+    numbers = pa.array([None if value is None else value.number for value in values], pa.int32())
+    shares = np.array([np.nan if value is None else value.share for value in values], np.float64)
+    return [numbers.take(pa.array(batch.image_of)), without_nan(text_scores.rounded(shares)[batch.image_of])]
 
 
 def noise(of: ScoreSettings, where: str) -> Scorer:

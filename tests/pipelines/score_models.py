@@ -13,12 +13,47 @@ SIDE, DIMENSIONS = 8, 6
 WORDS = ["[UNK]", "a", "red", "blue", "ring", "cross", "house", "dog", "the", "small", "old", "near"]
 
 
-def _save(path: Path, nodes: list[Any], given: Any, weights: dict[str, Any]) -> None:
+def _save(
+    path: Path, nodes: list[Any], given: Any, weights: dict[str, Any], outputs: tuple[str, ...] = ("embeddings",)
+) -> None:
     constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    out = helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "tower", [given], [out], constants)
+    out = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "tower", [given], out, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(path))
+
+
+def write_detectors(folder: Path) -> None:
+    """Writes detectors that take squares of `SIDE` px, with values from 0 to 1.
+
+    `faces.onnx` has a box in each half, which is there where the picture is red or blue. `text.onnx` has a map: the
+    green of each place. `shy.onnx` has one too, and fails on a picture with a 1 in it.
+    """
+    given = helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, SIDE, SIDE])
+    boxes = np.array([[[0, 0, SIDE / 2, SIDE], [SIDE / 2, 0, SIDE, SIDE]]], np.float32)
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["means"], axes=[2, 3], keepdims=0),
+        helper.make_node("Gather", ["means", "red and blue"], ["both"], axis=1),
+        helper.make_node("Reshape", ["both", "shape"], ["scores"]),
+        helper.make_node("Identity", ["all boxes"], ["boxes"]),
+    ]
+    weights = {"all boxes": boxes, "red and blue": np.array([0, 2]), "shape": np.array([1, 2, 1])}
+    _save(folder / "faces.onnx", nodes, given, weights, ("boxes", "scores"))
+    nodes = [helper.make_node("Gather", ["images", "green"], ["map"], axis=1)]
+    _save(folder / "text.onnx", nodes, given, {"green": np.array([1])}, ("map",))
+    nodes = [
+        helper.make_node("ReduceMax", ["images"], ["most"], keepdims=0),
+        helper.make_node("Mul", ["most", "three"], ["number"]),
+        helper.make_node("Cast", ["number"], ["channel"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["images", "channel"], ["map"], axis=1),
+    ]
+    _save(folder / "shy.onnx", nodes, given, {"three": np.array(3, np.float32)}, ("map",))
+    of_input = f'input_size = {SIDE}\nmean = [0.0, 0.0, 0.0]\nstd = [1.0, 1.0, 1.0]\nlayout = "nchw"\n'
+    (folder / "faces.toml").write_text(
+        f'{of_input}boxes_output = "boxes"\nscores_output = "scores"\n', encoding="utf-8"
+    )
+    for name in ("text", "shy"):
+        (folder / f"{name}.toml").write_text(f'{of_input}finds = "map"\n', encoding="utf-8")
 
 
 def write(folder: Path, *, seed: int = 0, text_dimensions: int = DIMENSIONS) -> tuple[Any, Any]:

@@ -36,40 +36,40 @@ def test_no_more_work_is_done_at_a_time_than_there_are_threads_and_the_last_call
     assert most[0] == AT_ONCE
 
 
+def until_given_up(began: threading.Event, ended: threading.Event) -> None:
+    began.set()
+    try:
+        while not ended.wait(0.001):
+            interrupts.check()
+    except interrupts.GivenUpError:
+        ended.set()
+        raise
+
+
 def test_the_first_error_gives_up_the_callers_own_work_alone() -> None:
     ended, began, others = threading.Event(), threading.Event(), threading.Event()
 
     def fails(item: int) -> None:
-        if item == 0:
-            assert began.wait(30)
-            raise ValueError("of the first")
-        began.set()
-        try:
-            while not ended.wait(0.001):
-                interrupts.check()
-        except interrupts.GivenUpError:
-            ended.set()
-            raise
+        if item:
+            until_given_up(began, ended)
+        assert began.wait(30)
+        raise ValueError("of the first")
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(in_shared_threads, lambda item: (others.wait(30), item)[1], [7], AT_ONCE)
         with pytest.raises(ValueError, match="of the first"):
             in_shared_threads(fails, [0, 1], AT_ONCE)
+        assert ended.is_set()
         others.set()
         assert other.result(30) == [7]
-    assert ended.is_set()
 
 
-def test_a_caller_whose_own_work_is_given_up_does_not_wait() -> None:
-    given_up, began, released = threading.Event(), threading.Event(), threading.Event()
-
-    def work(_: int) -> None:
-        began.set()
-        assert released.wait(30)
+def test_a_caller_whose_own_work_is_given_up_gives_up_its_parts() -> None:
+    given_up, began, ended = threading.Event(), threading.Event(), threading.Event()
 
     def caller() -> None:
         with interrupts.part_of(given_up):
-            in_shared_threads(work, [0], AT_ONCE)
+            in_shared_threads(lambda _: until_given_up(began, ended), [0], AT_ONCE)
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(caller)
@@ -77,4 +77,4 @@ def test_a_caller_whose_own_work_is_given_up_does_not_wait() -> None:
         given_up.set()
         with pytest.raises(interrupts.GivenUpError):
             waiting.result(30)
-        released.set()
+    assert ended.is_set()

@@ -85,6 +85,51 @@ def test_an_image_that_cannot_be_decoded_has_no_value(in_folder: Path) -> None:
     assert all(column.null_count == 1 for column in made[1].measure(given))
 
 
+def test_faces_and_boxes_of_text_are_what_the_models_find(in_folder: Path) -> None:
+    score_models.write_detectors(in_folder)
+    (scorer,) = scorers({"name": "p", "kind": "image", "faces": "faces.onnx", "text_boxes": "text.onnx"})
+    assert scorer.columns.names[4:] == ["p_faces", "p_faces_share", "p_text_boxes", "p_text_boxes_share"]
+    pictures = [np.zeros((40, 80, 3), np.uint8) for _ in range(3)]
+    pictures[0][..., 0] = 255
+    pictures[1][..., ::2] = 255  # red and blue
+    pictures[1][:, :10, 1] = pictures[1][:, -20:, 1] = 255
+    given, _ = batch({})
+    given.images = [{name: make(each) for name, make in scorer.prepares.items()} for each in pictures]
+    found = [column.to_pylist() for column in scorer.measure(given)[4:]]
+    assert found == [[1, 1, 2, 0], [0.5, 0.5, 1, 0], [0, 0, 2, 0], [0, 0, 0.375, 0]]
+
+
+def test_an_image_that_a_detector_refuses_has_no_value(in_folder: Path) -> None:
+    score_models.write_detectors(in_folder)
+    (scorer,) = scorers({"name": "p", "kind": "image", "text_boxes": "shy.onnx"})
+    given, _ = batch({})
+    pictures = [np.full((20, 20, 3), value, np.uint8) for value in (90, 255)]
+    given.images = [*({name: make(each) for name, make in scorer.prepares.items()} for each in pictures), None]
+    sharpness, *_, number, share = (column.to_pylist() for column in scorer.measure(given))
+    assert sharpness == [0, 0, 0, None]
+    assert (number, share) == ([0, 0, None, None], [0, 0, None, None])
+
+
+def test_detectors_that_do_not_fit_are_one_line(in_folder: Path) -> None:
+    score_models.write_detectors(in_folder)
+    faces = {"name": "p", "kind": "image", "faces": "faces.onnx"}
+    toml = (in_folder / "faces.toml").read_text(encoding="utf-8")
+    for wrong, said in (
+        (toml.replace('"scores"', '"marks"'), "the model has no output marks, it has boxes, scores"),
+        (toml.replace("= 8", "= 9"), "does not do what faces.toml describes"),
+        (f"{toml}scores_column = 3\n", "scores of 1 columns, and number 3 is meant"),
+        (toml.replace('"boxes"', '"scores"'), "boxes of shape (2, 1)"),
+        (f"{toml}kind = 3\n", "no such setting"),
+    ):
+        (in_folder / "faces.toml").write_text(wrong, encoding="utf-8")
+        assert said in fails(faces)
+    (in_folder / "faces.toml").write_text(toml, encoding="utf-8")
+    (in_folder / "faces.onnx").write_bytes(pickle.dumps({"a": 1}))
+    assert "onnxruntime cannot load it" in fails(faces)
+    assert "no such file" in fails({**faces, "faces": "faces.pt"})
+    assert "has no such setting" in fails({"name": "t", "kind": "text", "faces": "faces.onnx"})
+
+
 def test_what_is_no_number_is_null(in_folder: Path) -> None:
     score_models.write(in_folder / "clip")
     save_file({"weight": np.full(score_models.DIMENSIONS, np.nan, np.float32)}, "head.safetensors")

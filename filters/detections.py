@@ -1,0 +1,159 @@
+"""What a detector finds on an image: how many boxes or regions, and what share of the image they cover. Pure.
+
+Detectors say it in one of two ways: boxes with scores, as those of faces do, or a map with the probability of each
+place, as those of text do.
+"""
+
+from typing import Annotated, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from pydantic import Field, model_validator
+
+from altalign.filters.model_inputs import ModelInput
+
+BOXES_AT_MOST = 1_000  # of an image, those with the highest scores
+_GRID = 256  # cells a side, on which the share is measured
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Floats = npt.NDArray[np.float32]
+
+
+class Detector(ModelInput):
+    """The TOML beside a detector in ONNX.
+
+    Attributes:
+        finds: boxes with scores, or a map of probabilities.
+        boxes_output: the output with a box a row; empty: the first one.
+        scores_output: the output with the scores of the boxes; empty: they stand in the boxes' rows.
+        scores_column: which column of the scores is that of what is looked for; negative: counted from the last.
+        map_output: the output that is the map, of height and width last; empty: the first one.
+        corners: whether a box is left, top, right, bottom; otherwise middle x and y, width, height.
+        unit: pixels of the input, or shares of its sides.
+        score_at_least: what counts.
+        overlap_at_most: of two boxes whose intersection has more of their union, the one with the lower score goes.
+    """
+
+    finds: Literal["boxes", "map"] = "boxes"
+    boxes_output: str = ""
+    scores_output: str = ""
+    scores_column: int = -1
+    map_output: str = ""
+    corners: bool = True
+    unit: Literal["pixels", "shares"] = "pixels"
+    score_at_least: Share = 0.5
+    overlap_at_most: Share = 0.5
+
+    @model_validator(mode="after")
+    def _boxes_or_a_map(self) -> Self:
+        if self.finds == "map" and (self.boxes_output or self.scores_output):
+            raise ValueError('finds = "map" has no boxes; leave boxes_output and scores_output out')
+        if self.finds == "boxes" and self.map_output:
+            raise ValueError('map_output is of finds = "map"; leave it out')
+        if self.scores_output and not self.boxes_output:
+            raise ValueError("scores_output: name boxes_output too")
+        return self
+
+    @property
+    def outputs(self) -> list[str]:
+        """The outputs that are asked for, in order; empty: the first one."""
+        named = (self.map_output,) if self.finds == "map" else (self.boxes_output, self.scores_output)
+        return [name for name in named if name]
+
+
+class Found(NamedTuple):
+    """How many there are, and what share of the image they cover, 0 to 1."""
+
+    number: int
+    share: float
+
+
+def found(outputs: list[Floats], wanted: Detector) -> Found:
+    """What the outputs of a detector say of one image.
+
+    Raises:
+        ValueError: they have not the shape that is described.
+    """
+    if wanted.finds == "map":
+        return _of_map(outputs[0], wanted.score_at_least)
+    boxes = _rows(outputs[0])
+    scores = _rows(outputs[1]) if wanted.scores_output else boxes[:, 4:]
+    if boxes.shape[1] < 4 or len(scores) != len(boxes):
+        raise ValueError(f"boxes of shape {boxes.shape} and scores of shape {scores.shape}")
+    try:
+        column = scores[:, wanted.scores_column]
+    except IndexError:
+        raise ValueError(f"scores of {scores.shape[1]} columns, and number {wanted.scores_column} is meant") from None
+    return _of_boxes(_corners(boxes[:, :4], wanted), column, wanted)
+
+
+def _rows(output: Floats) -> Floats:
+    """An output as rows: what stands around the last two sides is one, of one image."""
+    values = np.asarray(output, np.float32)
+    if values.ndim < 2 or values.size != int(np.prod(values.shape[-2:])):
+        raise ValueError(f"an output of shape {values.shape}, where rows of one image are meant")
+    return values.reshape(values.shape[-2:])
+
+
+def _corners(boxes: Floats, wanted: Detector) -> Floats:
+    """Left, top, right and bottom as shares of the image, from 0 to 1."""
+    if not wanted.corners:
+        half = boxes[:, 2:] / 2
+        boxes = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    if wanted.unit == "pixels":
+        height, width = wanted.height_and_width
+        boxes = boxes / np.array([width, height, width, height], np.float32)
+    return np.clip(boxes, 0, 1)
+
+
+def _of_boxes(corners: Floats, scores: Floats, wanted: Detector) -> Found:
+    with np.errstate(invalid="ignore"):
+        sides = corners[:, 2:] - corners[:, :2]
+        counts = np.flatnonzero((scores >= wanted.score_at_least) & (sides > 0).all(axis=1))
+    order = counts[np.argsort(-scores[counts], kind="stable")][:BOXES_AT_MOST]
+    kept = list[int]()
+    for box in order.tolist():
+        if not kept or _overlaps(corners[box], corners[kept]).max() <= wanted.overlap_at_most:
+            kept.append(box)
+    grid = np.zeros((_GRID, _GRID), bool)
+    for left, top, right, bottom in np.rint(corners[kept] * _GRID).astype(int).tolist():
+        grid[top:bottom, left:right] = True
+    return Found(len(kept), float(grid.mean()))
+
+
+def _overlaps(box: Floats, others: Floats) -> Floats:
+    """The intersection of a box with each of others, by their union."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    both = np.clip(sides, 0, None).prod(axis=1)
+    areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
+    return both / ((box[2:] - box[:2]).prod() + areas - both)
+
+
+def _of_map(output: Floats, at_least: float) -> Found:
+    is_on = _rows(output) >= at_least
+    return Found(int(_regions(is_on)), float(is_on.mean())) if is_on.size else Found(0, 0.0)
+
+
+@njit(nogil=True)
+def _regions(is_on: npt.NDArray[np.bool_]) -> int:
+    """How many regions there are: places that touch by a side are of one."""
+    height, width = is_on.shape
+    left = is_on.copy()
+    stack = np.empty(height * width, np.int64)
+    found = 0
+    for start in range(height * width):
+        if not left[start // width, start % width]:
+            continue
+        found += 1
+        left[start // width, start % width] = False
+        stack[0], size = start, 1
+        while size:
+            size -= 1
+            y, x = stack[size] // width, stack[size] % width
+            for dy, dx in ((0, 1), (0, -1), (1, 0), (-1, 0)):
+                if 0 <= y + dy < height and 0 <= x + dx < width and left[y + dy, x + dx]:
+                    left[y + dy, x + dx] = False
+                    stack[size] = (y + dy) * width + x + dx
+                    size += 1
+    return found
