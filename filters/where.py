@@ -8,6 +8,7 @@ understood, and nothing is run.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -105,7 +106,7 @@ def _grammar() -> Any:
         return pp.Suppress(pp.CaselessKeyword(name))
 
     keywords = pp.MatchFirst([pp.CaselessKeyword(each) for each in _KEYWORDS])
-    plain = pp.Regex(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+    plain = pp.Regex(_PLAIN)
     name = (~keywords + plain | pp.QuotedString('"', esc_quote='""')).set_parse_action(
         lambda found: Name(str(found[0]))
     )
@@ -141,6 +142,7 @@ def _grammar() -> Any:
     return either
 
 
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _KEYWORDS = ("and", "or", "not", "in", "between", "like", "is", "null", "true", "false")
 
 
@@ -163,6 +165,35 @@ def _compared(left: Operand, sign: str, right: Operand) -> Compared:
 
 def _joined(by: Literal["and", "or"], parts: Sequence[Condition]) -> Condition:
     return parts[0] if len(parts) == 1 else Joined(by, tuple(parts))
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def written(condition: Condition | Operand) -> str:
+    """The text that `parsed` makes this condition, or this operand, of."""
+    match condition:
+        case Compared(left, "null"):
+            return f"{written(left)} IS NULL"
+        case Compared(left, "between", (low, high)):
+            return f"{written(left)} BETWEEN {written(low)} AND {written(high)}"
+        case Compared(left, "in", others):
+            return f"{written(left)} IN ({', '.join(map(written, others))})"
+        case Compared(left, test, (other,)):
+            return f"{written(left)} {test.upper()} {written(other)}"
+        case Not(of):
+            return f"NOT ({written(of)})"
+        case Joined(by, parts):
+            return f" {by.upper()} ".join(f"({written(part)})" for part in parts)
+        case Name(name):
+            is_plain = _PLAIN.fullmatch(name) and name.lower() not in _KEYWORDS
+            return name if is_plain else '"{}"'.format(name.replace('"', '""'))
+        case bool():
+            return str(condition).upper()
+        case str():
+            return "'{}'".format(condition.replace("'", "''"))
+        case _:
+            return repr(condition)
 
 
 # What a condition is of -----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ _CARDS_AT_MOST = (
 )  # of each gallery, tried until the page fits; kept pairs have twice as many
 _HERE = Path(__file__).parent
 _CHARTS = "uPlot-1.6.32"
-_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "find.js", "cards.js", "page.js")
+_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "moved.js", "find.js", "cards.js", "page.js")
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 
@@ -73,14 +73,17 @@ def _data(numbers: "Numbers") -> dict[str, object]:
         for each in (*numbers.distributions, *(numbers.scores.distributions if numbers.scores else ()))
         if each.bins
     }
+    of_scores: dict[str, object] = {"charts": charts}
+    if numbers.scores and numbers.scores.moved:
+        of_scores["moved"] = numbers.scores.moved.to_page()
     found = numbers.what_if
     if found.judge is None:
-        return {"charts": charts}
+        return of_scores
     told = {name: name for name in ("key", "setting", "stops", "labels", "at")}
     told |= {"below": "is_from_below", "text": "is_of_text"}
     sliders = [{short: getattr(slider, name) for short, name in told.items()} for slider in found.sliders]
     return {
-        "charts": charts,
+        **of_scores,
         "what_if": {
             "sliders": sliders,
             "judge": found.judge.packed(),

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.json as pj
 
 from altalign import scores, storage
 from altalign.audit import run_parquet
-from altalign.audit.report import files
+from altalign.audit.report import files, moved
 from altalign.audit.report.distributions import Bin, Distribution, Names, Threshold
 from altalign.audit.report.galleries import Card, Galleries, Picture
 from altalign.audit.run_folder import RunFolder
@@ -94,6 +95,7 @@ class Scores:
         joint: of two columns; None where there are not two.
         shelves: samples along the range of columns, and around thresholds.
         languages: of the first score of languages; empty without one.
+        moved: what other thresholds of the selection would keep; None where there are none, or not all was read.
         files: how many shards were read, of how many.
     """
 
@@ -103,6 +105,7 @@ class Scores:
     joint: Joint | None
     shelves: list[Shelf]
     languages: list[Language]
+    moved: moved.Moved | None
     files: tuple[int, int]
 
     @property
@@ -118,6 +121,7 @@ class Scores:
             "joint": asdict(self.joint) if self.joint else None,
             "languages": [asdict(each) for each in self.languages],
             "shelves": {f"{each.column}: {each.about}": [label for label, _ in each.cards] for each in self.shelves},
+            **({"moved": {each.label: list(each.labels) for each in self.moved.sliders}} if self.moved else {}),
             "files": list(self.files),
         }
 
@@ -138,6 +142,7 @@ class _Read:
 
     kept: pa.Table  # with `_shard` and `_row`
     dropped: pa.Table
+    is_all: bool
     shards: list[str]
     limits: dict[str, list[_Limit]] = field(default_factory=dict)
 
@@ -157,7 +162,9 @@ def of_run(run: RunFolder, galleries: Galleries) -> Scores | None:
     settings = (manifest.get("lineage") or {}).get("settings", {})
     kept = _kept(there, {name: shards[name] for name in names})
     columns = [column for score in there for column in score.columns]
-    read = _Read(kept, _dropped(run), names, _limits(settings, kept, is_all=len(names) == len(shards)))
+    dropped, is_all_dropped = _dropped(run)
+    is_all = len(names) == len(shards)
+    read = _Read(kept, dropped, is_all and is_all_dropped, names, _limits(settings, kept, is_all=is_all))
     numeric = [column for column in columns if _is_number(kept, column)]
     first = sorted(numeric, key=lambda column: column not in read.limits)
     return Scores(
@@ -167,6 +174,7 @@ def of_run(run: RunFolder, galleries: Galleries) -> Scores | None:
         _joint(kept, _two(first, there)),
         [shelf for column in first[:COLUMNS_WITH_PICTURES] for shelf in _shelves(run, read, column, galleries)],
         _languages(read, there),
+        _moved(read, settings) if run.config.audit.keep_dropped else None,
         (len(names), len(shards)),
     )
 
@@ -197,8 +205,8 @@ def _kept(there: Sequence[Score], shards: dict[str, str]) -> pa.Table:
     return pa.concat_tables([pa.table(empty), *tables], promote_options="default").combine_chunks()
 
 
-def _dropped(run: RunFolder) -> pa.Table:
-    """What this selection did not take: `key`, `failed`, and the values that it was decided by."""
+def _dropped(run: RunFolder) -> tuple[pa.Table, bool]:
+    """What this selection did not take, `_key`, `_failed` and the values that it was decided by; whether it is all."""
     folder = run.path("dropped", Stage.SELECT.value)
     names = [name for name in storage.names(folder, ".parquet") if not _OF_ANCESTOR.match(name)]
     tables = []
@@ -212,7 +220,8 @@ def _dropped(run: RunFolder) -> pa.Table:
                 except pa.ArrowInvalid as error:
                     raise UnreadableError(f"{path}: scores are no JSON ({error!s:.60})") from None
                 tables.append(values.append_column("_key", rows["key"]).append_column("_failed", rows["failed"]))
-    return pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else pa.table({})
+    found = pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else pa.table({})
+    return found, len(names) <= FILES_AT_MOST
 
 
 def _is_number(table: pa.Table, column: str) -> bool:
@@ -247,6 +256,13 @@ def _limits(settings: dict[str, Any], kept: pa.Table, *, is_all: bool) -> dict[s
             limit = _Limit(f"largest {float(share):.0%}", float(np.nanmin(values)), keeps_above=True, is_within=True)
             found.setdefault(column, []).append(limit)
     return found
+
+
+def _moved(read: _Read, settings: dict[str, Any]) -> moved.Moved | None:
+    if not read.is_all or "where" not in settings:
+        return None
+    failed = read.dropped["_failed"].to_pylist() if "_failed" in read.dropped.column_names else []
+    return moved.of_selection(settings, partial(_numbers, read.kept), partial(_numbers, read.dropped), failed)
 
 
 # Distributions --------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Slider:
     label: str
     setting: str
     stops: tuple[float, ...]
-    bounds: tuple[int, ...]
+    bounds: tuple[float, ...]
     labels: tuple[str, ...]
     at: int
     about: str
@@ -53,7 +53,7 @@ class Slider:
         It is one more than the number of the last stop (from below) or of the first stop (otherwise) that allows the
         value; 0 or 255 if no stop does.
         """
-        bounds = np.asarray(self.bounds, np.int64)
+        bounds = np.asarray(self.bounds)
         if self.is_from_below:
             return np.searchsorted(bounds, values, side="right").astype(np.uint8)
         found = np.searchsorted(bounds, values, side="left")

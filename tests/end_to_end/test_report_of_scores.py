@@ -1,10 +1,12 @@
 """What report and card say of scores: every number against plain loops over the files, and the page in a browser."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from altalign.audit.report import numbers, slices
+from altalign.audit.report.moved import Moved
 from altalign.audit.report.scores import Scores
 from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
@@ -104,10 +107,47 @@ def test_samples_are_a_tenth_apart_and_on_both_sides_of_a_threshold(selected: Pa
     assert all(card.picture for card in (*inside, *outside))
 
 
+def at_stops(found: Moved, rng: Random) -> dict[str, int]:
+    return {each.key: rng.randrange(len(each.stops)) for each in found.sliders if rng.random() < 0.7}
+
+
+def test_other_thresholds_keep_what_a_plain_loop_keeps(selected: Path) -> None:
+    found, rng, seen = scores_of(selected).moved, Random(3), set[int]()
+    assert found is not None
+    kept, dropped = rows(selected).to_pylist(), gone(selected)
+    first, second, third = (each.key for each in found.sliders)
+    assert [each.label for each in found.sliders] == ["similarity", "text_characters", "picture_entropy"]
+    assert found.keeps({}) == found.kept == len(kept)
+    for _ in range(200):
+        at = at_stops(found, rng)
+        low, characters, entropy = (each.stops[at.get(each.key, each.at)] for each in found.sliders)
+        wanted = sum(
+            row["similarity"] >= low and row["text_characters"] > characters and row["picture_entropy"] >= entropy
+            for row in (*kept, *dropped)
+        )
+        assert found.keeps(at) == wanted
+        seen.add(wanted)
+    everything = {first: 0, second: 0, third: 0}
+    assert found.keeps(everything) == len(kept) + len(dropped)
+    assert len(seen) > 20
+
+
+def test_rows_that_fail_another_rule_stay_out(scored: Path, tmp_path: Path) -> None:
+    with chdir(scored):
+        where = "similarity >= 0 AND (language = 'en' OR text_characters < 20) AND text_characters >= 9"
+        assert main(["select", "run", str(tmp_path / "out"), "--where", where]) == 0
+    found = scores_of(tmp_path / "out").moved
+    assert found is not None
+    is_in = [row["language"] == "en" or row["text_characters"] < 20 for row in rows(scored / "run").to_pylist()]
+    assert found.keeps({each.key: 0 for each in found.sliders}) == sum(is_in) < len(is_in)
+    assert [part.slider for part in found.asked] == ["score-0", "", "score-1"]
+
+
 def test_a_run_that_was_only_scored_has_its_distributions_and_no_thresholds(scored: Path) -> None:
     found = scores_of(scored / "run")
     assert all(not each.thresholds for each in found.distributions)
     assert all(each.kept == each.received for each in found.languages)
+    assert found.moved is None
     assert [each.name for each in found.named] == ["language", "picture", "similarity", "text"]
 
 
@@ -158,6 +198,31 @@ def test_the_card_names_scores_and_models(selected: Path) -> None:
 def chromium() -> Iterator[Any]:
     with browser() as found:
         yield found
+
+
+@pytest.mark.browser
+def test_sliders_of_the_page_show_what_python_sums_and_a_command_that_keeps_as_many(
+    chromium: Any, selected: Path, scored: Path, tmp_path: Path
+) -> None:
+    found, rng = scores_of(selected).moved, Random(5)
+    assert found is not None
+    with opened(chromium, selected / "report.html") as tab:
+        tab.page.wait_for_selector("html[data-moved=ready]")
+        for number in range(25):
+            at = at_stops(found, rng)
+            tab.page.locator("#moved-reset").click()
+            assert tab.page.locator("#moved-kept").inner_text() == f"{found.kept:,}"
+            for key, stop in at.items():
+                tab.page.locator(f"#slide-{key}").fill(str(stop))
+            assert tab.page.locator("#moved-kept").inner_text() == f"{found.keeps(at):,}"
+            if number < 3:
+                words = shlex.split(tab.page.locator("#moved-command").inner_text())
+                with chdir(scored):
+                    assert main([*words[1:2], "run", str(tmp_path / str(number)), *words[4:], "--keys-only"]) == 0
+                keys = pq.read_table(tmp_path / str(number) / "keys.parquet")
+                is_share = any("--top" in word for word in words)  # of what the other thresholds keep, then
+                assert is_share or len(keys) == found.keeps(at)
+        assert tab.complaints == []
 
 
 @pytest.mark.browser

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.filters import where
-from altalign.filters.where import WhereError
+from altalign.filters.where import Compared, Name, WhereError
 
 TYPES = {"a": pa.float32(), "n": pa.int32(), "s": pa.string(), "t": pa.string(), "b": pa.bool_()}
 STEPS = [step / 4096 for step in (-4096, -1, 0, 1, 1147, 1148, 4096)]
@@ -73,6 +73,18 @@ def test_a_condition_holds_for_the_rows_that_duckdb_says(text: str, values: list
         connection.register("rows", table.append_column("place", pa.array(range(len(table)), pa.int64())))
         said = connection.execute(f"SELECT ({text}) FROM rows ORDER BY place").fetchall()
     assert found == [row[0] for row in said]
+
+
+@given(conditions)
+def test_a_condition_that_is_written_is_parsed_as_the_same(text: str) -> None:
+    condition = where.parsed(text)
+    assert where.parsed(where.written(condition)) == condition
+
+
+@pytest.mark.parametrize("name", ["and", "extra.shop id", 'a "b"', "größe", "extra.x", "true"])
+def test_a_name_is_written_so_that_it_is_one(name: str) -> None:
+    condition = Compared(Name(name), "<", (-1.5e-7,))
+    assert where.parsed(where.written(condition)) == condition
 
 
 @given(st.lists(comparisons(), min_size=1, max_size=5))

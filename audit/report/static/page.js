@@ -27,4 +27,5 @@
   here();
   CHARTS.start();
   WHAT_IF.start();
+  MOVED.start();
 })();

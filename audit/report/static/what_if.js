@@ -102,5 +102,5 @@ const WHAT_IF = (() => {
     byId("what-if-off").hidden = true;
     ready();
   }
-  return { start };
+  return { start, unpacked, sums, change };
 })();
