@@ -126,6 +126,17 @@ EDGE_NGRAMS = AuditTable(
     ),
 )
 
+BALANCED = AuditTable(
+    "audit/balanced.parquet",
+    pa.schema(
+        [
+            ("entry", pa.string()),  # A concept, as its file has it; the 10,000 in most captions.
+            ("before", pa.int64()),  # Captions with it among those that `--where` keeps.
+            ("after", pa.int64()),  # Captions with it in the new run.
+        ]
+    ),
+)
+
 SCRIPTS = AuditTable(
     "audit/scripts.parquet",
     pa.schema(

@@ -8,6 +8,7 @@ from altalign import __version__, reason_words, storage
 from altalign.audit.checks import findings
 from altalign.audit.checks.findings import Check
 from altalign.audit.report import (
+    balanced,
     distributions,
     fidelity,
     files,
@@ -65,6 +66,7 @@ class Numbers:
     words: top_words.TopWords | None
     scores: scores.Scores | None
     slices: list[slices.Slice]
+    balanced: list[balanced.Entry]
     checks: Sequence[Check]
     fidelity: fidelity.Fidelity
     run: RunFacts
@@ -116,6 +118,7 @@ class Numbers:
             "words": asdict(self.words) if self.words else None,
             "fidelity": asdict(self.fidelity),
             **({"scores": self.scores.to_json()} if self.scores else {}),
+            **({"balanced": [asdict(each) for each in self.balanced]} if self.balanced else {}),
             **({"slices": [asdict(each) for each in self.slices]} if self.slices else {}),
         }
 
@@ -148,6 +151,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         words=top_words.of_run(run, rows),
         scores=scores.of_run(run, of_samples),
         slices=slices.of_run(run, words or {}),
+        balanced=balanced.of_run(run),
         checks=checks,
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),

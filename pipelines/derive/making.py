@@ -55,6 +55,7 @@ class Making:
         choose: writes which rows of a shard stay (`choosing.chosen`); it can be pickled.
         before: steps that come first.
         also: more that the result rests on, such as digests of scores.
+        conclude: writes more of the run's audit, at the end; of keys alone nothing.
         is_of_keys: whether the keys of the chosen samples are written, and no shards.
     """
 
@@ -64,6 +65,7 @@ class Making:
     choose: Callable[[Run, ShardOfParent], ChosenFacts]
     before: tuple[curate.Step, ...] = ()
     also: Mapping[str, Any] | None = None
+    conclude: Callable[[Run], None] | None = None
     is_of_keys: bool = False
 
     @property
@@ -234,6 +236,8 @@ def _conclude(run: Run, making: Making) -> None:
         storage.write_json(run.path("summary.json"), facts)
         _write_funnel(run, making.parents)
         pictures.write(run, making.parents)
+        if making.conclude:
+            making.conclude(run)
         if len(making.parents) > 1:
             carrying.write_removed(run, making.parents)
     files = {**vouched.outputs(run), **manifest.written(run, block)}

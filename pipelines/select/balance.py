@@ -10,13 +10,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
+from altalign.audit_tables import BALANCED
 from altalign.errors import UsageError
 from altalign.filters import concepts
 from altalign.filters.concepts import Entries, Numbers
 from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts.derived import CHOSEN
 from altalign.pipelines.run.artefacts.selected import BALANCE, CONCEPTS, BalanceFacts, CountedFacts
-from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.run.units import Marks, Run, Unit
 from altalign.reasons import DropReason, Verdict, drop_where
+
+SHOWN_AT_MOST = 10_000  # entries whose counts are written
 
 
 @dataclass(frozen=True)
@@ -62,31 +67,63 @@ def asked(file: str, *, limit: int, tail: float, seed: int) -> Balance:
 
 @lru_cache(maxsize=2)
 def _entries(file: str, _digest: str) -> Entries:
+    return Entries.of(_lines(file))
+
+
+def _lines(file: str) -> pa.StringArray:
     try:
-        lines = storage.read_bytes(file).decode("utf-8-sig").splitlines()
+        return pa.array(storage.read_bytes(file).decode("utf-8-sig").splitlines(), pa.string())
     except UnicodeDecodeError as error:
         raise UsageError(f"--balance {file}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    return Entries.of(pa.array(lines, pa.string()))
 
 
 def count(balance: Balance, run: Run, unit: Unit, captions: pa.StringArray) -> CountedFacts:
-    """Count the entries of a shard's captions: pairs of entry and count, int64[n, 2]."""
+    """Count the entries of a shard's captions."""
+    return CountedFacts(rows=[_count(balance, run, CONCEPTS, unit["name"], captions)])
+
+
+def count_chosen(balance: Balance, run: Run, unit: Unit, captions: pa.StringArray) -> None:
+    """Count the entries of those captions of a shard that stay."""
+    _count(balance, run, CHOSEN, unit["name"], captions)
+
+
+def _count(balance: Balance, run: Run, marks: Marks[Any], name: str, captions: pa.StringArray) -> int:
+    """Write the counts of a shard, pairs of entry and count, int64[n, 2]; returns their sum."""
     entries = _entries(balance.file, balance.digest)
     counts = np.bincount(concepts.match(captions, entries).entries, minlength=len(entries.hashes))
     there = np.flatnonzero(counts)
-    arrays.save(run.work(CONCEPTS.step, f"{unit['name']}.counts"), np.column_stack([there, counts[there]]))
-    return CountedFacts(rows=[int(counts.sum())])
+    arrays.save(_of_shard(run, marks, name), np.column_stack([there, counts[there]]))
+    return int(counts.sum())
+
+
+def _sum(balance: Balance, run: Run, marks: Marks[Any]) -> Numbers:
+    """The counts of all shards, int64[entries]."""
+    counts = np.zeros(len(_entries(balance.file, balance.digest).hashes), np.int64)
+    for name in run.finished(marks.step):
+        entry, number = arrays.read(_of_shard(run, marks, name)).T
+        counts[entry] += number
+    return counts
+
+
+def _of_shard(run: Run, marks: Marks[Any], name: str) -> str:
+    return run.work(marks.step, f"{name}.concepts")
 
 
 def total(balance: Balance, run: Run, _unit: Unit) -> BalanceFacts:
     """Add up the counts of all shards, and find the limit."""
-    counts = np.zeros(len(_entries(balance.file, balance.digest).hashes), np.int64)
-    for name in run.finished(CONCEPTS.step):
-        entry, number = arrays.read(run.work(CONCEPTS.step, f"{name}.counts")).T
-        counts[entry] += number
+    counts = _sum(balance, run, CONCEPTS)
     arrays.save(_counts(run), counts)
     limit = balance.limit or concepts.limit_of(counts, balance.tail)
     return BalanceFacts(limit=limit, entries=int((counts > 0).sum()), matches=int(counts.sum()))
+
+
+def conclude(balance: Balance, run: Run) -> None:
+    """Write `audit/balanced.parquet`: the entries in most captions, before and after."""
+    before, after = arrays.read(_counts(run)), _sum(balance, run, CHOSEN)
+    most = np.argsort(-before, kind="stable")[:SHOWN_AT_MOST]
+    most = most[before[most] > 0]
+    lines = _lines(balance.file).take(pa.array(_entries(balance.file, balance.digest).number[most]))
+    outputs.write_audit(run, BALANCED, pa.table([lines, before[most], after[most]], schema=BALANCED.schema))
 
 
 def _counts(run: Run) -> str:

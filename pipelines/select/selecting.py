@@ -23,7 +23,7 @@ from altalign.pipelines.derive.making import Making, make, plan_of
 from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.files import parquet
-from altalign.pipelines.run.artefacts.derived import ChosenFacts, ShardOfParent
+from altalign.pipelines.run.artefacts.derived import Chosen, ChosenFacts, ShardOfParent
 from altalign.pipelines.run.artefacts.selected import (
     BALANCE,
     BOUNDS,
@@ -86,6 +86,7 @@ def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_ke
         partial(_choose, selection),
         before=_before(selection),
         also={"scores": {name: of.facts["digest"] for name, of in sorted(of_scores.items())}},
+        conclude=partial(balance.conclude, asked.balance) if asked.balance else None,
         is_of_keys=is_of_keys,
     )
     make(making, run, options(run.config.engine, flags))
@@ -123,7 +124,11 @@ def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts
         found = values.filter(pa.array(mask)).to_pylist()
         return pa.array([json.dumps(each, ensure_ascii=False) for each in found], pa.string())
 
-    return choosing.chosen(run, unit["name"], rows, verdicts, scores if keeps else None)
+    facts = choosing.chosen(run, unit["name"], rows, verdicts, scores if keeps else None)
+    if selection.asked.balance and not selection.is_of_keys:
+        stays = parquet.strings(rows, "caption").take(pa.array(Chosen(run, unit["name"]).rows()))
+        balance.count_chosen(selection.asked.balance, run, unit, stays)
+    return facts
 
 
 def _of_conditions(selection: _Selection, rows: pa.Table) -> list[Verdict]:

@@ -267,6 +267,25 @@ def test_a_balance_keeps_what_a_plain_loop_keeps_and_less_of_a_lower_limit(score
     assert set() < kept[0] < kept[1]
 
 
+def test_a_balanced_run_has_the_captions_of_each_concept_before_and_after(scored: Path, tmp_path: Path) -> None:
+    lines = ["red", "blue", "house", "the old", "nowhere"]
+    (tmp_path / "entries.txt").write_text("\n".join(lines), encoding="utf-8")
+    balance = ["--balance", str(tmp_path / "entries.txt"), "--balance-limit", "6"]
+    out = selected(scored, tmp_path / "out", "--where", "text_characters > 10", *balance)
+    before = [row["caption"] for row in rows(scored / "run").to_pylist() if row["text_characters"] > 10]
+    after = [row["caption"] for row in rows(out).to_pylist()]
+
+    def number(captions: list[str], line: str) -> int:
+        return sum(f" {line} " in f" {caption} " for caption in captions)
+
+    wanted = [(line, number(before, line), number(after, line)) for line in lines]
+    found: Any = pq.read_table(out / "audit" / "balanced.parquet").to_pylist()
+    assert [tuple(row.values()) for row in found] == sorted((row for row in wanted if row[1]), key=lambda row: -row[1])
+    assert all(row["after"] < row["before"] for row in found if row["before"] > 12)
+    assert json.loads((out / "audit" / "report.json").read_bytes())["balanced"] == found
+    assert main(["audit", str(out)]) == 0
+
+
 def test_what_is_no_number_has_no_value_and_is_counted(
     embedded: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
