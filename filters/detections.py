@@ -103,7 +103,7 @@ def _corners(boxes: Floats, wanted: Detector) -> Floats:
         boxes = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
     if wanted.unit == "pixels":
         height, width = wanted.height_and_width
-        boxes = boxes / np.array([width, height, width, height], np.float32)
+        boxes = (boxes / np.array([width, height, width, height], np.float32)).astype(np.float32)
     return np.clip(boxes, 0, 1)
 
 

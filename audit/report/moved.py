@@ -123,12 +123,13 @@ def of_selection(settings: Mapping[str, Any], kept: Numbers, dropped: Numbers, f
         values[column] = np.concatenate([kept(column), of_dropped[comes_in]])
     number = len(kept(thresholds[0].column))
     others = "Lots of the balance stay as they were drawn." if settings.get("balance") else ""
-    for stops in STOPS:
+
+    def moved(stops: int) -> Moved:
         sliders = tuple(each.slider(_finite(values[each.column]), stops) for each in thresholds)
-        cells = _cells(sliders, values)
-        if len(cells.pairs) <= CELLS_AT_MOST:
-            break
-    return Moved(sliders, cells, number, tuple(asked), others)
+        return Moved(sliders, _cells(sliders, values), number, tuple(asked), others)
+
+    tried = map(moved, STOPS)
+    return next((found for found in tried if len(found.cells.pairs) <= CELLS_AT_MOST), moved(STOPS[-1]))
 
 
 def _asked(settings: Mapping[str, Any], kept: Numbers) -> tuple[list[Part], list[_Threshold]]:

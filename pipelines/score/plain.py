@@ -73,7 +73,7 @@ def _found(digest: str, batch: Batch) -> list["pa.Array[Any]"]:
     values: list[Found | None] = [None if image is None else image[digest] for image in batch.images]
     numbers = pa.array([None if value is None else value.number for value in values], pa.int32())
     shares = np.array([np.nan if value is None else value.share for value in values], np.float64)
-    return [numbers.take(pa.array(batch.image_of)), without_nan(text_scores.rounded(shares)[batch.image_of])]
+    return [numbers.take(batch.image_of), without_nan(text_scores.rounded(shares)[batch.image_of])]
 
 
 def noise(of: ScoreSettings, where: str) -> Scorer:

@@ -122,7 +122,7 @@ def conclude(balance: Balance, run: Run) -> None:
     before, after = arrays.read(_counts(run)), _sum(balance, run, CHOSEN)
     most = np.argsort(-before, kind="stable")[:SHOWN_AT_MOST]
     most = most[before[most] > 0]
-    lines = _lines(balance.file).take(pa.array(_entries(balance.file, balance.digest).number[most]))
+    lines = _lines(balance.file).take(_entries(balance.file, balance.digest).number[most])
     outputs.write_audit(run, BALANCED, pa.table([lines, before[most], after[most]], schema=BALANCED.schema))
 
 

@@ -126,7 +126,7 @@ def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts
 
     facts = choosing.chosen(run, unit["name"], rows, verdicts, scores if keeps else None)
     if selection.asked.balance and not selection.is_of_keys:
-        stays = parquet.strings(rows, "caption").take(pa.array(Chosen(run, unit["name"]).rows()))
+        stays = parquet.strings(rows, "caption").take(Chosen(run, unit["name"]).rows())
         balance.count_chosen(selection.asked.balance, run, unit, stays)
     return facts
 
