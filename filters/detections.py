@@ -98,13 +98,12 @@ def _rows(output: Floats) -> Floats:
 
 def _corners(boxes: Floats, wanted: Detector) -> Floats:
     """Left, top, right and bottom as shares of the image, from 0 to 1."""
+    first, second = boxes[:, :2], boxes[:, 2:]
     if not wanted.corners:
-        half = boxes[:, 2:] / 2
-        boxes = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
-    if wanted.unit == "pixels":
-        height, width = wanted.height_and_width
-        boxes = (boxes / np.array([width, height, width, height], np.float32)).astype(np.float32)
-    return np.clip(boxes, 0, 1)
+        first, second = first - second / 2, first + second / 2
+    height, width = wanted.height_and_width if wanted.unit == "pixels" else (1, 1)
+    sides = np.array([width, height, width, height], np.float32)
+    return np.clip(np.concatenate([first, second], axis=1) / sides, 0, 1).astype(np.float32)
 
 
 def _of_boxes(corners: Floats, scores: Floats, wanted: Detector) -> Found:
