@@ -136,12 +136,15 @@ def _sha256(path: Path) -> str:
 
 
 def classifier() -> bytes:
-    """A model file of fastText with the shape of lid.176: n-grams of 2 to 4 characters, weights drawn at random."""
+    """A model file of fastText with the shape of lid.176: n-grams of 2 to 4 characters, a tree; weights at random."""
     rng = np.random.default_rng(2)
-    # dimensions, window, epochs, least count, negatives, n-grams of words, softmax, supervised, buckets, n-grams, rate
-    head = struct.pack("<2i12id", 793712314, 12, DIMENSIONS, 5, 5, 1, 5, 1, 3, 3, BUCKETS, 2, 4, 100, 1e-4)
+    # dimensions, window, epochs, least count, negatives, n-grams of words, tree, supervised, buckets, n-grams, rate
+    head = struct.pack("<2i12id", 793712314, 12, DIMENSIONS, 5, 5, 1, 5, 1, 1, 3, BUCKETS, 2, 4, 100, 1e-4)
     names = [("</s>", 0), *((f"__label__{number:03}", 1) for number in range(LABELS))]
-    entries = b"".join(name.encode() + b"\0" + struct.pack("<qb", 1_000, kind) for name, kind in names)
+    entries = b"".join(
+        name.encode() + b"\0" + struct.pack("<qb", 10_000_000 // (1 + number), kind)
+        for number, (name, kind) in enumerate(names)
+    )
     words = struct.pack("<3i2q", len(names), 1, LABELS, 1_000_000, -1) + entries
     rows = rng.normal(0, 0.1, (1 + BUCKETS, DIMENSIONS)).astype("<f4")
     output = rng.normal(0, 1, (LABELS, DIMENSIONS)).astype("<f4")

@@ -18,6 +18,7 @@ from altalign.filters.words import text_buffers
 _FNV, _PRIME = np.uint32(2166136261), np.uint32(16777619)
 _WORD_STEP = np.uint64(116049371)
 _EPSILON = 1e-5  # fastText takes the logarithm of p + _EPSILON
+_LEVELS_ADD_AT_MOST = 1e-5 * 10_000  # to the logarithm of a probability, by that, below a node of any tree
 _LOSS = {"hs": 0, "softmax": 1, "ova": 2}
 _LABEL, _END = np.frombuffer(b"__label__", np.uint8), np.frombuffer(b"</s>", np.uint8)
 _LESS, _MORE = np.uint8(ord("<")), np.uint8(ord(">"))
@@ -57,7 +58,8 @@ class Predictor:
         model = self.model
         has_pruned = model.pruned is not None
         return np.array(
-            [model.min_n, model.max_n, model.word_ngrams, model.bucket, _LOSS[model.loss], has_pruned], np.int64
+            [model.min_n, model.max_n, model.word_ngrams, model.bucket, _LOSS[model.loss], has_pruned, len(model.rows)],
+            np.int64,
         )
 
     def predict(self, captions: pa.StringArray) -> Likeliest:
@@ -71,6 +73,7 @@ class Predictor:
             *(self._pruned, self._pruned_rows, self.model.rows, self.model.output, self._left, self._right),
             np.zeros(longest + 8, np.uint8),
             np.zeros(longest + 2, np.int32),
+            np.zeros(1 + (longest + 8) * (1 + self.model.max_n + self.model.word_ngrams), np.int64),
             *found,
         )
         return found
@@ -138,24 +141,29 @@ def _word(token: Bytes, begin: int, end: int, h: np.uint32, slots: Ints, words: 
 
 
 @njit(nogil=True)
-def _row_of(h: np.int64, numbers: Longs, n_words: np.int64, pruned: Longs, pruned_rows: Longs) -> np.int64:
-    """The row of an n-gram's hash, -1 of one that was not kept."""
-    if numbers[5] == 0:
-        return n_words + h
-    at = np.searchsorted(pruned, h)
-    if at < len(pruned) and pruned[at] == h:
-        return n_words + pruned_rows[at]
-    return np.int64(-1)
+def _note(h: np.uint64, numbers: Longs, n_words: np.int64, pruned: Longs, pruned_rows: Longs, noted: Longs) -> None:
+    """Notes the row of an n-gram's hash: not that of one which was not kept, or has none. `noted[0]` counts."""
+    row = n_words + np.int64(h % np.uint64(numbers[3]))
+    if numbers[5]:
+        at = np.searchsorted(pruned, row - n_words)
+        if at == len(pruned) or pruned[at] != row - n_words:
+            return
+        row = n_words + pruned_rows[at]
+    if 0 <= row < numbers[6]:
+        noted[0] += 1
+        noted[noted[0]] = row
 
 
 @njit(nogil=True)
-def _add(hidden: Floats, rows: Floats, row: np.int64) -> int:
-    """Adds a vector; returns how many were added, for a row may be none."""
-    if 0 <= row < len(rows):
-        for d in range(rows.shape[1]):
+def _mean(noted: Longs, rows: Floats, hidden: Floats) -> None:
+    """The mean of the noted rows, added up in their order. All are known before: many are on their way at once."""
+    hidden[:] = 0
+    for place in range(1, noted[0] + 1):
+        row = noted[place]
+        for d in range(len(hidden)):
             hidden[d] += rows[row, d]
-        return 1
-    return 0
+    for d in range(len(hidden)):
+        hidden[d] /= np.float32(noted[0])
 
 
 @njit(nogil=True)
@@ -167,11 +175,9 @@ def _subwords(
     n_words: np.int64,
     pruned: Longs,
     pruned_rows: Longs,
-    rows: Floats,
-    hidden: Floats,
-) -> int:
-    """Adds the character n-grams of `<token>`; the angle brackets stand at `begin - 1` and `end`."""
-    count = 0
+    noted: Longs,
+) -> None:
+    """Notes the character n-grams of `<token>`; the angle brackets stand at `begin - 1` and `end`."""
     for i in range(begin - 1, end + 1):
         if (token[i] & 0xC0) == 0x80:
             continue
@@ -183,9 +189,8 @@ def _subwords(
                 h = _hashed(h, token[j])
                 j += 1
             if n >= numbers[0] and not (n == 1 and (i == begin - 1 or j == end + 1)):
-                count += _add(hidden, rows, _row_of(np.int64(h) % numbers[3], numbers, n_words, pruned, pruned_rows))
+                _note(np.uint64(h), numbers, n_words, pruned, pruned_rows, noted)
             n += 1
-    return count
 
 
 @njit(nogil=True)
@@ -212,18 +217,25 @@ def _probabilities(
     best, first, second = 0, -1.0, -1.0
     if kind == 0:
         top, stack[0], scores[0] = 1, 2 * labels - 2, 0.0
+        best_score = next_score = -math.inf
+        found[:] = -1.0
         while top:
             top -= 1
             node, score = stack[top], scores[top]
+            if score < next_score - _LEVELS_ADD_AT_MOST:
+                continue  # two labels are likelier than all below this node
             if node < labels:
                 found[node] = math.exp(score)
+                next_score = max(next_score, min(score, best_score))
+                best_score = max(best_score, score)
                 continue
             dot = np.float32(0)
             for d in range(len(hidden)):
                 dot += output[node - labels, d] * hidden[d]
             f = 1.0 / (1.0 + math.exp(-np.float64(dot)))
-            stack[top], scores[top] = left[node], score + math.log(1.0 - f + _EPSILON)
-            stack[top + 1], scores[top + 1] = right[node], score + math.log(f + _EPSILON)
+            likelier = 1 if f > 0.5 else 0  # the likelier side lies on top, so that it is looked at first
+            stack[top + 1 - likelier], scores[top + 1 - likelier] = left[node], score + math.log(1.0 - f + _EPSILON)
+            stack[top + likelier], scores[top + likelier] = right[node], score + math.log(f + _EPSILON)
             top += 2
     else:
         largest = -math.inf
@@ -265,6 +277,7 @@ def _predict(
     right: Ints,
     token: Bytes,
     seen: Ints,
+    noted: Longs,
     label: Ints,
     first: Floats,
     second: Floats,
@@ -273,8 +286,7 @@ def _predict(
     hidden, stack = np.zeros(dim, np.float32), np.zeros(2 * labels + 2, np.int64)
     scores, found = np.zeros(2 * labels + 2), np.zeros(labels)
     for row in range(len(offsets) - 1):
-        hidden[:] = 0
-        count, n_seen, at, end = 0, 0, offsets[row], offsets[row + 1]
+        noted[0], n_seen, at, end = 0, 0, offsets[row], offsets[row + 1]
         while at <= end:
             size, at = _token(data, at, end, token)
             if size == 0:
@@ -287,18 +299,18 @@ def _predict(
             number = _word(token, 1, 1 + size, h, slots, words, word_offsets)
             if number < 0 and _begins(token, size, _LABEL):
                 continue
-            if number >= 0:
-                count += _add(hidden, rows, np.int64(number))
+            if 0 <= number < numbers[6]:
+                noted[0] += 1
+                noted[noted[0]] = number
             if numbers[1] > 0 and not is_end:
-                count += _subwords(token, 1, 1 + size, numbers, n_words, pruned, pruned_rows, rows, hidden)
+                _subwords(token, 1, 1 + size, numbers, n_words, pruned, pruned_rows, noted)
             seen[n_seen] = np.int32(h)
             n_seen += 1
-        count += _word_ngrams(seen[:n_seen], numbers, n_words, pruned, pruned_rows, rows, hidden)
-        if count == 0:
+        _word_ngrams(seen[:n_seen], numbers, n_words, pruned, pruned_rows, noted)
+        if noted[0] == 0:
             label[row], first[row], second[row] = -1, 0.0, 0.0
             continue
-        for d in range(dim):
-            hidden[d] /= np.float32(count)
+        _mean(noted, rows, hidden)
         best, p, q = _probabilities(hidden, output, left, right, numbers[4], stack, scores, found)
         label[row], first[row], second[row] = best, p, q
 
@@ -342,15 +354,11 @@ def _word_ngrams(
     n_words: np.int64,
     pruned: Longs,
     pruned_rows: Longs,
-    rows: Floats,
-    hidden: Floats,
-) -> int:
-    """Adds the n-grams of words, by the words' hashes."""
-    count = 0
+    noted: Longs,
+) -> None:
+    """Notes the n-grams of words, by the words' hashes."""
     for i in range(len(seen) if numbers[2] > 1 else 0):
         joined = np.uint64(np.int64(seen[i]))
         for j in range(i + 1, min(len(seen), i + numbers[2])):
             joined = joined * _WORD_STEP + np.uint64(np.int64(seen[j]))
-            place = np.int64(joined % np.uint64(numbers[3]))
-            count += _add(hidden, rows, _row_of(place, numbers, n_words, pruned, pruned_rows))
-    return count
+            _note(joined, numbers, n_words, pruned, pruned_rows, noted)
