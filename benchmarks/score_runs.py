@@ -1,4 +1,4 @@
-"""Makes the runs that `benchmarks.scores` measures: side-cars and scores, and no images.
+"""Makes the runs that `benchmarks.scores` measures: side-cars and scores, and no images; a classifier and concepts.
 
 python -m benchmarks.score_runs FOLDER ROWS CAPTIONS DATA
 """
@@ -22,14 +22,16 @@ from altalign.schema import RULES_VERSION, SAMPLE, SCHEMA_VERSION
 
 PER_SHARD, DISTINCT = 10_000, 16
 LABELS, DIMENSIONS, BUCKETS = 176, 16, 2_000_000  # of lid.176
+ENTRIES = 500_000  # about as many as MetaCLIP's
 
 
 def main() -> int:
-    """Make both runs and the classifier."""
+    """Make both runs, the classifier and the concepts."""
     place, data = Path(sys.argv[1]), Path(sys.argv[4])
     selected_from(place / "selected", int(sys.argv[2]))
     scored(place / "scored", texts(data, int(sys.argv[3])))
     (place / "lid.bin").write_bytes(classifier())
+    (place / "entries.txt").write_text("\n".join(entries(texts(data, 5_000_000))), encoding="utf-8")
     return 0
 
 
@@ -75,6 +77,18 @@ def texts(data: Path, captions: int) -> Iterator[list[str]]:
             found = [str(text or "") for text in batch["text"].to_pylist()][:captions]
             captions -= len(found)
             yield found
+
+
+def entries(captions: Iterable[list[str]]) -> list[str]:
+    """Words of captions, and up to three side by side, each once."""
+    rng, found = np.random.default_rng(3), dict[str, None]()
+    for caption in (text.split() for part in captions for text in part):
+        for size in range(1, 1 + min(3, len(caption))):
+            first = int(rng.integers(0, len(caption) - size + 1))
+            found[" ".join(caption[first : first + size])] = None
+        if len(found) >= ENTRIES:
+            break
+    return list(found)[:ENTRIES]
 
 
 def samples(rng: np.random.Generator, number: int, captions: Sequence[str]) -> pa.Table:

@@ -22,7 +22,7 @@ from altalign.pipelines.derive import choosing
 from altalign.pipelines.derive.making import Making, make, plan_of
 from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.files import parquet
+from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.run.artefacts.derived import Chosen, ChosenFacts, ShardOfParent
 from altalign.pipelines.run.artefacts.selected import (
     BALANCE,
@@ -186,7 +186,7 @@ def _before(selection: _Selection) -> tuple[curate.Step, ...]:
         *steps,
         curate.each(HIGH, shards, partial(_count_high, selection)),
         curate.each(BOUNDS, _one, partial(_bound, selection)),
-        curate.each(LOW, shards, partial(_count_low, selection)),
+        curate.each(LOW, shards, _count_low),
         curate.each(THRESHOLDS, _one, partial(_threshold, selection)),
     )
 
@@ -225,13 +225,21 @@ def _count(run: Run, marks: Marks[CountedFacts], unit: Unit, of_columns: list[to
 
 
 def _count_high(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
-    return _count(run, HIGH, unit, [tops.high(numbers) for numbers in _numbers(selection, unit)])
-
-
-def _count_low(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
-    buckets = run.facts_of(BOUNDS, "0").buckets
+    """Count, and leave the values for the second pass, 4 bytes each."""
     numbers = _numbers(selection, unit)
-    return _count(run, LOW, unit, [tops.low(of, bucket) for of, bucket in zip(numbers, buckets, strict=True)])
+    for column, of in enumerate(numbers):
+        arrays.save(_values(run, unit, column), of)
+    return _count(run, HIGH, unit, [tops.high(of) for of in numbers])
+
+
+def _count_low(run: Run, unit: ShardOfParent) -> CountedFacts:
+    buckets = run.facts_of(BOUNDS, "0").buckets
+    counts = [tops.low(arrays.read(_values(run, unit, column)), bucket) for column, bucket in enumerate(buckets)]
+    return _count(run, LOW, unit, counts)
+
+
+def _values(run: Run, unit: ShardOfParent, column: int) -> str:
+    return run.work(HIGH.step, f"{unit['name']}.{column}.values")
 
 
 def _sum(run: Run, marks: Marks[CountedFacts], number: int) -> list[tops.Counts]:
