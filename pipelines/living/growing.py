@@ -58,7 +58,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Grown:
+class Placed:
     """The shards of a run after an addition, in order, and the files of all of them by their paths in the run."""
 
     shards: list[tuple[str, ShardFacts]]
@@ -113,7 +113,7 @@ def same_rows(rows: pa.Table, others: pa.Table) -> tuple[Numbers, Numbers]:
     return here[is_same], there[is_same]
 
 
-def written(run: Run, parent: Parent, found: Compared, generation: int) -> Grown:
+def written(run: Run, parent: Parent, found: Compared, generation: int) -> Placed:
     """Have all shards in `run`: links to those of the parent that are as they were, the others written."""
     kept = {shard: found.stay[shard.name] for shard in parent.shards if found.stay[shard.name].any()}
     of_old = in_threads(lambda shard: _old(run, parent, shard, kept[shard]), list(kept), finding.at_once(run.folder))
@@ -127,7 +127,7 @@ def written(run: Run, parent: Parent, found: Compared, generation: int) -> Grown
 
     of_new = [new(number) for number in range(len(plan))]  # each makes its images in threads
     shards = [*((shard.name, of) for shard, of in zip(kept, of_old, strict=True)), *zip(names, of_new, strict=True)]
-    return Grown(shards, {path: of for name, facts in shards for path, of in files_of(name, facts)})
+    return Placed(shards, {path: of for name, facts in shards for path, of in files_of(name, facts)})
 
 
 def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:

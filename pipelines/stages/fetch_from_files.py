@@ -3,6 +3,7 @@
 Rows of Parquet tables are gathered first, in one pass over each table, so that no row group is read twice.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,6 +22,7 @@ from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import measuring
+from altalign.pipelines.images.measured_before import measured_before
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
@@ -113,12 +115,14 @@ class GatherTables(beam.PTransform[Any, Any]):
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
     """Read and measure the images of a unit (one row of `PLACED_SURVIVOR` each); their bytes go to its blob."""
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
+    known = measured_before(run, rows)
     with storage.write(Fetched(run, unit["name"]).images) as blob:
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if isinstance(data, DropReason):
                 outcomes.append(Outcome(data))
                 continue
-            measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
+            measured = known.get(hashlib.sha256(data).hexdigest()) if known else None
+            measured = measured or measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
             blob.write(data)
             outcomes.append(Outcome(None, None, end, len(data), measured))
             end += len(data)

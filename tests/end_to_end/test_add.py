@@ -1,5 +1,6 @@
 """`altalign add` and `compact`: what one run over all the input leaves, after any sequence with removals between."""
 
+import hashlib
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from altalign.pipelines.images import measuring
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, summary, tree, write_input
 
@@ -187,6 +189,23 @@ def test_a_text_that_is_now_on_too_many_images_takes_its_old_pairs_with_it(
     gone = pq.read_table(Path("run", "dropped", "judge")).to_pylist()
     keys = {row["key"] for row in old if row["caption"] == caption}
     assert {row["reason"] for row in gone if row["key"] in keys} == {"text_on_too_many_images"}
+
+
+def test_images_that_were_kept_are_not_measured_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[bytes]()
+    real = measuring.measure
+
+    def noting(data: bytes, **more: Any) -> measuring.Measured:
+        seen.append(data)
+        return real(data, **more)
+
+    kept = {row["found_sha256"] for row in rows_of(run)}
+    monkeypatch.setattr(measuring, "measure", noting)
+    assert main(ADD) == 0
+    measured = {hashlib.sha256(data).hexdigest() for data in seen}
+    assert kept
+    assert measured
+    assert not kept & measured
 
 
 def test_work_that_is_gone_is_done_anew(run: Path) -> None:
