@@ -25,8 +25,9 @@ _ENDS_AT_MOST, _UNITS_AT_MOST = 1 << 16, 16  # whose first and last image, and w
 
 def measured_before(run: Run, rows: pa.Table) -> Mapping[str, Measured]:
     """What is known of images (rows of `PLACED_SURVIVOR`, sorted by image_id), by the SHA-256 of their bytes."""
-    is_kept = isinstance(run, Grown) and not run.config.image.nsfw.model  # whose scores no row has
-    if not is_kept or not len(rows) or _reads(run.folder) != _reads(run.before):
+    if not isinstance(run, Grown) or not len(rows) or _reads(run.folder) != _reads(run.before):
+        return {}
+    if run.config.image.nsfw.model:  # no row has its scores
         return {}
     first, last = identity.hexed(arrays.ids_of(rows["image_id"].take([0, len(rows) - 1]))).to_pylist()
     found = dict[str, Measured]()
@@ -65,10 +66,10 @@ def _measures(stem: str, _: storage.Stamp) -> Mapping[str, Measured]:
     rows = parquet.read_table(f"{stem}.parquet", ["image_id", *_COLUMNS])
     rows = rows.take(first_of_each_image(rows)).select(_COLUMNS).to_pylist()
     features = arrays.read(f"{stem}.features")
-    flat = ~features.any(axis=1)
+    is_flat = (features == 0).all(axis=1).tolist()
     return {
         row["found_sha256"]: Measured(
-            **row, is_blocked=False, features=None if is_flat else np.ascontiguousarray(of_image).tobytes()
+            **row, is_blocked=False, features=None if flat else np.ascontiguousarray(of_image).tobytes()
         )
-        for row, of_image, is_flat in zip(rows, features, flat.tolist(), strict=True)
+        for row, of_image, flat in zip(rows, features, is_flat, strict=True)
     }

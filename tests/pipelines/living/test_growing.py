@@ -1,5 +1,7 @@
 """Which rows of two tables are the same, against a loop over Python objects; what an addition forgets of removals."""
 
+from typing import Any
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from altalign.pipelines.living.adding import REFUSED, without_places
 from altalign.pipelines.living.growing import same_rows
 from altalign.schema import REMOVED
 
+Row = dict[str, Any]
 SCHEMA = pa.schema([("key", pa.string()), ("page_url", pa.string()), ("words", pa.int32())])
 rows = st.lists(
     st.fixed_dictionaries(
@@ -23,7 +26,7 @@ rows = st.lists(
 
 
 @given(rows, rows)
-def test_rows_are_the_same_when_all_their_values_are_nulls_too(here: list[dict], there: list[dict]) -> None:
+def test_rows_are_the_same_when_all_their_values_are_nulls_too(here: list[Row], there: list[Row]) -> None:
     one, other = same_rows(pa.Table.from_pylist(here, SCHEMA), pa.Table.from_pylist(there, SCHEMA))
     wanted = [(number, there.index(row)) for number, row in enumerate(here) if row in there]
     assert list(zip(one.tolist(), other.tolist(), strict=True)) == wanted
