@@ -24,6 +24,19 @@ from altalign.eval.places import Images
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all.
+
+    Attributes:
+        own: the places of a batch of n images that this process decodes.
+        exchanged: all of a batch of n, from what this process has made of its own. A collective.
+    """
+
+    own: Callable[[int], range]
+    exchanged: Callable[[Sequence[Tensor | None], int], list[Tensor | None]]
+
+
+@dataclass(frozen=True)
 class Encoder:
     """A model in evaluation mode, as evaluators know it.
 
@@ -37,6 +50,7 @@ class Encoder:
         of_pixels: `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white.
         device: where embeddings are.
         write: captions of n such pixels, of images with these n identities, where the model writes any.
+        sharing: where several processes evaluate together.
     """
 
     decode: Callable[[bytes], Tensor]
@@ -47,6 +61,7 @@ class Encoder:
     of_pixels: Callable[[Any], Tensor] | None = None
     device: str = "cpu"
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True)
@@ -162,17 +177,29 @@ class Features:
 
     def _decoded(self, images: Images) -> Iterator[tuple[int, list[Tensor | None]]]:
         """Batches of pixels with the number of the first; one batch is decoded while another is encoded."""
+        batches = [range(first, min(first + self._batch, len(images))) for first in range(0, len(images), self._batch)]
+        data = images.read([number for batch in batches for number in self._own(batch)])
         with ThreadPoolExecutor(self._threads) as pool:
-            waiting: list[tuple[int, list[Future[Tensor | None]]]] = []
-            data = images.read(range(len(images)))
-            for first in range(0, len(images), self._batch):
-                some = [pool.submit(self._pixels, next(data)) for _ in range(min(self._batch, len(images) - first))]
-                waiting.append((first, some))
+            waiting: list[tuple[range, list[Future[Tensor | None]]]] = []
+            for batch in batches:
+                waiting.append((batch, [pool.submit(self._pixels, next(data)) for _ in self._own(batch)]))
                 if len(waiting) > 1:
-                    before, futures = waiting.pop(0)
-                    yield before, [future.result() for future in futures]
-            for before, futures in waiting:
-                yield before, [future.result() for future in futures]
+                    yield self._whole(*waiting.pop(0))
+            for batch, futures in waiting:
+                yield self._whole(batch, futures)
+
+    def _own(self, batch: range) -> range:
+        """The images of a batch that this process decodes."""
+        if self._encoder.sharing is None:
+            return batch
+        own = self._encoder.sharing.own(len(batch))
+        return batch[own.start : own.stop]
+
+    def _whole(self, batch: range, futures: list[Future[Tensor | None]]) -> tuple[int, list[Tensor | None]]:
+        """The number of a batch's first image, and the pixels of all of them."""
+        own = [future.result() for future in futures]
+        sharing = self._encoder.sharing
+        return batch.start, own if sharing is None else sharing.exchanged(own, len(batch))
 
     def _pixels(self, data: bytes) -> Tensor | None:
         try:

@@ -3,6 +3,7 @@
     checkpoints/step-NNNNNNN/
       model.safetensors       weights and buffers of the towers, the temperature
       optimizer.safetensors   the optimiser's tensors, by PARAMETER/KEY
+      moments/*.safetensors   of a sharded training: those that ranks hold parts of, each rank's in a file
       optimizer.json          its numbers, by PARAMETER/KEY
       state.json              step, samples seen, lineage
       config.toml tokenizer.json
@@ -30,6 +31,8 @@ from torch.optim import Optimizer
 from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.storage.disk_errors import naming_a_full_disk
+from altalign.train import moments as spread
+from altalign.train.step import sharding
 
 _PARTIAL = ".partial"
 _FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
@@ -49,17 +52,29 @@ def finished(run_folder: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Kept:
-    """Weights, and the optimiser's tensors and numbers, as they were after a step: copies, in the CPU's memory."""
+    """Weights, and the optimiser's tensors and numbers, as they were after a step: copies, in the CPU's memory.
+
+    Of a sharded model `parts` are the tensors of which this rank has a part; only the first rank has the weights.
+    """
 
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Tensor]
     numbers: Mapping[str, object]
+    parts: spread.Parts | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, optimizer: Optimizer) -> Self:
-        """Those of now."""
+    def of(cls, model: nn.Module, optimizer: Optimizer, meeting: spread.Meeting | None = None) -> Self:
+        """Those of now. Of a sharded model all ranks call it, with where they meet."""
         moments, numbers = _state_of(optimizer)
-        return cls({name: _copy(value) for name, value in model.state_dict().items()}, moments, numbers)
+        parts = meeting.parts_of(moments) if meeting is not None else None
+        if parts is not None:
+            moments = {name: value for name, value in moments.items() if name not in parts.tensors}
+        weights = dict[str, Tensor]()
+        for name, value in model.state_dict().items():
+            gathered = sharding.whole(value)  # one at a time: not all of them fit
+            if meeting is None or meeting.is_first:
+                weights[name] = _copy(gathered)
+        return cls(weights, {name: _copy(value) for name, value in moments.items()}, numbers, parts)
 
 
 class Writer:
@@ -101,23 +116,30 @@ class Writer:
 def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
     """Write the checkpoint after `step` steps beside its place, then move it there; the `keep` newest stay.
 
+    Of a sharded model all ranks write their parts of moments, and the first the rest.
+
     Raises:
         FullDiskError: no space is left; the checkpoints before it stay.
     """
     place = folder_of(run_folder, step)
     partial = place.with_name(place.name + _PARTIAL)
     with naming_a_full_disk(run_folder, "a checkpoint"):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        if kept.parts is None or kept.parts.meeting.is_first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        if kept.parts is not None:
+            kept.parts.write(partial / "moments")
+            if not kept.parts.meeting.is_first:
+                return
         _write_tensors(kept.weights, partial / "model.safetensors")
         _write_tensors(kept.moments, partial / "optimizer.safetensors")
         for name, value in (("optimizer.json", kept.numbers), ("state.json", {"step": step, **state})):
             storage.write_json(str(partial / name), value)
         for name in ("config.toml", "tokenizer.json"):
             shutil.copyfile(Path(run_folder, name), partial / name)
-        storage.write_json(
-            str(partial / "manifest.json"), {path.name: _sha256(path) for path in sorted(partial.iterdir())}
-        )
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
+        digests = {path.relative_to(partial).as_posix(): _sha256(path) for path in files}
+        storage.write_json(str(partial / "manifest.json"), digests)
         shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
         partial.rename(place)
     for old in finished(run_folder)[:-keep]:
@@ -200,7 +222,9 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
         if optional:
             shared = {name: value for name, value in tensors.items() if name in own or not name.startswith(optional)}
             tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
-        model.load_state_dict(tensors)
+        model.load_state_dict(
+            {name: sharding.spread_like(value, own.get(name, value)) for name, value in tensors.items()}
+        )
     except (SafetensorError, RuntimeError) as error:
         said = str(error).strip().splitlines()[-1].strip()
         raise DamagedError(
@@ -210,17 +234,20 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
 
 def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:
     """Give the optimiser a checkpoint's state; `optional` as for `load_model`, and groups keep their settings then."""
-    tensors = load_file(place / "optimizer.safetensors")
+    parameters = dict(
+        zip(_names(optimizer), (one for of in optimizer.param_groups for one in of["params"]), strict=True)
+    )
+    tensors = {**load_file(place / "optimizer.safetensors"), **spread.read(place / "moments", parameters)}
     numbers = storage.read_json(str(place / "optimizer.json"))
     layout = optimizer.state_dict()
     state: dict[int, dict[str, object]] = {}
-    names = _names(optimizer)
-    places = {name: number for number, name in enumerate(names)}
+    places = {name: number for number, name in enumerate(parameters)}
     for path, value in (*tensors.items(), *numbers["state"].items()):
         name, _, key = path.rpartition("/")
         if optional and name not in places and name.startswith(optional):
             continue
-        state.setdefault(places[name], {})[key] = value
+        is_tensor = isinstance(value, Tensor)
+        state.setdefault(places[name], {})[key] = sharding.spread_like(value, parameters[name]) if is_tensor else value
     groups = layout["param_groups"]
     if not optional:
         groups = [{**group, **kept} for group, kept in zip(groups, numbers["groups"], strict=True)]
@@ -240,7 +267,7 @@ def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, object
     for number, entries in layout["state"].items():
         for key, value in entries.items():
             if isinstance(value, Tensor):
-                tensors[f"{names[number]}/{key}"] = _copy(value)
+                tensors[f"{names[number]}/{key}"] = value
             else:
                 numbers[f"{names[number]}/{key}"] = value
     groups = [

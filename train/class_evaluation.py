@@ -11,7 +11,7 @@ from altalign.eval.labelled_sets import labelled_set
 from altalign.train import checkpoints, training_folder
 from altalign.train.data import augment
 from altalign.train.data.class_numbers import ClassNumbers
-from altalign.train.encoders import by_ranks, sizes_of, without_weights
+from altalign.train.encoders import by_ranks, sharing_of, sizes_of, without_weights
 from altalign.train.evaluation import Metrics, report
 from altalign.train.model.classifier import Classifier
 from altalign.train.ranks import Ranks, joined
@@ -41,7 +41,7 @@ class ClassEvaluation:
             return by_ranks(ranks, model, autocast(config.loop.precision, ranks.device), len(pixels), of)
 
         decode = partial(augment.evaluation_pixels, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps)
-        encoder = Encoder(decode, logits, _no_text)
+        encoder = Encoder(decode, logits, _no_text, sharing=sharing_of(ranks, crop))
         self._features = Features(encoder, batch=config.evaluation.batch, threads=max(1, config.data.workers))
         self._classes = numbers.vocabulary
 

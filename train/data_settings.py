@@ -45,6 +45,9 @@ class DataSettings(Settings):
     cluster 7 of `runs/mine` is called `runs/mine#07`."""
     sampling: Literal["random", "sequential", "one_source"] = "random"
     """Sources mixed at random, one after another in each epoch, or a global batch of one source each (ZeroVL, 3.1)."""
+    read_together: Annotated[Positive, Field(le=100_000)] = 1  # ours
+    """Pairs that follow one another in a shard and come into a batch together, by one read: for object stores and disks
+    that seek slowly. `1`: each by itself. Captions of one image are neighbours: see `same_image_once_a_batch`."""
     same_image_once_a_batch: bool = False  # ours
     """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
     resize_px: Positive = 346

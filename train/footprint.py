@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from altalign.errors import UsageError
 from altalign.train.model import normalise
+from altalign.train.model.compiled import BLOCKS
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.ranks import Ranks, share
 from altalign.train.settings import TrainConfig
@@ -45,6 +46,7 @@ class Footprint:
         towers: the most that lives of a chunk's activations while towers compute: not less than `activations`.
         loss: embeddings of the global batch, their gradients, and blocks of logits.
         scratch: of the optimiser, while it steps.
+        gathered: weights and gradients that are whole for a while, of a sharded model.
     """
 
     weights: int
@@ -54,11 +56,13 @@ class Footprint:
     towers: int
     loss: int
     scratch: int
+    gathered: int = 0
 
     @property
     def total(self) -> int:
         """The most that is held at once."""
-        return self.weights + self.gradients + self.moments + max(self.towers, self.loss, self.scratch)
+        kept = self.weights + self.gradients + self.moments
+        return kept + max(self.towers + self.gathered, self.loss, self.scratch)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Foreseen:
     loss: int
     activations: Line
     towers: Line
+    gathered: int = 0
 
     @classmethod
     def of(cls, config: TrainConfig, *, vocabulary: int) -> "Foreseen":
@@ -104,22 +109,25 @@ class Foreseen:
             with _Living() as living:
                 optimizer.step()
             loss = _loss(config, model.width)
+            gathered = _gathered(model) if config.loop.sharded else 0
         moments = sum(_bytes(one) for of in optimizer.state.values() for one in of.values() if isinstance(one, Tensor))
         weights = sum(_bytes(one) for one in (*model.parameters(), *model.buffers()))
         gradients = sum(_bytes(one) for one in model.parameters() if one.requires_grad)
         activations, towers = (Line.through(*zip(sizes, of, strict=True)) for of in zip(*steps, strict=True))
-        return cls(weights, gradients, moments, living.most - moments, loss, activations, towers)
+        return cls(weights, gradients, moments, living.most - moments, loss, activations, towers, gathered)
 
-    def footprint(self, chunk: int) -> Footprint:
-        """The bytes for chunks of so many pairs."""
+    def footprint(self, chunk: int, *, ranks: int = 1) -> Footprint:
+        """The bytes for chunks of so many pairs; of a sharded model each of the ranks has a part."""
+        parts = ranks if self.gathered else 1
         return Footprint(
-            weights=self.weights,
-            gradients=self.gradients,
-            moments=self.moments,
+            weights=math.ceil(self.weights / parts),
+            gradients=math.ceil(self.gradients / parts),
+            moments=math.ceil(self.moments / parts),
             activations=self.activations.at(chunk),
             towers=max(self.towers.at(chunk), self.activations.at(chunk)),
             loss=self.loss,
-            scratch=self.scratch,
+            scratch=math.ceil(self.scratch / parts),
+            gathered=self.gathered if parts > 1 else 0,
         )
 
 
@@ -139,7 +147,7 @@ def unit_of(config: TrainConfig) -> int:
     return math.lcm(norm, config.loss.mixup_group if config.loss.mixup else 1)
 
 
-def largest_chunk(config: TrainConfig, foreseen: Foreseen, *, memory_bytes: int, pairs: int) -> int:
+def largest_chunk(config: TrainConfig, foreseen: Foreseen, *, memory_bytes: int, pairs: int, ranks: int = 1) -> int:
     """The largest chunk with which a device stays within its memory; no larger than its `pairs` of the global batch.
 
     Raises:
@@ -147,9 +155,9 @@ def largest_chunk(config: TrainConfig, foreseen: Foreseen, *, memory_bytes: int,
     """
     unit = unit_of(config)
     numbers = range(1, math.ceil(pairs / unit) + 1)
-    fitting = [n for n in numbers if foreseen.footprint(n * unit).total <= memory_bytes]
+    fitting = [n for n in numbers if foreseen.footprint(n * unit, ranks=ranks).total <= memory_bytes]
     if not fitting:
-        least = foreseen.footprint(unit).total
+        least = foreseen.footprint(unit, ranks=ranks).total
         raise UsageError(
             f'[loop] chunk = "auto": {unit} pairs at a time take {least / 1e9:,.2f} GB, and there are '
             f"{memory_bytes / 1e9:,.2f} GB; give activation_checkpointing = true, smaller towers, or more memory"
@@ -180,9 +188,17 @@ def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainCo
         return config
     foreseen = Foreseen.of(config, vocabulary=vocabulary)
     pairs = max(len(share(config.loop.global_batch, rank, ranks.ranks)) for rank in range(ranks.ranks))
-    own = largest_chunk(config, foreseen, memory_bytes=memory_of(config, ranks.device), pairs=pairs)
+    memory = memory_of(config, ranks.device)
+    own = largest_chunk(config, foreseen, memory_bytes=memory, pairs=pairs, ranks=ranks.ranks)
     smallest = -ranks.any(-own)
     return config.model_copy(update={"loop": config.loop.model_copy(update={"chunk": smallest})})
+
+
+def _gathered(model: nn.Module) -> int:
+    """Bytes that are whole at once: what is no block, one that computes and the next; weights and gradients of them."""
+    blocks = [sum(map(_bytes, module.parameters())) for module in model.modules() if isinstance(module, BLOCKS)]
+    rest = sum(map(_bytes, model.parameters())) - sum(blocks)
+    return 2 * (rest + 2 * max(blocks, default=0))
 
 
 def _take_to_cpu(model: nn.Module) -> None:

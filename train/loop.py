@@ -11,7 +11,7 @@ from altalign import storage, terminal
 from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.train import checkpoints, class_evaluation, evaluation, footprint, metrics, training_folder
+from altalign.train import checkpoints, class_evaluation, evaluation, footprint, metrics, moments, training_folder
 from altalign.train.data import loader
 from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
@@ -20,7 +20,7 @@ from altalign.train.encoders import Encoders
 from altalign.train.ranks import WAIT, Ranks, joined, share
 from altalign.train.report import write as report
 from altalign.train.settings import OF_RUN, TrainConfig
-from altalign.train.step import arithmetic
+from altalign.train.step import arithmetic, sharding
 from altalign.train.step.classification import ClassLearner
 from altalign.train.step.learner import Learner, NotFiniteError
 
@@ -93,6 +93,7 @@ def _steps(
 ) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
+    meeting = moments.Meeting.of(ranks, timeout_s=loop.timeout_s) if sharding.is_sharded(learner.model) else None
     with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
         waits = metrics.Waits(batches)
         for step, batch in enumerate(waits, start=first + 1):
@@ -106,8 +107,9 @@ def _steps(
             if step == first + 1:
                 waits.taken()
                 lines.began(step)
-            if ranks.is_first and (signal or step == last or step % loop.checkpoint_every == 0):
-                kept = checkpoints.Kept.of(learner.model, learner.optimizer)
+            keeps = ranks.is_first or meeting is not None
+            if keeps and (signal or step == last or step % loop.checkpoint_every == 0):
+                kept = checkpoints.Kept.of(learner.model, learner.optimizer, meeting)
                 writer.begin(config.run.folder, step, kept, data.state(step), keep=loop.keep_checkpoints)
             if signal or step == last:
                 writer.wait()
@@ -243,9 +245,14 @@ def take_threads(config: TrainConfig, ranks: Ranks) -> str:
 
 @contextmanager
 def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
-    """Make or check the run's folder and lock it in rank 0 against a second command; the other ranks wait."""
+    """Make or check the run's folder and lock it in rank 0 against a second command; the other ranks wait.
+
+    Raises:
+        UsageError: it may not be written to, or another rank does not see it.
+    """
     if not ranks.is_first:
         ranks.wait()
+        training_folder.check_shared(config)
         yield
         return
     training_folder.check_folder(config)

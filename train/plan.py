@@ -1,5 +1,7 @@
 """`altalign train --dry-run`: prints what would be trained, on which data and how."""
 
+import os
+
 import torch
 from rich.table import Table
 
@@ -15,6 +17,17 @@ from altalign.train.step import optimizers
 from altalign.train.step.learner import model_of
 
 MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimiser keeps of each
+_SHARDED_OVER = (1, 8, 64)  # ranks that a sharded training is foreseen for
+_OF_MEMORY = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "moments": "moments",
+    "blocks that are gathered": "gathered",
+    "activations, kept": "activations",
+    "activations, at most": "towers",
+    "logits and embeddings": "loss",
+    "at most at once": "total",
+}
 
 
 def describe(config: TrainConfig) -> int:
@@ -51,29 +64,23 @@ def describe(config: TrainConfig) -> int:
 
 def _print_memory(config: TrainConfig, *, vocabulary: int) -> None:
     """Print what one device holds, and how many pairs it takes at a time."""
-    out, loop = terminal.stdout(), config.loop
+    out, loop, ranks = terminal.stdout(), config.loop, int(os.environ.get("WORLD_SIZE", "1"))
     foreseen = Foreseen.of(config, vocabulary=vocabulary)
     chunk = loop.chunk
     if not chunk:
         memory = footprint.memory_of(config, device_of(loop.device))
-        chunk = footprint.largest_chunk(config, foreseen, memory_bytes=memory, pairs=loop.global_batch)
+        chunk = footprint.largest_chunk(config, foreseen, memory_bytes=memory, pairs=loop.global_batch, ranks=ranks)
     chunk = min(chunk, loop.global_batch)
-    bytes_ = foreseen.footprint(chunk)
     passes = "once" if chunk >= loop.global_batch else "twice"
     out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
     table = Table(title="a device's memory, by arithmetic")
     table.add_column("what")
-    table.add_column("MB", justify="right")
-    for name, size in (
-        ("weights", bytes_.weights),
-        ("gradients", bytes_.gradients),
-        ("moments", bytes_.moments),
-        ("activations, kept", bytes_.activations),
-        ("activations, at most", bytes_.towers),
-        ("logits and embeddings", bytes_.loss),
-        ("at most at once", bytes_.total),
-    ):
-        table.add_row(name, f"{size / 1e6:,.1f}")
+    columns = [foreseen.footprint(chunk, ranks=number) for number in (_SHARDED_OVER if loop.sharded else (1,))]
+    for number in _SHARDED_OVER[: len(columns)]:
+        table.add_column(f"MB, {number} rank{'s' * (number > 1)}" if loop.sharded else "MB", justify="right")
+    for name, field in _OF_MEMORY.items():
+        if field != "gathered" or loop.sharded:
+            table.add_row(name, *(f"{getattr(column, field) / 1e6:,.1f}" for column in columns))
     out.print(table)
 
 

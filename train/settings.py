@@ -253,6 +253,9 @@ class LoopSettings(Settings):
     """Compute activations again instead of keeping them: less memory, a third more time."""
     compile: bool = False
     """Compile the blocks of the towers with `torch.compile`. The first step takes minutes longer."""
+    sharded: bool = False
+    """Spread weights, gradients and moments over the ranks (FSDP2), for models that do not fit. Ranks gather each block
+    when it computes: more communication, the same gradients."""
     timeout_s: Positive = 1800
     """Seconds that a rank waits for the others in a step; then all end, and those that were not heard are named."""
     log_every: Positive = 10
@@ -294,6 +297,7 @@ class TrainConfig(Settings):
     def _parts_agree(self) -> Self:
         tower, chunk, data = self.image_tower, self.loop.chunk, self.data
         self._check_patches()
+        self._check_sharded()
         self._check_classification()
         self._check_noise()
         self._check_decoders()
@@ -331,6 +335,12 @@ class TrainConfig(Settings):
                 "the other"
             )
         return self
+
+    def _check_sharded(self) -> None:
+        others = {"[loop] compile = true": self.loop.compile, "[classification] train": bool(self.classification.train)}
+        for name, is_given in others.items():
+            if self.loop.sharded and is_given:
+                raise ValueError(f"[loop] sharded = true with {name}: they do not go together; give one of them")
 
     def _check_classification(self) -> None:
         chosen = self.classification

@@ -1,6 +1,7 @@
 """The folder of a training run: its settings, its lineage, and whether a repeated command may continue it."""
 
 import platform
+import socket
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ FREE = (
         "loop.memory_bytes",
         "loop.timeout_s",
         "loop.compile",
+        "loop.sharded",
         "loop.activation_checkpointing",
         "loop.log_every",
         "loop.evaluate_every",
@@ -89,6 +91,20 @@ def open_run(config: TrainConfig) -> None:
     if storage.exists(place) and not _has_begun(config) and _changed(config, _settings(place)):
         storage.delete(path(config, "tokenizer.json"))
     storage.write_bytes(path(config, "config.toml"), resolved(config).encode())
+
+
+def check_shared(config: TrainConfig) -> None:
+    """Refuse a rank that does not see what the first has written: its machine has another folder of that name.
+
+    Raises:
+        UsageError: saying on which machine.
+    """
+    place = path(config, "config.toml")
+    if not storage.exists(place):
+        raise UsageError(
+            f"{place}: not there on {socket.gethostname()}, and the first rank has written it: machines of one run "
+            "share [run] folder; give one that all see"
+        )
 
 
 def check_trained(config: TrainConfig) -> None:

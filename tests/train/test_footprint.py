@@ -11,9 +11,10 @@ from altalign import cli
 from altalign.errors import UsageError
 from altalign.train import footprint
 from altalign.train.footprint import Foreseen, largest_chunk
+from altalign.train.model.compiled import BLOCKS
 from altalign.train.settings import TrainConfig
 from altalign.train.step import arithmetic, token_drop
-from altalign.train.step.learner import Learner, Ranks
+from altalign.train.step.learner import Learner, Ranks, model_of
 from tests.train.run_folders import pairs, write_run
 from tests.train.small_towers import VOCABULARY, captions, images
 from tests.train.test_training_run import weights, written
@@ -140,3 +141,18 @@ def test_a_wrong_chunk_is_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_ranks_share_what_a_sharded_model_holds_but_for_the_blocks_that_are_whole_for_a_while() -> None:
+    """These are what is no block, and twice the largest, in weights and gradients."""
+    chosen = config(loop={"sharded": True})
+    foreseen = Foreseen.of(chosen, vocabulary=VOCABULARY)
+    one, four = foreseen.footprint(4), foreseen.footprint(4, ranks=4)
+    for name in ("weights", "gradients", "moments", "scratch"):
+        assert getattr(four, name) == -(-getattr(one, name) // 4)
+    assert (four.activations, four.towers, one.gathered) == (one.activations, one.towers, 0)
+    model = model_of(chosen, vocabulary=VOCABULARY)
+    sizes = [sum(4 * of.numel() for of in part.parameters()) for part in model.modules() if isinstance(part, BLOCKS)]
+    rest = sum(4 * of.numel() for of in model.parameters()) - sum(sizes)
+    assert four.gathered == 2 * (rest + 2 * max(sizes))
+    assert Foreseen.of(config(), vocabulary=VOCABULARY).footprint(4, ranks=4) == one

@@ -11,6 +11,10 @@ n + 1 times, by the end of an epoch.
 Where pairs have weights, a source's round has as many draws as before, and a pair as many of them as its part of the
 sum of weights is, rounded up or down: the draws of a round are points at even distances on that sum, from a start that
 is drawn anew for each round. So on average a pair has exactly its part, and with equal weights every pair comes once.
+
+Pairs that follow one another in a source may come together (`together` above 1), so that one read brings them: a round
+then permutes such runs, not pairs. Where runs begin is drawn anew for each round, so that none is of the same pairs in
+the next. Curated shards are in the order of hashes of images: neighbours there have nothing else in common.
 """
 
 import math
@@ -31,7 +35,7 @@ Numbers = npt.NDArray[np.int64]
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _ALL_BITS = 2**64 - 1
-_SLOTS, _PAIRS, _SPARES, _BATCHES, _STARTS = 1, 2, 3, 4, 10  # what a random number is for; 5 to 9 are of others
+_SLOTS, _PAIRS, _SPARES, _BATCHES, _STARTS, _RUNS = 1, 2, 3, 4, 10, 11  # what a random number is for; 5 to 9: others
 
 
 def mix(words: Words) -> Words:
@@ -67,6 +71,14 @@ def permuted(places: Words, sizes: Words, keys: Words) -> Words:
     return result
 
 
+def permuted_runs(places: Numbers, sizes: Numbers, keys: Words, together: int) -> Numbers:
+    """As `permuted`, of runs of so many places, each in its order: int64[n]. Those after the last whole run stay."""
+    found, runs = places // together, sizes // together
+    moves = found < runs
+    found[moves] = permuted(found[moves].astype(np.uint64), runs[moves].astype(np.uint64), keys[moves]).astype(np.int64)
+    return found * together + places % together
+
+
 def _feistel(values: Words, bits: Words, keys: Words) -> Words:
     """A bijection of numbers of so many bits, each with its own key."""
     low_bits = bits // np.uint64(2)
@@ -99,11 +111,12 @@ def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
 class _Turns:
     """An endless stream of sources that take turns: in each cycle every source has its quota.
 
-    Turns are permuted anew in each cycle by a key; without one a cycle goes through source after source.
+    Turns, or runs of so many together, are permuted anew in each cycle by a key; without one a cycle goes through
+    source after source.
     """
 
-    def __init__(self, counts: Sequence[int], key: tuple[int, int] | None):
-        self._counts, self._key = np.array(counts, np.int64), key
+    def __init__(self, counts: Sequence[int], key: tuple[int, int] | None, *, together: int = 1):
+        self._counts, self._key, self._together = np.array(counts, np.int64), key, together
         self._ends = np.cumsum(self._counts)
 
     def at(self, positions: Numbers) -> tuple[Numbers, Numbers]:
@@ -111,8 +124,8 @@ class _Turns:
         length = int(self._ends[-1])
         cycles, slots = positions // length, positions % length
         if self._key is not None:
-            size = np.full(len(positions), length, np.uint64)
-            slots = permuted(slots.astype(np.uint64), size, keyed(*self._key, cycles)).astype(np.int64)
+            sizes = np.full(len(positions), length, np.int64)
+            slots = permuted_runs(slots, sizes, keyed(*self._key, cycles), self._together)
         source = np.searchsorted(self._ends, slots, side="right")
         return source, slots - (self._ends - self._counts)[source] + cycles * self._counts[source]
 
@@ -126,6 +139,7 @@ class Order:
         seed: of all that is random.
         sequential: an epoch goes through source after source (ZeroVL, appendix A.4), each in a random order.
         pair_weights: of the pairs of each source that has pairs; empty: all alike.
+        together: pairs of a source that come one after the other.
 
     Attributes:
         epoch_draws: draws of an epoch: the pairs of all sources whose weight is above 0.
@@ -143,8 +157,9 @@ class Order:
         *,
         sequential: bool = False,
         pair_weights: Mapping[str, Weights] | None = None,
+        together: int = 1,
     ):
-        self.seed, self.sources = seed, sources
+        self.seed, self.sources, self._together = seed, sources, together
         self._pair_weights = pair_weights or {}
         of_pairs = {name: of.total for name, of in self._pair_weights.items()}
         self.weights = given = _weights(sources, weights) if weights else list({**sources, **of_pairs}.values())
@@ -164,7 +179,7 @@ class Order:
                 )
         self._sizes = np.array(sizes, np.int64)
         self._ends = np.cumsum(self._sizes)
-        self._turns = _Turns(counts, None if sequential else (seed, _SLOTS))
+        self._turns = _Turns(counts, None if sequential else (seed, _SLOTS), together=together)
 
     def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
         """The draws at positions first … after - 1: int64 numbers of pairs, and of rounds.
@@ -177,10 +192,20 @@ class Order:
         """As `draws`, of the draws of some sources, counted source by source: int64[n] both."""
         sizes = self._sizes[source]
         rounds, places = in_source // sizes, in_source % sizes
-        places = permuted(
-            places.astype(np.uint64), sizes.astype(np.uint64), keyed(self.seed, _PAIRS, source, rounds)
-        ).astype(np.int64)
+        places = self._permuted(source, rounds, places)
         return (self._ends - self._sizes)[source] + self._weighed(source, rounds, places), rounds
+
+    def _permuted(self, source: Numbers, rounds: Numbers, places: Numbers) -> Numbers:
+        """Where a round's places are among the pairs of their source: int64[n] of three int64[n].
+
+        Runs go round from where the first begins.
+        """
+        sizes = self._sizes[source]
+        found = permuted_runs(places, sizes, keyed(self.seed, _PAIRS, source, rounds), self._together)
+        if self._together == 1:
+            return found
+        start = keyed(self.seed, _RUNS, source, rounds) % sizes.astype(np.uint64)
+        return (start.astype(np.int64) + found) % sizes
 
     def _weighed(self, source: Numbers, rounds: Numbers, places: Numbers) -> Numbers:
         """The pairs of sources at places of rounds, numbered inside their source: int64[n] of three int64[n]."""

@@ -22,6 +22,10 @@ from altalign.train.data.runs import Runs
 from altalign.train.data.weights import Weights
 
 _OPEN_AT_MOST = 128  # tars, of each process
+_BETWEEN = (
+    16 << 10
+)  # bytes that are read for nothing: what a tar has between two pairs, the second's row in JSON above all
+_TOGETHER = 256  # pairs that one read brings, at most
 _AT_A_TIME = 64  # images that are held out, with their captions, that are read together of a store
 
 
@@ -108,13 +112,18 @@ class Samples:
         return self.pairs(numbers)["image_id"][:, 0].astype(np.uint64)
 
     def read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
-        """Image and caption of each pair; many at a time of an object store.
+        """Image and caption of each pair; neighbours by one read, and many reads at a time of an object store.
 
         Raises:
             UnreadableError: a tar is not there, or not as the index has it.
         """
         of = next((folder for folder in self.runs.manifests if storage.is_remote(folder)), "")
-        return list(storage.each(self._read, list(pairs), of=of))
+        together = neighbours(pairs)
+        read = storage.each(self._read, [pairs[places] for places in together], of=of)
+        found: dict[int, tuple[bytes, str]] = {}
+        for places, some in zip(together, read, strict=True):
+            found |= zip(places.tolist(), some, strict=True)
+        return [found[place] for place in range(len(pairs))]
 
     def shard_of(self, pair: np.void) -> str:
         """Path of the tar of a pair."""
@@ -157,15 +166,41 @@ class Samples:
             last_key = index.nth_key(files, at_most)[0].hex()
         return index.captions(self.runs, held_out=self.facts["asked"]["held_out"], last_key=last_key)
 
-    def _read(self, pair: np.void) -> tuple[bytes, str]:
-        path = self.shard_of(pair)
-        sizes = {"tar_bytes": int(pair["image_bytes"]), "caption_bytes": int(pair["caption_bytes"])}
+    def _read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
+        """Neighbours, in the order of their tar."""
+        path = self.shard_of(pairs[0])
+        ranges = [pair_range(int(pair["block"]) * index.BLOCK, *_sizes(pair)) for pair in pairs]
+        first, after = ranges[0][0], max(offset + length for offset, length in ranges)
         try:
-            data = self._tars.read(path, *pair_range(int(pair["block"]) * index.BLOCK, **sizes))
-            return read_pair(data, key=key_of(pair), **sizes)
+            data = self._tars.read(path, first, after - first)
+            return [
+                read_pair(
+                    data[offset - first : offset - first + length],
+                    key=key_of(pair),
+                    tar_bytes=_sizes(pair)[0],
+                    caption_bytes=_sizes(pair)[1],
+                )
+                for pair, (offset, length) in zip(pairs, ranges, strict=True)
+            ]
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise UnreadableError(f"{path}: {why}") from None
+
+
+def _sizes(pair: np.void) -> tuple[int, int]:
+    return int(pair["image_bytes"]), int(pair["caption_bytes"])
+
+
+def neighbours(pairs: Pairs) -> list[npt.NDArray[np.int64]]:
+    """The places of pairs, those together that one read brings, each in the order of their tar: int64 (k,)."""
+    if not len(pairs):
+        return []
+    ordered = np.lexsort([pairs["block"], pairs["shard"]])
+    shards, begins = pairs["shard"][ordered], pairs["block"][ordered].astype(np.int64) * index.BLOCK
+    ends = begins + pairs["image_bytes"][ordered] + pairs["caption_bytes"][ordered]
+    is_far = (shards[1:] != shards[:-1]) | (begins[1:] - ends[:-1] > _BETWEEN)
+    parts = np.split(ordered, np.flatnonzero(is_far) + 1)
+    return [part[first : first + _TOGETHER] for part in parts for first in range(0, len(part), _TOGETHER)]
 
 
 def key_of(pair: np.void) -> str:

@@ -74,7 +74,12 @@ class _Part:
         is_sequential = config.data.sampling == "sequential"
         of_pairs = weights_of(folder, facts)
         order = Order(
-            sizes, config.data.source_weights, config.run.seed, sequential=is_sequential, pair_weights=of_pairs
+            sizes,
+            config.data.source_weights,
+            config.run.seed,
+            sequential=is_sequential,
+            pair_weights=of_pairs,
+            together=config.data.read_together,
         )
         size = config.loop.global_batch
         self._sampler: Sampler | OneSource | DistinctImages

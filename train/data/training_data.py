@@ -164,7 +164,12 @@ def _opened(config: TrainConfig, say: Callable[[str], None], *, data_changed: bo
         say(chosen_said(samples))
     is_sequential, of_pairs = chosen.sampling == "sequential", samples.weights
     order = Order(
-        samples.sources, chosen.source_weights, config.run.seed, sequential=is_sequential, pair_weights=of_pairs
+        samples.sources,
+        chosen.source_weights,
+        config.run.seed,
+        sequential=is_sequential,
+        pair_weights=of_pairs,
+        together=chosen.read_together,
     )
     size = config.loop.global_batch
     if size > order.epoch_draws:

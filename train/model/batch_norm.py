@@ -141,7 +141,7 @@ def collected(model: nn.Module) -> torch.Tensor:
     """
     layers = _collecting_layers(model)
     sums = [layer.own_sums() for layer in layers]
-    return torch.cat(sums) if sums else next(model.parameters()).new_empty(0).detach()
+    return torch.cat(sums) if sums else torch.empty(0, device=next(model.parameters()).device)
 
 
 @torch.no_grad()

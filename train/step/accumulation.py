@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from altalign.errors import UsageError
 from altalign.train.data.batches import widened
 from altalign.train.model import batch_norm
+from altalign.train.step import sharding
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 from altalign.train.step.loss import Mixed
 from altalign.train.step.mixup import Mixup
@@ -100,15 +101,15 @@ OWN_BUFFERS: dict[str, Any] = {
 
 
 def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
-    """The towers as `gradients` wants them: in DistributedDataParallel if there are several ranks.
+    """The towers as `gradients` wants them: in DistributedDataParallel if there are several ranks with whole models.
 
-    Their first weights are those of rank 0.
+    Their first weights are then those of rank 0.
 
     `model.compile()`, where it is wanted, comes before.
     """
     towers = Towers(model)
     alone = not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1)
-    if alone or not _is_trained(towers):
+    if alone or sharding.is_sharded(model) or not _is_trained(towers):
         return towers
     return DistributedDataParallel(towers, process_group=group, gradient_as_bucket_view=True, **OWN_BUFFERS)
 
@@ -277,8 +278,9 @@ class _Passes:
 
     def back(self, encoded: tuple[torch.Tensor, ...], towards: Embeddings) -> None:
         """Go back through the model, from the gradients of embeddings and from the pairs' own losses."""
-        # it divides the sum of gradients by them
-        ranks = len(self.whole.sizes) if isinstance(self.towers, DistributedDataParallel) else 1
+        # both divide the sum of gradients by them
+        divides = isinstance(self.towers, DistributedDataParallel) or sharding.is_sharded(self.model)
+        ranks = len(self.whole.sizes) if divides else 1
         trained = [
             (embedding, gradient * ranks)
             for embedding, gradient in zip(encoded[:2], towards, strict=True)
@@ -296,14 +298,19 @@ def chunk_seed(seed: int, step: int, place: int) -> int:
 
 
 def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
-    """Refuse batch norm over all devices where ranks have different numbers of chunks: one would wait forever."""
+    """Refuse different numbers of chunks where ranks meet in each of them: one would wait forever.
+
+    They do with batch norm over all devices, and where each has a part of the model.
+    """
     chunks = [math.ceil(size / chunk) for size in sizes]
-    if len(set(chunks)) > 1 and any(
-        isinstance(layer, batch_norm.BatchNorm) and layer.statistics == "sync" for layer in model.modules()
-    ):
+    if len(set(chunks)) == 1:
+        return
+    layers = (layer for layer in model.modules() if isinstance(layer, batch_norm.BatchNorm))
+    setting = '[image_tower] batch_norm = "sync"' if any(layer.statistics == "sync" for layer in layers) else ""
+    if setting := "[loop] sharded = true" if sharding.is_sharded(model) else setting:
         raise UsageError(
-            f'[image_tower] batch_norm = "sync": ranks have {chunks} chunks of {chunk}; give [loop] chunk or '
-            "global_batch so that they have as many"
+            f"{setting}: ranks have {chunks} chunks of {chunk}; give [loop] chunk or global_batch so that they have as "
+            "many"
         )
 
 

@@ -14,7 +14,7 @@ from altalign.train.model.dual_encoder import DualEncoder, Temperature
 from altalign.train.noise.estimates import Estimates
 from altalign.train.ranks import Ranks
 from altalign.train.settings import LossSettings, TrainConfig
-from altalign.train.step import accumulation, arithmetic, mixup, negatives, optimizers, schedules, token_drop
+from altalign.train.step import accumulation, arithmetic, mixup, negatives, optimizers, schedules, sharding, token_drop
 from altalign.train.step.loss import Noise, contrastive_loss
 
 OWN_LOSSES = ("loss_reconstruction", "loss_caption")  # in the metrics
@@ -34,9 +34,11 @@ class Learner:
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
         if config.loop.activation_checkpointing:
             self.model.checkpoint_activations()
-        self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
         if config.loop.compile:
             compile_blocks(self.model)
+        if config.loop.sharded and ranks.ranks > 1:
+            sharding.shard(self.model)
+        self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
         self._towers = accumulation.towers_of(self.model)
         self._autocast, self._device = arithmetic.autocast(config.loop.precision, ranks.device), ranks.device
         self._own_weights = (config.reconstruction.weight, config.captioner.weight) if self.model.has_decoders else ()

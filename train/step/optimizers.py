@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import PARTS, Part, part_of
 from altalign.train.settings import OptimizerSettings
+from altalign.train.step import sharding
 
 KINDS = ("weight", "bias", "norm", "batch_norm")
 LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
@@ -64,10 +65,11 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
         return Lamb(groups, betas=betas, epsilon=settings.epsilon)
     if settings.name == "lars":
         return Lars(groups, momentum=settings.momentum, epsilon=settings.epsilon)
+    foreach = sharding.is_sharded(model) or None  # torch's own choice for what is spread: tensor by tensor
     if settings.name == "adamw":
-        return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.epsilon)
+        return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.epsilon, foreach=foreach)
     if settings.name == "sgd":
-        return torch.optim.SGD(groups, lr=0.0, momentum=settings.momentum)
+        return torch.optim.SGD(groups, lr=0.0, momentum=settings.momentum, foreach=foreach)
     assert_never(settings.name)
 
 
@@ -93,9 +95,11 @@ def clip(model: nn.Module, norm: float) -> Tensor:
     Returns the norm that they had, (), on their device.
     """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    total = nn.utils.get_total_norm(gradients)
+    is_spread = sharding.is_sharded(model)
+    parts = sharding.own(gradients)
+    total = torch.linalg.vector_norm(sharding.norms(parts, gradients)) if is_spread else nn.utils.get_total_norm(parts)
     if norm:
-        _many._foreach_mul_(gradients, (norm / total).clamp(max=1.0))
+        _many._foreach_mul_(parts, (norm / total).clamp(max=1.0))
     return total
 
 
@@ -205,8 +209,9 @@ class Lamb(_Stepped):
         super().__init__(groups, {"betas": betas, "epsilon": epsilon})
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        (beta1, beta2), steps = group["betas"], group["steps"]
-        means, squares = self._state(parameters, "mean"), self._state(parameters, "square")
+        (beta1, beta2), steps, wholes = group["betas"], group["steps"], parameters
+        means, squares = (sharding.own(self._state(parameters, name)) for name in ("mean", "square"))
+        parameters, gradients = sharding.own(parameters), sharding.own(gradients)
         _many._foreach_lerp_(means, gradients, 1 - beta1)
         _many._foreach_mul_(squares, beta2)
         _many._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
@@ -219,7 +224,7 @@ class Lamb(_Stepped):
         if group["weight_decay"]:
             _many._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["trust"]:
-            weights, moves = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(updates))
+            weights, moves = (sharding.norms(parts, wholes) for parts in (parameters, updates))
             ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
             _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
         else:
@@ -238,10 +243,11 @@ class Lars(_Stepped):
         super().__init__(groups, {"momentum": momentum, "epsilon": epsilon})
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        velocities, decay = self._state(parameters, "velocity"), group["weight_decay"]
+        velocities, decay, wholes = sharding.own(self._state(parameters, "velocity")), group["weight_decay"], parameters
+        parameters, gradients = sharding.own(parameters), sharding.own(gradients)
         moves = _many._foreach_add(gradients, parameters, alpha=decay)
         if group["trust"]:
-            weights, slopes = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(gradients))
+            weights, slopes = (sharding.norms(parts, wholes) for parts in (parameters, gradients))
             ratios = torch.where(
                 (weights > 0) & (slopes > 0), LARS_TRUST * weights / (slopes + decay * weights + group["epsilon"]), 1.0
             )

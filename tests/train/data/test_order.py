@@ -339,3 +339,36 @@ def test_a_source_with_less_than_a_batch_is_refused() -> None:
         OneSource(Order({"a": 40, "b": 7}, {}, 3), 8)
     sampler = OneSource(Order({"a": 40, "b": 7}, {"a": 1, "b": 0}, 3), 8)
     assert all(sources_of(sampler.batch(number)[0], {"a": 40, "b": 7}) == {"a"} for number in range(20))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    together=st.integers(2, 50),
+    seed=st.integers(0, 2**62),
+    is_sequential=st.booleans(),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_pairs_that_come_together_are_neighbours_and_a_round_has_each_once(
+    sizes: list[int], together: int, seed: int, *, is_sequential: bool
+) -> None:
+    sources, rounds, whole = {f"s{number}": size for number, size in enumerate(sizes)}, 3, sum(sizes)
+    stream = Order(sources, {}, seed, sequential=is_sequential, together=together)
+    pairs, epochs = stream.draws(0, rounds * whole)
+    apart = 0
+    for number in range(rounds):
+        of_round = pairs[number * whole : (number + 1) * whole]
+        assert sorted(of_round.tolist()) == list(range(whole))
+        apart += int((np.diff(of_round) != 1).sum())
+    # runs, in each of which a source's run or round may end, one that goes round, and what is left over
+    assert apart <= rounds * (2 * (whole // together) + 3 * len(sizes) + 2)
+    assert Counter(epochs.tolist()) == dict.fromkeys(range(rounds), whole)
+    first = whole // 2
+    again = Order(sources, {}, seed, sequential=is_sequential, together=together)
+    assert again.draws(first, first + whole)[0].tolist() == pairs[first : first + whole].tolist()
+
+
+def test_runs_of_neighbours_are_of_other_pairs_in_each_round() -> None:
+    pairs, _ = Order({"a": 1000}, {}, 5, together=10).draws(0, 20_000)
+    assert (np.diff(pairs.reshape(-1, 10)) % 1000 == 1).all()
+    assert len({int(pair) % 10 for pair in pairs[::10]}) > 5
+    assert len({tuple(pairs[1000 * number : 1000 * number + 10].tolist()) for number in range(20)}) == 20
