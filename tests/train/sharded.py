@@ -41,6 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
+OF_RANKS = {2: list(CASES), 4: ["two passes, mixup", "noise, AdamW", "patches left out, decoders"]}
+
 
 def config_of(case: str) -> TrainConfig:
     """The settings of a case."""
@@ -127,7 +129,7 @@ def main() -> None:
     meeting = f"file://{folder}/meeting"
     distributed.init_process_group("gloo", meeting, timedelta(seconds=120), rank=rank, world_size=ranks)
     own, found = share(PAIRS, rank, ranks), {}
-    for case in CASES:
+    for case in OF_RANKS[ranks]:
         found[case] = {kind: trained(case, own, is_sharded=kind == "sharded") for kind in ("whole", "sharded")}
     found["refused"] = refused(rank, ranks)
     torch.save(found, folder / f"{rank}.pt")
