@@ -134,7 +134,7 @@ def _of_map(output: Floats, at_least: float) -> Found:
     return Found(int(_regions(is_on)), float(is_on.mean())) if is_on.size else Found(0, 0.0)
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def _regions(is_on: npt.NDArray[np.bool_]) -> int:
     """How many regions there are: places that touch by a side are of one."""
     height, width = is_on.shape

@@ -107,7 +107,7 @@ def _hashed(h: np.uint32, byte: np.uint8) -> np.uint32:
     return np.uint32((h ^ wide) * _PRIME)
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def _fill(slots: Ints, words: Bytes, offsets: Longs) -> None:
     mask = np.uint32(len(slots) - 1)
     for number in range(len(offsets) - 1):
@@ -261,7 +261,7 @@ def _probabilities(
     return best, first, second
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def _predict(
     data: Bytes,
     offsets: Longs,
