@@ -168,12 +168,16 @@ class FailedCounts:
             self._rows[stage.value, source, tuple(map(str, failed))] += rows
 
     def add(self, stage: Stage, sources: Column, failed: Column) -> None:
-        """Count n rows by source (string[n]) and the reasons that hold (list<string>[n])."""
-        joined = pc.binary_join(failed, _BETWEEN)
-        table = pa.table({"source": sources, "failed": joined})
+        """Count n rows by source (string[n]) and the reasons that hold (list<string>[n], or a dictionary of them)."""
+        if not isinstance(failed, pa.DictionaryArray):
+            joined: Any = pc.binary_join(failed, _BETWEEN)
+            failed = (joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined).dictionary_encode()
+        named: Any = failed.dictionary.to_pylist()
+        table = pa.table({"source": sources, "failed": failed.indices})
         tally = table.group_by(["source", "failed"], use_threads=False).aggregate([([], "count_all")])
         for row in tally.to_pylist():
-            self.add_rows(stage, row["source"], row["failed"].split(), row["count_all"])
+            of_row = named[row["failed"]]
+            self.add_rows(stage, row["source"], of_row.split() if isinstance(of_row, str) else of_row, row["count_all"])
 
     def counts(self) -> Counts:
         """Rows by their first reason.

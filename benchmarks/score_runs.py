@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.counts import Counts
+from altalign.pipelines.files import parquet
 from altalign.reasons import CURATED, KEPT
 from altalign.schema import RULES_VERSION, SAMPLE, SCHEMA_VERSION
 
@@ -107,7 +108,7 @@ def run_of(folder: Path, tables: Sequence[pa.Table], shards: int) -> list[dict[s
         place, table = folder / "shards" / f"{number:05}.parquet", tables[number % len(tables)]
         first = folder / "shards" / f"{number % len(tables):05}.parquet"
         if number < len(tables):
-            pq.write_table(table, place, compression="zstd", compression_level=1)
+            parquet.write(str(place), table, SAMPLE)
         else:
             os.link(first, place)
         digest = facts[number % len(tables)]["parquet_sha256"] if number >= len(tables) else _sha256(place)
@@ -134,7 +135,8 @@ def write_score(
     for number, shard in enumerate(shards):
         place, of = folder / f"{number:05}.parquet", number % len(tables)
         if number < len(tables):
-            pq.write_table(pa.table({"key": tables[of]["key"], **values[of]}), place, compression="zstd")
+            rows = pa.table({"key": tables[of]["key"], **values[of]})
+            parquet.write(str(place), rows, rows.schema)
         else:
             os.link(folder / f"{of:05}.parquet", place)
         nulls = dict.fromkeys(values[of], 0)

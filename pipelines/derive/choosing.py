@@ -47,7 +47,7 @@ def chosen(
     """
     first, failed = reasons_of(verdicts)
     counts = FailedCounts()
-    counts.add(Stage.SELECT, rows["source"], failed.dictionary_decode())
+    counts.add(Stage.SELECT, rows["source"], failed)
     stays = first.is_null().to_numpy(zero_copy_only=False)
     Chosen(run, name).write_rows(np.flatnonzero(stays))
     if run.config.audit.keep_dropped and "caption" in rows.column_names:
