@@ -169,11 +169,12 @@ class FailedCounts:
 
     def add(self, stage: Stage, sources: Column, failed: Column) -> None:
         """Count n rows by source (string[n]) and the reasons that hold (list<string>[n], or a dictionary of them)."""
+        numbered: Any = failed
         if not isinstance(failed, pa.DictionaryArray):
             joined: Any = pc.binary_join(failed, _BETWEEN)
-            failed = (joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined).dictionary_encode()
-        named: Any = failed.dictionary.to_pylist()
-        table = pa.table({"source": sources, "failed": failed.indices})
+            numbered = (joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined).dictionary_encode()
+        named = numbered.dictionary.to_pylist()
+        table = pa.table({"source": sources, "failed": numbered.indices})
         tally = table.group_by(["source", "failed"], use_threads=False).aggregate([([], "count_all")])
         for row in tally.to_pylist():
             of_row = named[row["failed"]]
