@@ -39,8 +39,10 @@ def measured_before(run: Run, rows: pa.Table) -> Mapping[str, Measured]:
 
 
 def _reads(folder: str) -> object:
-    """What fetching rests on in a run; None where it does not say."""
-    return storage.read_json(storage.join(folder, "run.json")).get("stages", {}).get("fetch", {}).get("reads")
+    """What fetching rests on in a run, and the layout of its `work/`; None where it does not say."""
+    stages = storage.read_json(storage.join(folder, "run.json")).get("stages", {})
+    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
+    return fetch, extract.get("work_version")
 
 
 def _units(before: Run, first: str, last: str) -> Iterator[str]:

@@ -35,7 +35,7 @@ from altalign.pipelines.run.artefacts.decontaminated import TESTS
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
 from altalign.pipelines.run.sampled import Grown
-from altalign.pipelines.run.units import Facts, Marks, Run
+from altalign.pipelines.run.units import WORK_VERSION, Facts, Marks, Run
 from altalign.pipelines.stages import write
 from altalign.schema import REMOVED
 from altalign.stages import REMOVED_FILE, REPORT, STAGES
@@ -182,14 +182,21 @@ def _prepare(before: Run, grown: Run) -> None:
         if {name: storage.read_sealed(path).get(name) for name in said} == said:
             return
     storage.delete(storage.join(before.folder, ADDING))
-    for marks in (EXTRACTED, TESTS):
-        _take_over(before, grown, marks)
+    if _work_version(before) == WORK_VERSION:
+        for marks in (EXTRACTED, TESTS):
+            _take_over(before, grown, marks)
     for log in storage.files_below(before.path("log", "fetch")):
         storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
     if storage.exists(removed := before.path(REMOVED_FILE)):
         rows = parquet.read_table(removed).cast(REMOVED)
         parquet.write(grown.path(REMOVED_FILE), without_places(rows), REMOVED)
     storage.write_sealed(path, said, durable=grown.config.run.durable)
+
+
+def _work_version(run: Run) -> object:
+    """The layout that the run's `work/` has."""
+    stages = storage.read_json(run.path("run.json")).get("stages", {})
+    return stages.get(STAGES[0], {}).get("reads", {}).get("work_version")
 
 
 def _take_over(before: Run, grown: Run, marks: Marks[Facts]) -> None:

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.images import measuring
+from altalign.pipelines.living import adding
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, summary, tree, write_input
 
@@ -206,6 +208,17 @@ def test_images_that_were_kept_are_not_measured_again(run: Path, monkeypatch: py
     assert kept
     assert measured
     assert not kept & measured
+
+
+def test_work_of_another_layout_is_not_taken_over(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = storage.read_sealed("run/run.json")
+    facts["stages"]["extract"]["reads"]["work_version"] = 0
+    storage.write_sealed("run/run.json", facts)
+    linked = list[str]()
+    monkeypatch.setattr(adding, "_take_over", lambda *_: linked.append("extract"))
+    assert main(ADD) == 0
+    assert linked == []
+    assert main(["audit", "run"]) == 0
 
 
 def test_work_that_is_gone_is_done_anew(run: Path) -> None:

@@ -131,7 +131,7 @@ def test_whoever_is_killed_leaves_the_old_run_or_the_new_one_and_goes_on(verb: s
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("verb", ["remove", "merge"])
+@pytest.mark.parametrize("verb", ["remove", "merge", "compact"])
 def test_a_disk_that_is_full_in_the_middle_leaves_the_old_runs_and_one_line(verb: str, start: Path) -> None:
     skip_where_nothing_can_be_mounted(start)
     command, results = COMMANDS[verb]
