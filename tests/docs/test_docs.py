@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from altalign import cli
+from altalign.audit_tables import BALANCED
 from altalign.cli import VERBS
 from altalign.reasons import REASONS, DropReason
 from altalign.stages import OUTPUTS
@@ -185,7 +186,7 @@ def test_every_path_in_backticks_of_ours_exists(document: Path):
 
     Names of what a run leaves are left to test_every_file_of_a_run_is_described.
     """
-    of_a_run = (*chain.from_iterable(OUTPUTS.values()), "audit/*.", "eval/step-", "eval/features/")
+    of_a_run = (*chain.from_iterable(OUTPUTS.values()), BALANCED.path, "audit/*.", "eval/step-", "eval/features/")
     spans = rf"`((?:{ROOMS})/[\w./*-]*|[\w/]+\.py)(?:: |`: `)?([\w.]+)?`"
     missing = []
     for path, name in re.findall(spans, prose(document)):
@@ -322,6 +323,9 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "log/trouble.json",
         "removed.parquet",
         ".change/*",
+        ".adding/*",
+        "shards/gNNNN-NNNNN.tar",
+        "audit/balanced.parquet",
         "keys.parquet",
         "keys.json",
         "work/trial/*",
