@@ -97,7 +97,6 @@ def test_a_change_that_was_ended_in_the_middle_is_noted_once(tmp_path: Path, mon
     write_curated(tmp_path / "curated", BEFORE)
     folder = write_trained(tmp_path / "trained", data={"runs": [str(tmp_path / "curated")]})
     config = TrainConfig.load(f"{folder}/config.toml", [f"run.folder={json.dumps(folder)}"])
-    storage.write_json(f"{folder}/run.json", {})
     pairs_before = len(samples := samples_of(config))
     storage.write_json(f"{folder}/run.json", {"manifests": samples.runs.manifests, "pairs": pairs_before})
     shutil.rmtree(tmp_path / "curated")

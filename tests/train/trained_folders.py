@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from altalign import storage
+from altalign import listing, storage
 from altalign.train import checkpoints, training_folder
 from altalign.train.data import tokenizer
 from altalign.train.model.batch_norm import BatchNorm
@@ -38,7 +38,8 @@ def write_trained(folder: Path, **sections: dict[str, Any]) -> str:
     words.write(str(folder / "tokenizer.json"))
     model = model_of(config, vocabulary=words.vocabulary)
     randomise(model)
-    state = {"samples_seen": 80, "manifests": {"runs/demo": "ab" * 32}, "tokenizer_sha256": words.digest, "pairs": 80}
+    runs = {run: listing.digest(f"{run}/manifest.json").digest for run in config.data.runs} or {"runs/demo": "ab" * 32}
+    state = {"samples_seen": 80, "manifests": runs, "tokenizer_sha256": words.digest, "pairs": 80}
     kept = checkpoints.Kept.of(model, make_optimizer(model, config.optimizer))
     checkpoints.save(str(folder), 5, kept, state, keep=1)
     storage.write_json(str(folder / "run.json"), {"manifests": state["manifests"], "versions": {}, "attempts": []})
