@@ -362,5 +362,5 @@ EVERY_REASON_OF_AN_ARCHIVE = {
     for reason in REASONS[stage]
     if not reason.startswith("http_")
     and not reason.endswith(("_too_large", "url_too_long"))  # have cases of their own
-    and reason not in (DropReason.URL_BLOCKED, DropReason.IMAGE_NSFW)
+    and reason not in (DropReason.URL_BLOCKED, DropReason.IMAGE_NSFW, DropReason.REMOVED)
 }
