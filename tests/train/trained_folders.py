@@ -38,7 +38,8 @@ def write_trained(folder: Path, **sections: dict[str, Any]) -> str:
     words.write(str(folder / "tokenizer.json"))
     model = model_of(config, vocabulary=words.vocabulary)
     randomise(model)
-    runs = {run: listing.digest(f"{run}/manifest.json").digest for run in config.data.runs} or {"runs/demo": "ab" * 32}
+    there = {run: f"{run}/manifest.json" for run in config.data.runs if storage.exists(f"{run}/manifest.json")}
+    runs = {run: listing.digest(path).digest for run, path in there.items()} or {"runs/demo": "ab" * 32}
     state = {"samples_seen": 80, "manifests": runs, "tokenizer_sha256": words.digest, "pairs": 80}
     kept = checkpoints.Kept.of(model, make_optimizer(model, config.optimizer))
     checkpoints.save(str(folder), 5, kept, state, keep=1)
