@@ -65,16 +65,9 @@ def retrieve(
         UsageError: `out` is something else, or of other settings; no noun is left, or a run or the model cannot be
             opened.
     """
-    if not lists and vocabulary.tagger() is None:
-        raise UsageError(
-            f"no --words, and no tagger is installed (spaCy with {vocabulary.TAGGER}): give files of nouns"
-        )
-    if storage.kind(out) == "file" or {name for name in storage.entries(out) if not storage.is_partial(name)} - _OURS:
-        raise UsageError(f"{out}: it is there already, and no folder of concepts; give a new one")
+    _check_place(out)
+    known = _known(lists)
     storage.sweep(out)
-    known = vocabulary.of_lists(chain.from_iterable(map(_lines, lists)), [], texts_at_least=0)
-    if lists and not known:
-        raise UsageError(f"{', '.join(lists)}: no noun in it; give files with a noun a line")
     encoder = models.opened(model)
     samples = Samples.open(storage.join(out, "index"), runs)
     nouns = _nouns(samples, texts, known, texts_at_least)
@@ -112,6 +105,32 @@ def retrieve(
     storage.delete(storage.join(out, "index"))
     terminal.stdout().print(f"concepts: {terminal.shown(place)}", soft_wrap=True)
     return 0
+
+
+def _check_place(out: str) -> None:
+    """Refuse a place that holds something else.
+
+    Raises:
+        UsageError: it does.
+    """
+    if storage.kind(out) == "file" or {name for name in storage.entries(out) if not storage.is_partial(name)} - _OURS:
+        raise UsageError(f"{out}: it is there already, and no folder of concepts; give a new one")
+
+
+def _known(lists: Sequence[str]) -> list[str]:
+    """The nouns of lists, none where a tagger finds them.
+
+    Raises:
+        UsageError: there is neither, or the lists have none.
+    """
+    if not lists and vocabulary.tagger() is None:
+        raise UsageError(
+            f"no --words, and no tagger is installed (spaCy with {vocabulary.TAGGER}): give files of nouns"
+        )
+    known = vocabulary.of_lists(chain.from_iterable(map(_lines, lists)), [], texts_at_least=0)
+    if lists and not known:
+        raise UsageError(f"{', '.join(lists)}: no noun in it; give files with a noun a line")
+    return known
 
 
 def _nouns(samples: Samples, texts: Sequence[str], known: Sequence[str], texts_at_least: int) -> list[str]:

@@ -22,9 +22,8 @@ from altalign.train.data.runs import Runs
 from altalign.train.data.weights import Weights
 
 _OPEN_AT_MOST = 128  # tars, of each process
-_BETWEEN = (
-    16 << 10
-)  # bytes that are read for nothing: what a tar has between two pairs, the second's row in JSON above all
+# bytes that are read for nothing: what a tar has between two pairs, the second's row in JSON above all
+_BETWEEN = 16 << 10
 _TOGETHER = 256  # pairs that one read brings, at most
 _AT_A_TIME = 64  # images that are held out, with their captions, that are read together of a store
 
@@ -73,8 +72,12 @@ class Samples:
         With `held_out` = 1 all pairs of the runs are held out: a set for evaluation. With `clusters` the sources are
         those of `altalign cluster`. `asked` is what is asked of the pairs that are trained on.
         """
-        opened = Runs.open(runs, clusters=clusters, asked=asked)
-        return cls(folder, opened, index.build(folder, opened, held_out=held_out, pairs=pairs))
+        return cls.of(folder, Runs.open(runs, clusters=clusters, asked=asked), held_out=held_out, pairs=pairs)
+
+    @classmethod
+    def of(cls, folder: str, runs: Runs, *, held_out: float, pairs: int) -> "Samples":
+        """The same of runs that are open. Raises as `index.build`."""
+        return cls(folder, runs, index.build(folder, runs, held_out=held_out, pairs=pairs))
 
     @property
     def weights(self) -> dict[str, Weights]:

@@ -13,7 +13,7 @@ import numpy as np
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.train import training_folder
-from altalign.train.data import by_key, changed, index, packed, parts, tokenizer
+from altalign.train.data import by_key, changed, packed, parts, tokenizer
 from altalign.train.data.chosen import WORDS, Asked
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.completed import Prompts, Swapped
@@ -143,7 +143,7 @@ def samples_of(
     chosen, folder = config.data, training_folder.path(config, "index")
     runs = Runs.open(runs_of(config, say), clusters=chosen.sources == "clusters", asked=asked_of(chosen))
     changed.settle(config, runs.manifests, is_allowed=data_changed, say=say)
-    return Samples(folder, runs, index.build(folder, runs, held_out=chosen.held_out, pairs=chosen.pairs))
+    return Samples.of(folder, runs, held_out=chosen.held_out, pairs=chosen.pairs)
 
 
 def asked_of(chosen: DataSettings) -> Asked:
