@@ -20,6 +20,7 @@ from altalign.cli import main
 from altalign.reasons import REASONS
 from tests.hostile import make
 from tests.hostile.cases import Case, matches, message
+from tests.made_once import made_once
 
 pytestmark = pytest.mark.hostile
 
@@ -66,17 +67,21 @@ class Outcome:
 class Finished:
     """The run over all files."""
 
-    code: int
     output: str
     peak_mib: int
     outcomes: dict[str, Outcome]
     run: Path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A run that reads the files of all cases but those that are refused before any work."""
-    folder = tmp_path_factory.mktemp("hostile") / "corpus"
+    """A run that reads the files of all cases but those that are refused before any work; read only."""
+    folder = made_once("hostile", tmp_path_factory, _run_over_all)
+    said, peak_mib = (folder / "said").read_text(encoding="utf-8"), int((folder / "peak").read_text())
+    return Finished(said, peak_mib, outcomes(folder / "run"), folder / "run")
+
+
+def _run_over_all(folder: Path) -> None:
     make.write(folder, [case for case in make.every() if case.exit_code != 2], skip_unreadable=True)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
@@ -93,13 +98,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             f"{ran.stdout}{ran.stderr}\nTo find the file: python -m tests.hostile.make FOLDER NAME, and altalign "
             "curate there."
         )
-    return Finished(
-        ran.returncode,
-        ran.stdout + ran.stderr,
-        int((folder / "peak").read_text()),
-        outcomes(folder / "run"),
-        folder / "run",
-    )
+    (folder / "said").write_text(ran.stdout + ran.stderr, encoding="utf-8")
 
 
 def outcomes(run: Path) -> dict[str, Outcome]:
