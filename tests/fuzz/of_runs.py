@@ -130,7 +130,7 @@ def _damaged(data: bytes, rng: Random) -> bytes:
 
 
 def _target(kind: str, suffix: str, make: Callable[[Random], tuple[bytes, bytes]]) -> Target:
-    return Target(suffix, make, partial(_check, kind), wall_s=7_200)
+    return Target(suffix, make, partial(_check, kind), wall_s=7_200, watches=True)
 
 
 TARGETS = {

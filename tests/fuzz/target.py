@@ -29,6 +29,7 @@ class Target:
     check: Callable[[Path, bytes], str]
     memory: int = 256 * MB  # one input may take at most so much more than is in use before it
     wall_s: float = 120.0  # for one input, whatever else the machine does
+    watches: bool = False  # a command in a process of its own, whose CPU time is limited there: watching takes some too
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def keep(folder: Path, to: Path, what: str) -> list[str]:
 def check(target: Target, folder: Path, cpu_s: float) -> tuple[str, float, int]:
     """Check the input that lies in a folder, under all limits: outcome, CPU seconds, bytes of memory that it took."""
     path, original = paths_of(folder, target)
-    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_PROF, 0 if target.watches else cpu_s)
     faulthandler.dump_traceback_later(target.wall_s, exit=True)
     before, started = _reset_peak(), time.process_time()
     outcome = target.check(path, original.read_bytes())
