@@ -29,6 +29,15 @@ def unlisted(keys: "pa.ChunkedArray[Any]", listed: "pa.Array[Any]") -> Verdict:
     return drop_where(pc.invert(is_listed), DropReason.NOT_LISTED)
 
 
+def counted(
+    counts: FailedCounts, rows: pa.Table, verdicts: Sequence[Verdict]
+) -> "tuple[Verdict, pa.DictionaryArray[Any, Any], Mask]":
+    """Count n rows by these verdicts; returns the first one, all reasons that hold, and which rows stay: bool[n]."""
+    first, failed = reasons_of(verdicts)
+    counts.add(Stage.SELECT, rows["source"], failed)
+    return first, failed, first.is_null().to_numpy(zero_copy_only=False)
+
+
 def chosen(
     run: Run,
     name: str,
@@ -45,10 +54,8 @@ def chosen(
         verdicts: of each rule, in their order; at least one.
         scores: the values that the rows of a mask were decided by, as JSON objects.
     """
-    first, failed = reasons_of(verdicts)
     counts = FailedCounts()
-    counts.add(Stage.SELECT, rows["source"], failed)
-    stays = first.is_null().to_numpy(zero_copy_only=False)
+    first, failed, stays = counted(counts, rows, verdicts)
     Chosen(run, name).write_rows(np.flatnonzero(stays))
     if run.config.audit.keep_dropped and "caption" in rows.column_names:
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}

@@ -6,13 +6,14 @@ OUT/keys.parquet has key and shard, in the order of the parents' shards; OUT/key
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from altalign import storage
 from altalign.counts import Counts
-from altalign.pipelines.derive.parents import Parent, of_unit
+from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.files import parquet
-from altalign.pipelines.run.artefacts.derived import Chosen, ChosenFacts
+from altalign.pipelines.run.artefacts.derived import LISTED, Listed, ListedFacts, ShardsOfParent
 from altalign.pipelines.run.units import Run
 
 FILE = "keys.parquet"
@@ -24,21 +25,27 @@ KEYS = pa.schema(
 )
 
 
-def conclude(
-    run: Run,
-    parents: Sequence[Parent],
-    chosen: Sequence[tuple[str, ChosenFacts]],
-    counts: Counts,
-    lineage: dict[str, Any],
-) -> None:
+ROWS_PER_UNIT = 100_000  # about: a mark, and what an engine does for a unit, cost as much as a shard's verdicts
+
+
+def plan(parent: Parent, _run: Run) -> list[ShardsOfParent]:
+    """Units of shards that follow one another."""
+    units, first, rows = list[ShardsOfParent](), 0, 0
+    for end, shard in enumerate(parent.shards, start=1):
+        rows += shard.rows
+        if rows >= ROWS_PER_UNIT or end == len(parent.shards):
+            units.append(ShardsOfParent(name=f"{first:05d}-{end:05d}", first=first, end=end, rows=rows))
+            first, rows = end, 0
+    return units
+
+
+def conclude(run: Run, parent: Parent, counts: Counts, lineage: dict[str, Any]) -> None:
     """Write keys, counts, and what they are of last."""
-    pairs = sum(facts.kept for _, facts in chosen)
+    pairs = 0
     with storage.noted() as block, parquet.writing(run.path(FILE), KEYS) as file:
-        for name, _ in chosen:
-            parent, shard = of_unit(parents, name)
-            sidecar = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["key"])
-            keys = sidecar["key"].take(Chosen(run, name).rows())
-            file.write(pa.table([keys, pa.repeat(pa.scalar(shard.name), len(keys))], schema=KEYS))
+        for name, facts in run.all_facts(LISTED):
+            file.write(_rows(Listed(run, name), facts, parent.shards[int(name.split("-")[0]) :]))
+            pairs += facts.kept
     with storage.noted() as of_counts:
         parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
     if run.config.run.durable:
@@ -47,3 +54,11 @@ def conclude(
     stages = counts.summary(counts.stages_of_run())
     stated = {"pairs": pairs, "stages": stages, "lineage": lineage}
     storage.write_sealed(run.path("keys.json"), stated, durable=run.config.run.durable)
+
+
+def _rows(listed: Listed, facts: ListedFacts, shards: Sequence[Shard]) -> pa.Table:
+    """The rows of a unit: keys, and the names of their shards."""
+    ends = np.arange(0, 32 * facts.kept + 1, 32, dtype=np.int32)
+    keys = pa.StringArray.from_buffers(facts.kept, pa.py_buffer(ends.data), pa.py_buffer(listed.keys().data))
+    of = [pa.repeat(pa.scalar(shard.name), rows) for shard, rows in zip(shards, facts.of_shards, strict=False)]
+    return pa.table([keys, pa.chunked_array(of, pa.string())], schema=KEYS)

@@ -34,7 +34,16 @@ from altalign.pipelines.opening import reopen, summary
 from altalign.pipelines.opening.grounds import Grounds
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.run import manifest, outputs, vouched
-from altalign.pipelines.run.artefacts.derived import CARRIED, CHOSEN, Chosen, ChosenFacts, ShardOfParent
+from altalign.pipelines.run.artefacts.derived import (
+    CARRIED,
+    CHOSEN,
+    LISTED,
+    Chosen,
+    ChosenFacts,
+    ListedFacts,
+    ShardOfParent,
+    ShardsOfParent,
+)
 from altalign.pipelines.run.artefacts.written import WRITTEN, ShardFacts, ShardUnit
 from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
@@ -53,20 +62,25 @@ class Making:
         settings: what was asked for, as JSON.
         parents: of these runs, in this order.
         choose: writes which rows of a shard stay (`choosing.chosen`); it can be pickled.
+        list_keys: writes the keys of those that stay, instead: no shards are made.
         before: steps that come first.
         also: more that the result rests on, such as digests of scores.
         conclude: writes more of the run's audit, at the end; of keys alone nothing.
-        is_of_keys: whether the keys of the chosen samples are written, and no shards.
     """
 
     operation: str
     settings: Mapping[str, Any]
     parents: tuple[Parent, ...]
     choose: Callable[[Run, ShardOfParent], ChosenFacts]
+    list_keys: Callable[[Run, ShardsOfParent], ListedFacts] | None = None
     before: tuple[curate.Step, ...] = ()
     also: Mapping[str, Any] | None = None
     conclude: Callable[[Run], None] | None = None
-    is_of_keys: bool = False
+
+    @property
+    def is_of_keys(self) -> bool:
+        """Whether the keys of the chosen samples are written, and no shards."""
+        return self.list_keys is not None
 
     @property
     def last_file(self) -> str:
@@ -150,11 +164,10 @@ def _opened(run: Run, making: Making) -> Grounds:
 
 def _steps(making: Making) -> list[curate.Step]:
     parents = making.parents
-    choose = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
-    if making.is_of_keys:
-        return [choose]
+    if making.list_keys:
+        return [curate.each(LISTED, partial(keys.plan, parents[0]), making.list_keys)]
     return [
-        choose,
+        curate.each(CHOSEN, partial(plan_of, parents), making.choose),
         curate.each(CARRIED, lambda _: carrying.plan(parents), partial(_carry, parents)),
         curate.each(WRITTEN, partial(_plan_shards, parents), partial(_write, parents), seconds=_seconds),
     ]
@@ -216,13 +229,13 @@ def _place(sample: tuple[dict[str, Any], bytes]) -> tuple[str, str]:
 
 def _conclude(run: Run, making: Making) -> None:
     """Write counts and summary, then list, card and manifest."""
-    shards, found = list(run.all_facts(WRITTEN)), list(run.all_facts(CHOSEN))
-    chosen = [facts for _, facts in found]
+    shards = list(run.all_facts(WRITTEN))
+    chosen = [facts for _, facts in run.all_facts(LISTED if making.is_of_keys else CHOSEN)]
     before = [row for parent in making.parents for row in counting.received(counting.rows(parent))]
     counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
     if making.is_of_keys:
         counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
-        keys.conclude(run, making.parents, found, counts, making.lineage)
+        keys.conclude(run, making.parents[0], counts, making.lineage)
         return
     pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
     counts.reconcile(counts.stages_of_run(), pairs=pairs)

@@ -22,11 +22,11 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     REPLACED,
     TESTS,
 )
-from altalign.pipelines.run.artefacts.derived import CARRIED, CHOSEN, COMMON
+from altalign.pipelines.run.artefacts.derived import CARRIED, CHOSEN, COMMON, LISTED
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED, GATHERED
 from altalign.pipelines.run.artefacts.judged import GROUPED, JUDGED
-from altalign.pipelines.run.artefacts.selected import BALANCE, BOUNDS, CONCEPTS, HIGH, LOW, THRESHOLDS
+from altalign.pipelines.run.artefacts.selected import BALANCE, CONCEPTS, THRESHOLDS, VALUES
 from altalign.pipelines.run.artefacts.written import WRITTEN
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.stages import STAGES
@@ -53,13 +53,12 @@ STEPS: tuple[Marks[Facts], ...] = (
     WRITTEN,
     CONCEPTS,
     BALANCE,
-    HIGH,
-    BOUNDS,
-    LOW,
+    VALUES,
     THRESHOLDS,
     COMMON,
     CHOSEN,
     CARRIED,
+    LISTED,
 )
 _STAGE_OF = {TESTS.step: "fetch", AUGMENTED.step: "decontaminate"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit

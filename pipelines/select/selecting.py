@@ -5,7 +5,7 @@ values as they are stored, so the same samples stay wherever it runs.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,28 +15,35 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import columns
+from altalign import columns, storage
+from altalign.counts import FailedCounts
 from altalign.filters import where
+from altalign.filters.words import text_buffers
+from altalign.machine import interrupts
 from altalign.pipelines import curate
-from altalign.pipelines.derive import choosing
+from altalign.pipelines.derive import choosing, keys
 from altalign.pipelines.derive.making import Making, make, plan_of
-from altalign.pipelines.derive.parents import Parent, of_unit
+from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.run.artefacts.derived import Chosen, ChosenFacts, ShardOfParent
+from altalign.pipelines.files import parquet
+from altalign.pipelines.run.artefacts.derived import (
+    Chosen,
+    ChosenFacts,
+    Listed,
+    ListedFacts,
+    ShardOfParent,
+    ShardsOfParent,
+)
 from altalign.pipelines.run.artefacts.selected import (
     BALANCE,
-    BOUNDS,
     CONCEPTS,
-    HIGH,
-    LOW,
     THRESHOLDS,
-    BoundFacts,
+    VALUES,
     CountedFacts,
-    Histograms,
     ThresholdFacts,
+    Values,
 )
-from altalign.pipelines.run.units import Marks, Run, Unit
+from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.select import balance, tops
 from altalign.pipelines.select.asked import Asked, check, missing_of, reason_of
 from altalign.reasons import Verdict, drop_where
@@ -54,15 +61,13 @@ class _Selection:
     asked: Asked
     scores: Mapping[str, Score]
     labels: tuple[str, ...]
-    is_of_keys: bool
 
-    def read(self, unit: ShardOfParent, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
+    def read(self, shard: Shard, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
         """These columns of a shard; keys are not checked where a later pass over the same files checks them."""
-        parent, shard = of_unit((self.parent,), unit["name"])
         wanted = list(dict.fromkeys(names))
         key: list[str] = ["key"] if checks_keys else []
         of_sidecar = list(dict.fromkeys([*key, *columns.of_sidecar(wanted)]))
-        rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), of_sidecar)
+        rows = parquet.read_table(self.parent.path("shards", f"{shard.name}.parquet"), of_sidecar)
         return columns.joined(rows, shard.name, wanted, self.scores, checks_keys=checks_keys)
 
 
@@ -78,16 +83,16 @@ def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_ke
     of_scores = known.scores_of([*asked.columns, *labels])
     columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
     scores = {name: of for name, of in known.scores.items() if of.name in of_scores}
-    selection = _Selection(parent, asked, scores, labels, is_of_keys)
+    selection = _Selection(parent, asked, scores, labels)
     making = Making(
         "select",
         asked.to_json(),
         (parent,),
         partial(_choose, selection),
+        list_keys=partial(_list, selection) if is_of_keys else None,
         before=_before(selection),
         also={"scores": {name: of.facts["digest"] for name, of in sorted(of_scores.items())}},
         conclude=partial(balance.conclude, asked.balance) if asked.balance else None,
-        is_of_keys=is_of_keys,
     )
     make(making, run, options(run.config.engine, flags))
     if is_of_keys:
@@ -111,24 +116,50 @@ def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
 
 def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Decide the samples of a shard."""
-    keeps = run.config.audit.keep_dropped and not selection.is_of_keys
+    _, shard = of_unit((selection.parent,), unit["name"])
+    keeps = run.config.audit.keep_dropped
     of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if selection.asked.balance else [])]
     named = list(dict.fromkeys([*selection.asked.columns, *selection.labels]))
-    rows = selection.read(unit, [*of_sample, *named])
-    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, run, rows)]
-    if selection.asked.balance:
-        verdicts.append(balance.verdict(selection.asked.balance, run, rows))
+    rows = selection.read(shard, [*of_sample, *named])
     values = rows.select(named)
 
     def scores(mask: Mask) -> "pa.Array[Any]":
         found = values.filter(pa.array(mask)).to_pylist()
         return pa.array([json.dumps(each, ensure_ascii=False) for each in found], pa.string())
 
+    verdicts = _verdicts(selection, run, rows, _thresholds(selection, run))
     facts = choosing.chosen(run, unit["name"], rows, verdicts, scores if keeps else None)
-    if selection.asked.balance and not selection.is_of_keys:
+    if selection.asked.balance:
         stays = parquet.strings(rows, "caption").take(Chosen(run, unit["name"]).rows())
         balance.count_chosen(selection.asked.balance, run, unit, stays)
     return facts
+
+
+def _list(selection: _Selection, run: Run, unit: ShardsOfParent) -> ListedFacts:
+    """Decide the samples of some shards, and write the keys of those that stay."""
+    of_sample = ["key", "source", *(["caption"] if selection.asked.balance else [])]
+    counts, digits, thresholds = FailedCounts(), list[npt.NDArray[np.uint8]](), _thresholds(selection, run)
+    for shard in selection.parent.shards[unit["first"] : unit["end"]]:
+        interrupts.check()
+        rows = selection.read(shard, [*of_sample, *selection.asked.columns])
+        *_, stays = choosing.counted(counts, rows, _verdicts(selection, run, rows, thresholds))
+        of_shard, _ = text_buffers(parquet.strings(rows, "key").filter(pa.array(stays)))
+        digits.append(of_shard.reshape(-1, 32))
+    Listed(run, unit["name"]).write_keys(np.concatenate(digits))
+    of_shards = [len(each) for each in digits]
+    return ListedFacts(kept=sum(of_shards), **counts.facts(), of_shards=of_shards)
+
+
+def _verdicts(selection: _Selection, run: Run, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
+    """The verdicts of all rules on the rows of a shard."""
+    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, rows, thresholds)]
+    if selection.asked.balance:
+        verdicts.append(balance.verdict(selection.asked.balance, run, rows))
+    return verdicts
+
+
+def _thresholds(selection: _Selection, run: Run) -> list[int | None]:
+    return run.facts_of(THRESHOLDS, "0").numbers if selection.asked.tops else []
 
 
 def _of_conditions(selection: _Selection, rows: pa.Table) -> list[Verdict]:
@@ -150,12 +181,9 @@ def _known(found: pa.BooleanArray) -> pa.BooleanArray:
     return pc.if_else(found.is_valid(), found, pa.scalar(True))  # noqa: FBT003
 
 
-def _of_tops(selection: _Selection, run: Run, rows: pa.Table) -> list[Verdict]:
+def _of_tops(selection: _Selection, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
     """The verdicts of the shares of largest values."""
     verdicts = list[Verdict]()
-    if not selection.asked.tops:
-        return verdicts
-    thresholds = run.facts_of(THRESHOLDS, "0").numbers
     for top, threshold in zip(selection.asked.tops, thresholds, strict=True):
         values = rows[top.column].combine_chunks()
         is_there = values.is_valid().to_numpy(zero_copy_only=False)
@@ -172,22 +200,19 @@ def _of_tops(selection: _Selection, run: Run, rows: pa.Table) -> list[Verdict]:
 
 
 def _before(selection: _Selection) -> tuple[curate.Step, ...]:
-    """Two passes of histograms, and one of concepts, each with its sum."""
-    shards = partial(plan_of, (selection.parent,))
+    """A pass for values, and one for concepts, each with its sum."""
     steps = ()
     if selection.asked.balance:
         steps = (
-            curate.each(CONCEPTS, shards, partial(_count_concepts, selection)),
+            curate.each(CONCEPTS, partial(plan_of, (selection.parent,)), partial(_count_concepts, selection)),
             curate.each(BALANCE, _one, partial(balance.total, selection.asked.balance)),
         )
     if not selection.asked.tops:
         return steps
     return (
         *steps,
-        curate.each(HIGH, shards, partial(_count_high, selection)),
-        curate.each(BOUNDS, _one, partial(_bound, selection)),
-        curate.each(LOW, shards, _count_low),
-        curate.each(THRESHOLDS, _one, partial(_threshold, selection)),
+        curate.each(VALUES, partial(keys.plan, selection.parent), partial(_count_values, selection)),
+        curate.each(THRESHOLDS, _one, partial(_find_thresholds, selection)),
     )
 
 
@@ -197,7 +222,8 @@ def _one(_run: Run) -> list[Unit]:
 
 def _count_concepts(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
     assert selection.asked.balance is not None
-    rows = _kept(selection, selection.read(unit, ["caption", *selection.asked.columns], checks_keys=False))
+    _, shard = of_unit((selection.parent,), unit["name"])
+    rows = _kept(selection, selection.read(shard, ["caption", *selection.asked.columns], checks_keys=False))
     return balance.count(selection.asked.balance, run, unit, parquet.strings(rows, "caption"))
 
 
@@ -209,64 +235,26 @@ def _kept(selection: _Selection, rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(stays))
 
 
-def _numbers(selection: _Selection, unit: ShardOfParent) -> list[tops.Ordered]:
-    """The values of each column, of the samples that the conditions keep and that have one, in `tops.ordered`."""
-    kept = _kept(selection, selection.read(unit, selection.asked.columns, checks_keys=False))
-    return [tops.ordered(kept[top.column].combine_chunks().drop_null()) for top in selection.asked.tops]
+def _count_values(selection: _Selection, run: Run, unit: ShardsOfParent) -> CountedFacts:
+    """Count the values of each column, of the samples that the conditions keep and that have one."""
+    tops_of = selection.asked.tops
+    numbers = [list[tops.Ordered]() for _ in tops_of]
+    for shard in selection.parent.shards[unit["first"] : unit["end"]]:
+        interrupts.check()
+        kept = _kept(selection, selection.read(shard, selection.asked.columns, checks_keys=False))
+        for found, top in zip(numbers, tops_of, strict=True):
+            found.append(tops.ordered(kept[top.column].combine_chunks().drop_null()))
+    for column, found in enumerate(numbers):
+        Values(run, unit["name"]).write(column, tops.distinct(np.concatenate(found)))
+    return CountedFacts(rows=[sum(map(len, found)) for found in numbers])
 
 
-def _count(run: Run, marks: Marks[CountedFacts], unit: Unit, of_columns: list[tops.Counts]) -> CountedFacts:
-    parts = []
-    for column, counts in enumerate(of_columns):
-        buckets = np.flatnonzero(counts)
-        parts.append(np.column_stack([np.full(len(buckets), column), buckets, counts[buckets]]))
-    Histograms(run.work(marks.step, unit["name"])).write(np.concatenate(parts).astype(np.int64))
-    return CountedFacts(rows=[int(counts.sum()) for counts in of_columns])
+def _find_thresholds(selection: _Selection, run: Run, _unit: Unit) -> ThresholdFacts:
+    names = run.finished(VALUES.step)
 
+    def parts(column: int) -> Iterator[tops.Distinct]:
+        return storage.each(lambda name: Values(run, name).read(column), names, of=run.folder)
 
-def _count_high(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
-    """Count, and leave the values for the second pass, 4 bytes each."""
-    numbers = _numbers(selection, unit)
-    for column, of in enumerate(numbers):
-        arrays.save(_values(run, unit, column), of)
-    return _count(run, HIGH, unit, [tops.high(of) for of in numbers])
-
-
-def _count_low(run: Run, unit: ShardOfParent) -> CountedFacts:
-    buckets = run.facts_of(BOUNDS, "0").buckets
-    counts = [tops.low(arrays.read(_values(run, unit, column)), bucket) for column, bucket in enumerate(buckets)]
-    return _count(run, LOW, unit, counts)
-
-
-def _values(run: Run, unit: ShardOfParent, column: int) -> str:
-    return run.work(HIGH.step, f"{unit['name']}.{column}.values")
-
-
-def _sum(run: Run, marks: Marks[CountedFacts], number: int) -> list[tops.Counts]:
-    """The histogram of each column over all shards."""
-    found = np.zeros((number, tops.BUCKETS), np.int64)
-    for name in run.finished(marks.step):
-        column, bucket, count = Histograms(run.work(marks.step, name)).read().T
-        np.add.at(found, (column, bucket), count)
-    return list(found)
-
-
-def _bound(selection: _Selection, run: Run, _unit: Unit) -> BoundFacts:
-    rows, buckets, ranks = list[int](), list[int](), list[int]()
-    for top, counts in zip(selection.asked.tops, _sum(run, HIGH, len(selection.asked.tops)), strict=True):
-        rows.append(int(counts.sum()))
-        bucket, rank = tops.bucket_of(counts, tops.wanted(top.share, rows[-1])) if rows[-1] else (0, 0)
-        buckets.append(bucket)
-        ranks.append(rank)
-    return BoundFacts(rows=rows, buckets=buckets, ranks=ranks)
-
-
-def _threshold(selection: _Selection, run: Run, _unit: Unit) -> ThresholdFacts:
-    bounds, numbers = run.facts_of(BOUNDS, "0"), list[int | None]()
-    for place, counts in enumerate(_sum(run, LOW, len(selection.asked.tops))):
-        if not bounds.rows[place]:
-            numbers.append(None)
-            continue
-        low, _ = tops.bucket_of(counts, bounds.ranks[place])
-        numbers.append(bounds.buckets[place] << 16 | low)
-    return ThresholdFacts(numbers=numbers)
+    return ThresholdFacts(
+        numbers=[tops.bound(partial(parts, column), top.share) for column, top in enumerate(selection.asked.tops)]
+    )

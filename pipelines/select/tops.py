@@ -1,9 +1,11 @@
 """The k-th largest value of columns, exactly, in two passes of histograms: the high 16 bits, then the low ones.
 
 A value is a number of 32 bits whose order is that of its values, so a histogram has 65,536 counts (512 KiB) whatever
-the number of rows. Values that are the same as the k-th stay together: no sample depends on another one's key.
+the number of rows. Values that are the same as the k-th stay together: no sample depends on another one's key. Parts of
+a column are counted once, by their distinct values: scores are stored in steps, so these are few.
 """
 
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +17,7 @@ BUCKETS = 1 << 16
 TYPES = (pa.float32(), pa.int32())
 
 Ordered = npt.NDArray[np.uint32]
+Distinct = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.int64]  # int64[BUCKETS]
 
 
@@ -35,15 +38,27 @@ def value_of(number: int, kind: pa.DataType) -> float | int:
     return int(np.array(number ^ (1 << 31), np.uint32).view(np.int32))
 
 
-def high(numbers: Ordered) -> Counts:
-    """How many numbers have each value of the high 16 bits."""
-    return np.bincount((numbers >> np.uint32(16)).astype(np.int64), minlength=BUCKETS)
+def distinct(numbers: Ordered) -> Distinct:
+    """The distinct numbers of a part, and how often each occurs: uint32[2, k], rising."""
+    return np.array(np.unique(numbers, return_counts=True)).astype(np.uint32)
 
 
-def low(numbers: Ordered, bucket: int) -> Counts:
-    """The same of the low 16 bits, among the numbers with these high ones."""
-    inside = numbers[(numbers >> np.uint32(16)) == bucket]
-    return np.bincount((inside & np.uint32(0xFFFF)).astype(np.int64), minlength=BUCKETS)
+def bound(parts: Callable[[], Iterable[Distinct]], share: Fraction) -> int | None:
+    """The smallest number that belongs to this share of the largest of all parts; None where they have none.
+
+    Parts are asked for twice, and one is held at a time.
+    """
+    high = np.zeros(BUCKETS, np.int64)
+    for numbers, counts in parts():
+        np.add.at(high, numbers >> np.uint32(16), counts.astype(np.int64))
+    if not (rows := int(high.sum())):
+        return None
+    bucket, rank = bucket_of(high, wanted(share, rows))
+    low = np.zeros(BUCKETS, np.int64)
+    for numbers, counts in parts():
+        begin, end = np.searchsorted(numbers, np.array([bucket << 16, (bucket + 1) << 16], np.int64))
+        low[numbers[begin:end] & np.uint32(0xFFFF)] += counts[begin:end]
+    return bucket << 16 | bucket_of(low, rank)[0]
 
 
 def wanted(share: Fraction, rows: int) -> int:

@@ -226,7 +226,7 @@ def test_killed_and_continued_gives_the_same_bytes(embedded: Finished, scored: P
     assert scores_of(folder / "run" / "scores") == scores_of(scored / "run" / "scores")
     whole = selected(folder, tmp_path / "whole", "--where", WHERE, "--top", "similarity=0.6")
     select = ["select", "run", "out", "--where", WHERE, "--top", "similarity=0.6"]
-    for part in ("work/select/high/*.json", "work/select/chosen/*.json", "shards/*.tar"):
+    for part in ("work/select/values/*.json", "work/select/chosen/*.json", "shards/*.tar"):
         killed(folder, select, lambda part=part: bool(list((folder / "out").glob(part))))
     with chdir(folder):
         assert main(select) == 0

@@ -19,13 +19,31 @@ class ShardOfParent(Unit):
     rows: int
 
 
+class ShardsOfParent(Unit):
+    """Shards of the one parent that follow one another, by their places from `first` to before `end`, and their rows.
+
+    A unit of several shards costs a mark for all of them.
+    """
+
+    first: int
+    end: int
+    rows: int
+
+
 @dataclass(frozen=True)
 class ChosenFacts(Facts):
-    """How many rows of a shard stay, and counts of the stage `select`."""
+    """How many rows of a unit stay, and counts of the stage `select`."""
 
     kept: int
     counts: list[CountRow]
     failed: list[FailedRow]
+
+
+@dataclass(frozen=True)
+class ListedFacts(ChosenFacts):
+    """The same of several shards, and how many rows of each stay."""
+
+    of_shards: list[int]
 
 
 class CarriedUnit(Unit):
@@ -43,7 +61,22 @@ class CarriedFacts(Facts):
 
 
 CHOSEN = Marks("select/chosen", ChosenFacts)
+LISTED = Marks("select/listed", ListedFacts)
 CARRIED = Marks("select/carried", CarriedFacts)
+
+
+class Listed(Files):
+    """The keys of rows that stay, where keys alone are wanted."""
+
+    step = LISTED.step
+
+    def keys(self) -> npt.NDArray[np.uint8]:
+        """Their digits, in the order of shards: uint8[n, 32]."""
+        return arrays.read(self.path("keys"))
+
+    def write_keys(self, keys: npt.NDArray[np.uint8]) -> None:
+        """Write them."""
+        arrays.save(self.path("keys"), keys)
 
 
 class Chosen(Files):

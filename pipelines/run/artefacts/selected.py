@@ -1,4 +1,4 @@
-"""What `altalign select` finds before it decides: histograms of the columns that only the largest values of stay."""
+"""What `altalign select` finds before it decides: values of the columns that only the largest stay of."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,9 @@ from altalign.pipelines.run.units import Facts, Files, Marks
 
 @dataclass(frozen=True)
 class CountedFacts(Facts):
-    """How many samples a shard has that the condition keeps and that have a value, for each column."""
+    """How many samples of a unit the condition keeps and have a value, for each column."""
 
     rows: list[int]
-
-
-@dataclass(frozen=True)
-class BoundFacts(Facts):
-    """For each column the rows that were counted, the bucket of the bound, and the rank of the bound inside it."""
-
-    rows: list[int]
-    buckets: list[int]
-    ranks: list[int]
 
 
 @dataclass(frozen=True)
@@ -43,22 +34,19 @@ class BalanceFacts(Facts):
 
 CONCEPTS = Marks("select/concepts", CountedFacts)
 BALANCE = Marks("select/balance", BalanceFacts)
-HIGH = Marks("select/high", CountedFacts)
-BOUNDS = Marks("select/bounds", BoundFacts)
-LOW = Marks("select/low", CountedFacts)
+VALUES = Marks("select/values", CountedFacts)
 THRESHOLDS = Marks("select/thresholds", ThresholdFacts)
 
 
-class Histograms(Files):
-    """The histograms of a shard: only what occurs."""
+class Values(Files):
+    """The values of some shards' samples that the condition keeps."""
 
-    def __init__(self, stem: str):
-        self.stem = stem
+    step = VALUES.step
 
-    def read(self) -> npt.NDArray[np.int64]:
-        """Rows of (column, bucket, count): int64[n, 3]."""
-        return arrays.read(self.path("counts"))
+    def read(self, column: int) -> npt.NDArray[np.uint32]:
+        """The distinct values of a column (`tops.ordered`), and how often each occurs: uint32[2, k]."""
+        return arrays.read(self.path(f"{column}.values"))
 
-    def write(self, rows: npt.NDArray[np.int64]) -> None:
+    def write(self, column: int, distinct: npt.NDArray[np.uint32]) -> None:
         """Write them."""
-        arrays.save(self.path("counts"), rows)
+        arrays.save(self.path(f"{column}.values"), distinct)

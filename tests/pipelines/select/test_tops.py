@@ -18,15 +18,19 @@ columns = st.one_of(
 )
 
 
-@given(columns, st.integers(1, 100))
-def test_two_passes_of_histograms_find_what_a_sort_finds(values: Any, percent: int) -> None:
+@given(columns, st.integers(1, 100), st.integers(1, 60))
+def test_two_passes_of_histograms_find_what_a_sort_finds(values: Any, percent: int, at_once: int) -> None:
     share = Fraction(percent, 100)
     k = tops.wanted(share, len(values))
     of_sort = sorted(values.to_pylist(), reverse=True)[k - 1]
-    numbers = tops.ordered(values)
-    bucket, rank = tops.bucket_of(tops.high(numbers), k)
-    low, _ = tops.bucket_of(tops.low(numbers, bucket), rank)
-    assert tops.value_of(bucket << 16 | low, values.type) == of_sort
+    parts = [tops.distinct(tops.ordered(values[at : at + at_once])) for at in range(0, len(values), at_once)]
+    found = tops.bound(lambda: parts, share)
+    assert found is not None
+    assert tops.value_of(found, values.type) == of_sort
+
+
+def test_no_values_have_no_bound() -> None:
+    assert tops.bound(lambda: [tops.distinct(np.zeros(0, np.uint32))], Fraction(1, 2)) is None
 
 
 @given(columns)
