@@ -11,7 +11,16 @@ from altalign import storage, terminal
 from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.train import checkpoints, class_evaluation, evaluation, footprint, metrics, moments, training_folder
+from altalign.train import (
+    checkpoints,
+    class_evaluation,
+    evaluation,
+    footprint,
+    metrics,
+    moments,
+    training_folder,
+    wandb_run,
+)
 from altalign.train.data import loader
 from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
@@ -42,6 +51,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
         UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
         AltalignError: the loss is not finite, or shards cannot be read.
     """
+    wandb_run.check_installed(config)
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         _check_shares(config, ranks)

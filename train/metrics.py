@@ -1,4 +1,7 @@
-"""Writes metrics of a training run to `metrics.jsonl` and TensorBoard's events, and shows some on the terminal."""
+"""Writes metrics of a training run to `metrics.jsonl`, TensorBoard's events and, where it is wanted, Weights & Biases.
+
+Some are shown on the terminal.
+"""
 
 import json
 import resource
@@ -17,6 +20,7 @@ from altalign.train import flops, training_folder
 from altalign.train.flops import Work
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
+from altalign.train.wandb_run import WandbRun
 
 _T = TypeVar("_T")
 LINE_EVERY_S = 30.0
@@ -46,6 +50,7 @@ class Metrics:
         ]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
         self._events = SummaryWriter(training_folder.path(config, "tensorboard"), purge_step=first_step + 1)
+        self._wandb = WandbRun(config) if config.loop.wandb_project else None
         self._console, self._work, self._device = console, work, device
         self._begin = self._last = time.monotonic()
         self._first_step = self._last_step = first_step
@@ -85,9 +90,11 @@ class Metrics:
         )
         self._last = time.monotonic()  # the next line's speed is that of training
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Write out buffered lines."""
         self._events.close()
+        if self._wandb:
+            self._wandb.close(failed=failed)
 
     def _append(self, line: Mapping[str, object]) -> None:
         with storage.growing(self._path) as file:
@@ -95,6 +102,8 @@ class Metrics:
         for name, value in line.items():
             if name != "step":
                 self._events.add_scalar(name, value, line["step"])
+        if self._wandb:
+            self._wandb.log(line)
 
     def _say(self, line: Mapping[str, Any]) -> None:
         """Print a line now and then, with the time left at the pace of this attempt."""
@@ -142,8 +151,10 @@ def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: in
     metrics = Metrics(config, first_step=first_step, console=terminal.stderr(), work=work, device=ranks.device)
     try:
         yield metrics
-    finally:
-        metrics.close()
+    except BaseException:
+        metrics.close(failed=True)
+        raise
+    metrics.close()
 
 
 def most_memory(device: torch.device | None) -> int:

@@ -6,7 +6,7 @@ import torch
 from rich.table import Table
 
 from altalign import terminal
-from altalign.train import footprint, training_folder
+from altalign.train import footprint, training_folder, wandb_run
 from altalign.train.data import tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
@@ -36,6 +36,7 @@ def describe(config: TrainConfig) -> int:
     Raises:
         UsageError: the run folder holds something else, or a curated run is not finished.
     """
+    wandb_run.check_installed(config)
     training_folder.check_folder(config)
     clusters = config.data.sources == "clusters"
     runs = Runs.open(config.data.runs, clusters=clusters, asked=asked_of(config.data))

@@ -260,6 +260,9 @@ class LoopSettings(Settings):
     """Seconds that a rank waits for the others in a step; then all end, and those that were not heard are named."""
     log_every: Positive = 10
     """Steps between lines of metrics."""
+    wandb_project: str = ""
+    """Project of Weights & Biases that settings and metrics are sent to as well (extra `wandb`); with
+    `WANDB_MODE=offline` they stay in the run's folder. Empty: none."""
     evaluate_every: Whole = 0
     """Steps between evaluations. `0`: after the last one alone."""
     checkpoint_every: Positive = 1_000

@@ -29,6 +29,7 @@ FREE = (
         "loop.sharded",
         "loop.activation_checkpointing",
         "loop.log_every",
+        "loop.wandb_project",
         "loop.evaluate_every",
     ),
     *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
