@@ -132,7 +132,10 @@ def figures(kind: str, pairs: int, *, seed: int = 0) -> dict[str, float]:
         loss = contrastive_loss(images, texts, temperature, label_smoothing=SMOOTHING, directions="sum", block=BLOCK)
     else:
         logits, own = images @ texts.T / temperature, torch.arange(pairs)
-        loss = sum(functional.cross_entropy(way, own, label_smoothing=SMOOTHING) for way in (logits, logits.T))
+        to_text, to_image = (
+            functional.cross_entropy(way, own, label_smoothing=SMOOTHING) for way in (logits, logits.T)
+        )
+        loss = to_text + to_image
     loss.backward()
     return {
         "loss_s": time.perf_counter() - begin,

@@ -1,5 +1,6 @@
 """Metrics of a training at Weights & Biases, offline: what the real package writes, read back."""
 
+import importlib
 import json
 import os
 import struct
@@ -34,8 +35,7 @@ def trained(folder: Path, *overrides: str, **environment: str) -> "subprocess.Co
 
 def records(path: Path) -> Iterator[Any]:
     """What a `.wandb` file holds."""
-    from wandb.proto import wandb_internal_pb2 as messages  # pyright: ignore[reportMissingImports]
-
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     data, at, held = path.read_bytes(), 7, b""
     while at + _HEAD.size <= len(data):
         if (room := _BLOCK - at % _BLOCK) < _HEAD.size:
