@@ -51,10 +51,14 @@ class ModelInput(Settings):
 def prepare(pixels: npt.NDArray[np.uint8], wanted: ModelInput) -> npt.NDArray[np.float32]:
     """One image, uint8[height, width, 3] or gray uint8[height, width], as a batch of one in the model's layout."""
     height, width = wanted.height_and_width
-    image = _resized(Image.fromarray(pixels).convert("RGB"), width, height, wanted)
-    values = np.asarray(image)[:, :, :: -1 if wanted.channels == "bgr" else 1].astype(np.float32)
-    values = (values * np.float32(wanted.scale) - np.array(wanted.mean, np.float32)) / np.array(wanted.std, np.float32)
-    return np.ascontiguousarray(values.transpose(2, 0, 1) if wanted.layout == "nchw" else values)[None]
+    image = Image.fromarray(pixels)
+    small = np.asarray(_resized(image if image.mode == "RGB" else image.convert("RGB"), width, height, wanted))
+    # float32[256, 3]: what each value of a channel becomes. To look it up takes half as long as to compute it
+    becomes = np.arange(256, dtype=np.float32)[:, None] * np.float32(wanted.scale) - np.array(wanted.mean, np.float32)
+    becomes /= np.array(wanted.std, np.float32)
+    order = (2, 1, 0) if wanted.channels == "bgr" else (0, 1, 2)
+    planes = [becomes[:, number][small[:, :, channel]] for number, channel in enumerate(order)]
+    return np.stack(planes, axis=0 if wanted.layout == "nchw" else 2)[None]
 
 
 def _resized(image: Image.Image, width: int, height: int, wanted: ModelInput) -> Image.Image:

@@ -20,13 +20,16 @@ import numpy.typing as npt
 
 from altalign.errors import AltalignError, UsageError, bring
 from altalign.filters.model_inputs import prepare
+from altalign.machine import interrupts
 from altalign.pipelines.images import onnx
 from altalign.pipelines.images.model_embedders import EmbeddingInput
 
 Floats = npt.NDArray[np.float32]
 Pixels = npt.NDArray[np.uint8]
 
-_AT_ONCE = 8  # images that a graph sees at a time: of 64, a ViT-B/32 takes a fifth longer for each; caches are small
+# images or texts that a model sees at a time: of 64, both towers of a ViT-B/32 take a fifth longer for each, because
+# caches are small; and a shard's captions at once would take gigabytes
+_AT_ONCE = 8
 _TORCH = ("torch", "timm", "transformers", "tokenizers", "safetensors")
 
 
@@ -60,8 +63,15 @@ class DualModel:
 
 
 def _each(encode: Callable[[Any], Floats], things: Sequence[Any], dimensions: int) -> Floats:
-    if not len(things):
-        return np.zeros((0, dimensions), np.float32)
+    parts = [np.zeros((0, dimensions), np.float32)]
+    for begin in range(0, len(things), _AT_ONCE):
+        interrupts.check()
+        parts.append(_some(encode, things[begin : begin + _AT_ONCE], dimensions))
+    return np.concatenate(parts)
+
+
+def _some(encode: Callable[[Any], Floats], things: Sequence[Any], dimensions: int) -> Floats:
+    """All at once; where the model refuses them, each alone."""
     with suppress(RuntimeError, ValueError, IndexError, *onnx.errors()):
         return encode(things)
     found = np.full((len(things), dimensions), np.nan, np.float32)
@@ -174,8 +184,7 @@ def _onnx(name: str, where: str) -> DualModel:
 
     def images(prepared: Sequence[Any]) -> Floats:
         outputs = [wanted.output_name] if wanted.output_name else None
-        parts = [prepared[begin : begin + _AT_ONCE] for begin in range(0, len(prepared), _AT_ONCE)]
-        return _normal(np.concatenate([image.run(outputs, {of_image: np.concatenate(part)})[0] for part in parts]))
+        return _normal(image.run(outputs, {of_image: np.concatenate(prepared)})[0])
 
     return DualModel(
         name,

@@ -56,8 +56,13 @@ def write_detectors(folder: Path) -> None:
         (folder / f"{name}.toml").write_text(f'{of_input}finds = "map"\n', encoding="utf-8")
 
 
-def write(folder: Path, *, seed: int = 0, text_dimensions: int = DIMENSIONS) -> tuple[Any, Any]:
-    """Writes the folder of a model; returns its weights: of images, (3 * SIDE * SIDE, d), and of words, (words, d)."""
+def write(
+    folder: Path, *, seed: int = 0, text_dimensions: int = DIMENSIONS, counts_texts: bool = False
+) -> tuple[Any, Any]:
+    """Writes the folder of a model; returns its weights: of images, (3 * SIDE * SIDE, d), and of words, (words, d).
+
+    With `counts_texts` the number of texts that the graph sees at once is added to each number of their embeddings.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     of_image = random.normal(size=(3 * SIDE * SIDE, DIMENSIONS)).astype(np.float32)
@@ -71,8 +76,14 @@ def write(folder: Path, *, seed: int = 0, text_dimensions: int = DIMENSIONS) -> 
     tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, ["n", "length"])
     nodes = [
         helper.make_node("Gather", ["table", "tokens"], ["vectors"]),
-        helper.make_node("ReduceSum", ["vectors", "axis"], ["embeddings"], keepdims=0),
+        helper.make_node("ReduceSum", ["vectors", "axis"], ["sums" if counts_texts else "embeddings"], keepdims=0),
     ]
+    if counts_texts:
+        nodes += [
+            helper.make_node("Shape", ["tokens"], ["texts"], start=0, end=1),
+            helper.make_node("Cast", ["texts"], ["count"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["sums", "count"], ["embeddings"]),
+        ]
     # number 0 is padding: it adds nothing
     table = np.concatenate([np.zeros((1, text_dimensions), np.float32), of_words])
     _save(folder / "text.onnx", nodes, tokens, {"table": table, "axis": np.array([1], np.int64)})

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from altalign.errors import UsageError
-from altalign.pipelines.score import kinds
+from altalign.pipelines.score import dual_models, kinds
 from altalign.pipelines.score.scorer import Batch
 from altalign.schema import SAMPLE
 from altalign.scoring import ScoreConfig
@@ -73,6 +73,15 @@ def test_texts_and_images_are_encoded_once_for_all_heads_on_a_model(in_folder: P
     assert given.made["onnx:clip", "images"] is embeddings
     wanted = embeddings.astype(np.float64)[given.image_of] @ weight[0] + 0.5
     assert np.abs(np.array(found.to_pylist()) - wanted).max() <= 0.5 / 4096 + 1e-6
+
+
+def test_a_model_sees_few_texts_at_once(in_folder: Path) -> None:
+    _, of_words = score_models.write(in_folder / "clip", counts_texts=True)
+    words = score_models.WORDS[1:] + score_models.WORDS[1:10]
+    found = dual_models.opened("onnx:clip", "test").of_texts(words)
+    at_once = np.repeat([8, 8, 4], [8, 8, 4])[:, None]
+    wanted = of_words[[score_models.WORDS.index(word) for word in words]] + at_once
+    assert np.abs(found - wanted / np.linalg.norm(wanted, axis=1, keepdims=True)).max() <= 1e-6
 
 
 def test_an_image_that_cannot_be_decoded_has_no_value(in_folder: Path) -> None:
