@@ -1,8 +1,8 @@
 """Images to scores: `altalign score` with a ViT-B/32 in ONNX, beside open_clip's own loop with the same model.
 
-    python -m benchmarks.score_images [--rounds 3]
+    python -m benchmarks.score_images [--rounds 3] [--images 300]
 
-Both take the same JPEGs of the web's size, 300 that are linked often, and run the same towers with random weights:
+Both take the same JPEGs of the web's size, few that are linked often, and run the same towers with random weights:
 ours one graph of onnxruntime in two threads, and a linear head; open_clip's zero-shot loop torch, with two processes
 that decode. Start-up is left out of both: ours by the clock of its step, theirs from the first image read to the last
 embedding. A longer run shows whether memory grows with the number of images. It all runs in `.venv-readers`, which has
@@ -24,6 +24,7 @@ from tempfile import TemporaryFile
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from altalign.schema import SAMPLE
 from benchmarks.eval_encode import program, unpacked
@@ -45,6 +46,7 @@ def main() -> int:
     """Make a model and runs, measure, write the results; or one command, and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--images", type=int, default=PER_SHARD, help="different ones, in each shard")
     parser.add_argument("--folder", type=Path, default=CACHE)
     parser.add_argument("--one", type=Path, help="score this run, in this process' working directory")
     arguments = parser.parse_args()
@@ -52,22 +54,22 @@ def main() -> int:
         print(json.dumps(timed(arguments.one)))
         return 0
     try:
-        compete(arguments.rounds, arguments.folder.absolute())
+        compete(arguments.rounds, arguments.images, arguments.folder.absolute())
     except ProgramError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-def compete(rounds: int, folder: Path) -> None:
+def compete(rounds: int, per_shard: int, folder: Path) -> None:
     """All rounds, and a run of more images."""
-    tar = generated("web", PER_SHARD, folder) / "web-000.tar"
+    tar = generated("web", per_shard, folder) / "web-000.tar"
     with scratch(folder) as place:
         in_onnx(MODEL, place / "clip")
         (place / "scores.toml").write_text(SCORES, encoding="utf-8")
         run_with(place / "run", tar, SHARDS)
         run_with(place / "many", tar, SHARDS_OF_MANY)
-        images = repeated(unpacked(tar, folder / f"eval-{PER_SHARD}"), place / "images", SHARDS)
+        images = repeated(unpacked(tar, folder / f"eval-{per_shard}"), place / "images", SHARDS)
         theirs = program("open_clip", images, model=MODEL, batch=BATCH, workers=WORKERS)
         done = interleave([ours(place, "run"), theirs], rounds)
         many, output = measure(ours(place, "many").argv, ROOT)
@@ -80,7 +82,8 @@ def compete(rounds: int, folder: Path) -> None:
         target("most memory of the last quarter, times the second's", many["growth"], at_most=GROWTH_AT_MOST),
     ]
     facts = {"model": MODEL, "batch": BATCH, "workers": WORKERS, "times_peer": faster, "many": many}
-    print(write("score_images", done, targets, environments=WITH_TORCH, is_full=rounds >= ROUNDS, **facts))
+    is_full = rounds >= ROUNDS and per_shard >= PER_SHARD
+    print(write("score_images", done, targets, environments=WITH_TORCH, is_full=is_full, **facts))
 
 
 def ours(place: Path, run: str) -> Program:
@@ -103,7 +106,8 @@ def timed(run: Path) -> Figures:
         output = said.read()
     if process.returncode or not (step := STEP.search(output)):
         sys.exit(output)
-    took, images = float(step[1].replace(",", "")), PER_SHARD * len(list((run / "scores" / "likes").glob("*.parquet")))
+    took = float(step[1].replace(",", ""))
+    images = sum(pq.read_metadata(path).num_rows for path in (run / "scores" / "likes").glob("*.parquet"))
     quarters = [max(part, default=0) for part in np.array_split(np.array(seen), 4)]
     growth = float(quarters[3] / max(1, quarters[1]))
     return {"images": images, "work_s": took, "images_per_s": images / took, "growth": growth}
