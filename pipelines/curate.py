@@ -14,6 +14,7 @@ from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import check_places, options, threads
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.evidence import of_judge
+from altalign.pipelines.living import taking_over
 from altalign.pipelines.near import index, learned, test_images, within_pool
 from altalign.pipelines.opening import inputs, reopen, summary
 from altalign.pipelines.opening.find import find_run
@@ -37,6 +38,7 @@ from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED, GATHERED
 from altalign.pipelines.run.artefacts.judged import JUDGED
 from altalign.pipelines.run.artefacts.written import WRITTEN
+from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import F, Facts, Marks, Run, U
 from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
 from altalign.stages import STAGES, check_curated, own_files
@@ -186,6 +188,8 @@ def run_stage(
     """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
+        if isinstance(run, Grown):
+            taking_over.of_stage(run, stage)
         for step in steps:
             run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))

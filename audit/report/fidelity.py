@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from altalign.audit.report import files
 from altalign.audit.report.funnel_and_reasons import Rows
@@ -49,7 +49,8 @@ def of_run(run: RunFolder, counts: Rows) -> Fidelity:
     config = run.config
     vocabulary, near = files.facts(run, "tables/vocabulary.json"), files.facts(run, "audit/near_duplicates/found.json")
     rules = [*_texts(config, vocabulary), *_images(config), *_near_duplicates(config, near)]
-    return Fidelity(rules, _ours(config, counts), list(_warnings(config, vocabulary, near)))
+    warnings = [*_of_waves(files.facts(run, "tables/frozen.json")), *_warnings(config, vocabulary, near)]
+    return Fidelity(rules, _ours(config, counts), warnings)
 
 
 def _against(value: float, paper: float, *, less_is_stricter: bool) -> Mark:
@@ -176,6 +177,22 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
         how = " and made smaller" if config.shards.resize_short_side_px else ""
         told.append(Ours("stored images", f"Every image is stored as JPEG{how}.", None))
     return told
+
+
+def _of_waves(frozen: dict[str, Any]) -> Iterator[str]:
+    """What `altalign add --mode frozen` says of how far the tables have drifted."""
+    if not frozen:
+        return
+    drift = frozen["drift"]
+    rows, anew = drift["rows"], drift["rows"]["would_come"] + drift["rows"]["would_go"]
+    yield (
+        f"The tables are of the first {frozen['first_files'][0]:,} input files: what came later was judged by counts "
+        f"that it is not in. With the counts of all, {anew:,} of the last {rows['are']:,} rows would have been judged "
+        "otherwise."
+    )
+    if ngrams := drift["ngrams"]:
+        moved = f"{ngrams['would_come']:,} n-grams would come into the vocabulary and {ngrams['would_go']:,} would go"
+        yield f"With the counts of all, {moved}, of {ngrams['are']:,}."
 
 
 def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[str, object]) -> Iterator[str]:

@@ -75,10 +75,11 @@ class Edges:
 def write_wanted(run: Run, ngrams: Edges, texts: Top, images: Top) -> None:
     """Write what `judge` looks for; it lies with the tables, which are always made before `judge`."""
     found = {"ngrams": ngrams.to_json(), "texts": texts.entries.tolist(), "images": images.entries.tolist()}
-    storage.write_json(_wanted_path(run), found)
+    storage.write_json(wanted_path(run), found)
 
 
-def _wanted_path(run: Run) -> str:
+def wanted_path(run: Run) -> str:
+    """The file of the hashes that are looked for."""
     return run.work("tables", "wanted.json")
 
 
@@ -97,7 +98,7 @@ class WantedHashes(NamedTuple):
     @classmethod
     def of(cls, run: Run) -> "WantedHashes":
         """The hashes that a run looks for; loaded once a process."""
-        path = _wanted_path(run)
+        path = wanted_path(run)
         return _wanted(storage.absolute(path), storage.stamp(path))
 
 
@@ -193,7 +194,7 @@ class Strings:
 
 def write(run: Run, found: Strings) -> None:
     """Write `audit/frequent.parquet` and `audit/edge_ngrams.parquet`."""
-    strings, facts = found.of, storage.read_json(_wanted_path(run))
+    strings, facts = found.of, storage.read_json(wanted_path(run))
     frequent = [
         {"kind": kind.removesuffix("s"), "value": strings[kind][hash_], "count": count}
         for kind in ("texts", "images")

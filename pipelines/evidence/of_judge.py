@@ -31,7 +31,7 @@ class Notes:
 
     def __init__(self, run: Run):
         self.seen = frequent_strings.Seen(frequent_strings.WantedHashes.of(run))
-        self._one_in = _one_in(run)
+        self._one_in = one_in(run)
         self._joint: list[JointCounts] = []
         self._scripts: Counter[tuple[str, str]] = Counter()
         self._smallest = gallery_rows.Smallest(len(reason_words.of_stage(Stage.JUDGE, run.config)))
@@ -81,7 +81,7 @@ def conclude(run: Run) -> None:
     for part in storage.each(storage.read_json, paths, of=run.folder):
         of_scripts += caption_scripts.from_json(part.pop("scripts"))
         strings.add(part)
-    caption_scripts.write(run, of_scripts, one_in=_one_in(run))
+    caption_scripts.write(run, of_scripts, one_in=one_in(run))
     frequent_strings.write(run, strings)
 
 
@@ -89,5 +89,6 @@ def _total(run: Run, paths: list[str]) -> JointCounts:
     return JointCounts.total(map(JointCounts.from_bytes, storage.each(storage.read_bytes, paths, of=run.folder)))
 
 
-def _one_in(run: Run) -> int:
+def one_in(run: Run) -> int:
+    """One candidate in so many is looked at for scripts."""
     return gallery_rows.one_in(pool.rows(run), caption_scripts.CANDIDATES_AT_MOST)

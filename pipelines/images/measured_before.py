@@ -1,7 +1,7 @@
 """What the run before an addition has measured of images: of the same bytes it is not measured again.
 
-Measuring is a function of an image's bytes, of settings, and of the files that these name. Of images that the image
-rules dropped, and where a classifier gives scores, not all is kept, so those are measured again.
+Measuring is a function of an image's bytes, of settings, and of the files that these name. `fetch` notes what it has
+measured of images of the input's own files that go; of those that stay their rows and features say it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from altalign.pipelines.run.artefacts.judged import GROUPED
 from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import Run
 
-_COLUMNS = ["format", "width", "height", "found_sha256"]
+_COLUMNS = ["format", "width", "height", "nsfw_score", "found_sha256"]
 _ENDS_AT_MOST, _UNITS_AT_MOST = 1 << 16, 16  # whose first and last image, and whose measures, stay in memory
 
 
@@ -27,11 +27,11 @@ def measured_before(run: Run, rows: pa.Table) -> Mapping[str, Measured]:
     """What is known of images (rows of `PLACED_SURVIVOR`, sorted by image_id), by the SHA-256 of their bytes."""
     if not isinstance(run, Grown) or not len(rows) or _reads(run.folder) != _reads(run.before):
         return {}
-    if run.config.image.nsfw.model:  # no row has its scores
-        return {}
     first, last = identity.hexed(arrays.ids_of(rows["image_id"].take([0, len(rows) - 1]))).to_pylist()
     found = dict[str, Measured]()
     for stem in _units(Run(run.before, run.config, ()), str(first), str(last)):
+        if storage.exists(f"{stem}.measures"):
+            found |= _dropped(stem, storage.stamp(f"{stem}.measures"))
         begin, end = _ends(stem, storage.stamp(f"{stem}.parquet"))
         if begin <= str(last) and str(first) <= end:
             found |= _measures(stem, storage.stamp(f"{stem}.parquet"))
@@ -75,3 +75,10 @@ def _measures(stem: str, _: storage.Stamp) -> Mapping[str, Measured]:
         )
         for row, of_image, flat in zip(rows, features, is_flat, strict=True)
     }
+
+
+@lru_cache(maxsize=_UNITS_AT_MOST)
+def _dropped(stem: str, _: storage.Stamp) -> Mapping[str, Measured]:
+    """What a unit has measured of the images that it drops."""
+    rows = parquet.read_table(f"{stem}.measures").to_pylist()
+    return {row["found_sha256"]: Measured(**row) for row in rows}

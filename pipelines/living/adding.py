@@ -3,7 +3,8 @@
 RUN/.adding/run is an ordinary run over the old input and the new, with the same settings. What `work/` of the run has
 is taken over where it cannot differ: what was extracted of the same files, images that came from the web, test images.
 All else is decided anew over all rows, so that a text that is now on too many images takes its old pairs with it. Only
-`write` is another: it compares with the shards that are there (`growing`).
+`write` is another: it compares with the shards that are there (`growing`). With frozen tables what was there keeps its
+verdicts, and what comes is judged by the tables as they are (`frozen`).
 
 What was removed earlier is taken out of it as `altalign remove` does. Then all of its files come at once
 (`altalign.changes`). Killed before that, the run is the old one, and the same command goes on with `.adding`.
@@ -25,17 +26,17 @@ from altalign.pipelines.derive import parents
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.files import parquet
-from altalign.pipelines.living import growing, purging, removing
+from altalign.pipelines.living import growing, purging, removing, taking_over
 from altalign.pipelines.living.request import of_run
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.record import recording
-from altalign.pipelines.run import vouched
+from altalign.pipelines.run import waves
 from altalign.pipelines.run.artefacts.decontaminated import TESTS
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
 from altalign.pipelines.run.sampled import Grown
-from altalign.pipelines.run.units import WORK_VERSION, Facts, Marks, Run
+from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import write
 from altalign.schema import REMOVED
 from altalign.stages import REMOVED_FILE, REPORT, STAGES
@@ -46,11 +47,12 @@ _GO = ("trial", "clusters", *REPORT)  # rest on the shards as they were
 
 
 class Wanted(NamedTuple):
-    """What is wanted of an addition: files or globs; like which input; whether the web may be asked again."""
+    """What is wanted of an addition: inputs; like which one; whether the web may be asked again, and tables stay."""
 
     inputs: Sequence[str]
     like: str
     is_fetched_again: bool
+    is_frozen: bool = False
 
 
 class Added(NamedTuple):
@@ -65,7 +67,7 @@ class Added(NamedTuple):
 # The larger run ------------------------------------------------------------------------------------------------------
 
 
-def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Run] | None:
+def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
     """The run as it is and the larger one, with their input files; None where all files are in the run already.
 
     Raises:
@@ -97,7 +99,7 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Run] | None:
     inside = storage.join(folder, ADDING, "run")
     values["run"]["folder"] = inside
     found = CurateConfig.from_values(values, where="--input")
-    return before, Grown(inside, found, grown.files, grown.modules, before=folder)
+    return before, Grown(inside, found, grown.files, grown.modules, before=folder, is_frozen=wanted.is_frozen)
 
 
 def _before(config: CurateConfig) -> Run:
@@ -146,10 +148,12 @@ def _like(run: Run, name: str) -> dict[str, Any]:
 # Adding --------------------------------------------------------------------------------------------------------------
 
 
-def add(before: Run, grown: Run, wanted: Wanted, flags: list[str]) -> Added:
+def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
     """Make the larger run, and put it in the place of the other; the caller holds the run's lock."""
     parent = parents.opened(before.folder, before.config)
     _check_fetched(before, wanted)
+    if wanted.is_frozen and not taking_over.has_work(before):
+        raise UsageError(f"{before.folder}: work/ is gone, by which verdicts could stay; add with --mode exact")
     pipeline_options = options(grown.config.engine, flags)
     check_places(grown.config)
     _prepare(before, grown)
@@ -174,39 +178,27 @@ def _check_fetched(before: Run, wanted: Wanted) -> None:
     )
 
 
-def _prepare(before: Run, grown: Run) -> None:
+def _prepare(before: Run, grown: Grown) -> None:
     """Have `.adding` hold what is taken over, unless it is there of an earlier call for the same input."""
     path = storage.join(before.folder, ADDING, _BASE)
-    said = {"manifest": listing.digest(before.path("manifest.json")).digest, "files": [of.path for of in grown.files]}
+    said = {
+        "manifest": listing.digest(before.path("manifest.json")).digest,
+        "files": [of.path for of in grown.files],
+        "is_frozen": grown.is_frozen,
+    }
     with suppress(UnreadableError):
         if {name: storage.read_sealed(path).get(name) for name in said} == said:
             return
     storage.delete(storage.join(before.folder, ADDING))
-    if _work_version(before) == WORK_VERSION:
+    if taking_over.has_work(before):
         for marks in (EXTRACTED, TESTS):
-            _take_over(before, grown, marks)
+            taking_over.take_over(before, grown, marks)
     for log in storage.files_below(before.path("log", "fetch")):
         storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
     if storage.exists(removed := before.path(REMOVED_FILE)):
         rows = parquet.read_table(removed).cast(REMOVED)
         parquet.write(grown.path(REMOVED_FILE), without_places(rows), REMOVED)
     storage.write_sealed(path, said, durable=grown.config.run.durable)
-
-
-def _work_version(run: Run) -> object:
-    """The layout that the run's `work/` has."""
-    stages = storage.read_json(run.path("run.json")).get("stages", {})
-    return stages.get(STAGES[0], {}).get("reads", {}).get("work_version")
-
-
-def _take_over(before: Run, grown: Run, marks: Marks[Facts]) -> None:
-    """Link the files of all units of a step, then their marks."""
-    for name in before.finished(marks.step):
-        mark = before.mark(marks.step, name)
-        for path in vouched.named(storage.read_sealed(mark)):
-            if storage.exists(source := before.path(*path.split("/"))):  # what is missing, is made anew
-                storage.link(source, grown.path(*path.split("/")))
-        storage.link(mark, grown.mark(marks.step, name))
 
 
 def without_places(rows: pa.Table) -> pa.Table:
@@ -217,11 +209,12 @@ def without_places(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _lineage(before: Run, parent: Parent, grown: Run) -> dict[str, Any]:
+def _lineage(before: Run, parent: Parent, grown: Grown) -> dict[str, Any]:
     new = [file.path for file in grown.files[len(before.files) :]]
     manifest = listing.digest(before.path("manifest.json")).digest
     of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [manifest]}
-    return {"operation": "add", "settings": {"input": new}, **of}
+    frozen = {"mode": "frozen", "drift": waves.facts(grown)["drift"]} if grown.is_frozen else {}
+    return {"operation": "add", "settings": {"input": new, **frozen}, **of}
 
 
 def _write(grown: Run, parent: Parent, generation: int, lineage: dict[str, Any]) -> None:

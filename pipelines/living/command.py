@@ -80,18 +80,18 @@ def add(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has"
     )
-    parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help="(exact)")
+    of_mode = "exact: all rows are judged again, by all counts; frozen: new ones alone, by the old counts (exact)"
+    parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help=of_mode)
     of_web = "ask the web again for all images of a run whose work/ is gone"
     parser.add_argument("--fetch-again", action="store_true", help=of_web)
     own, flags = parted(argv)
     arguments = parser.parse_args(own)
-    if arguments.mode == "frozen":
-        raise UsageError("--mode frozen: not there yet; exact judges all rows again, in a few seconds a million")
     config = fitted(config_of_curation(arguments.run, ()))
     with startup.imports():
         from altalign.pipelines.living import adding, told
 
-    wanted = adding.Wanted(arguments.input, arguments.like, arguments.fetch_again)
+    is_frozen = arguments.mode == "frozen"
+    wanted = adding.Wanted(arguments.input, arguments.like, arguments.fetch_again, is_frozen)
     code = told.add(config, wanted, flags)
     return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
 

@@ -22,6 +22,7 @@ from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts.decontaminated import (
     AUGMENTED,
     AUGMENTED_ROW,
+    LEARNED,
     ONLY,
     Augmented,
     AugmentedFacts,
@@ -61,7 +62,7 @@ def plan_copies(run: Run) -> list[AugmentedUnit]:
     There are none where the embedder has no map, or a calibration brings it.
     """
     is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
-    if not (is_wanted(run) and is_learned):
+    if not (is_wanted(run) and is_learned) or run.finished(LEARNED.step):
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), TRAINING_IMAGES)]
     rows = {name: Fetched(run, name).kept_images().to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}

@@ -7,7 +7,7 @@ from altalign import reason_words, storage
 from altalign.counts import Counts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.near import within_pool
-from altalign.pipelines.run import outputs
+from altalign.pipelines.run import outputs, waves
 from altalign.pipelines.run.units import Run
 from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
@@ -95,7 +95,31 @@ def notes(run: Run) -> list[str]:
         found.append(f"vocabulary: the pool has {distinct}, vocabulary_size = {size}: all are in it, none is rare")
     if not run.config.image.nsfw.model:
         found.append("NSFW: off ([image.nsfw] model is not set)")
-    return [*found, *_of_decontamination(run), *_within_pool(run)]
+    return [*_of_waves(run), *found, *_of_decontamination(run), *_within_pool(run)]
+
+
+def _of_waves(run: Run) -> list[str]:
+    """Sentences on rows that tables have judged which are not of them, and how far these would be others."""
+    facts = waves.facts(run)
+    if not facts:
+        return []
+    drift, rows = facts["drift"], facts["drift"]["rows"]
+    anew = rows["would_come"] + rows["would_go"]
+    found = [
+        f"frozen: the tables are of the first {many(facts['first_files'][0], 'file')}; with the counts of all, "
+        f"{anew:,} of the last {many(rows['are'], 'row')} would be judged otherwise ({_share(anew, rows['are'])}): "
+        f"{rows['would_go']:,} would go, {rows['would_come']:,} would come"
+    ]
+    names = {"ngrams": "vocabulary", "texts": "texts on too many images", "images": "images with too many texts"}
+    for kind, what in names.items():
+        if of_kind := drift[kind]:
+            moved = f"{of_kind['would_come']:,} would come, {of_kind['would_go']:,} would go"
+            found.append(f"frozen, {what}: {of_kind['are']:,}; {moved}")
+    return found
+
+
+def _share(part: int, of: int) -> str:
+    return f"{part / of:.2%}" if of else "0 %"
 
 
 def _of_decontamination(run: Run) -> list[str]:

@@ -27,9 +27,15 @@ class Sampled(Run):
 
 @dataclass(frozen=True)
 class Grown(Run):
-    """A run over the input of a finished one and more; `before` is the folder of that one."""
+    """A run over the input of a finished one and more.
+
+    Attributes:
+        before: the folder of that one.
+        is_frozen: whether its tables and verdicts stay.
+    """
 
     before: str = ""
+    is_frozen: bool = False
 
 
 def fetched_before(run: Run) -> list[str]:

@@ -29,6 +29,7 @@ from altalign.pipelines.living.request import of_run
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.artefacts.fetched import (
     FETCHED,
+    MEASURES,
     Fetched,
     FetchFacts,
     FetchUnit,
@@ -103,7 +104,10 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
                 outcomes = fetch_from_web.fetch_images(run, unit, of_images, blocked)
             case unknown:
                 assert_never(unknown)
-    return _write(run, unit, _joined(run, rows, outcomes, _verdict(run, of_images, outcomes), image_of))
+    verdict = _verdict(run, of_images, outcomes)
+    if run.config.fetch.source == "archive":
+        _write_measures(run, unit, outcomes, verdict["reason"])
+    return _write(run, unit, _joined(run, rows, outcomes, verdict, image_of))
 
 
 def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
@@ -141,6 +145,13 @@ def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str,
         "reason": pc.if_else(missing.is_valid(), missing, reason.dictionary_decode()),
         "failed": pc.if_else(missing.is_valid(), missing_alone, failed.dictionary_decode()),
     }
+
+
+def _write_measures(run: Run, unit: FetchUnit, outcomes: Sequence[Outcome], reason: "pa.Array[Any]") -> None:
+    """Write what was measured of images that are dropped, so that an addition need not decode them again."""
+    dropped = zip(outcomes, reason.is_valid().to_pylist(), strict=True)
+    measured = [of.measured for of, is_dropped in dropped if is_dropped and of.measured.found_sha256]
+    parquet.write(Fetched(run, unit["name"]).measures, pa.table(measuring.columns(measured), MEASURES), MEASURES)
 
 
 def _joined(

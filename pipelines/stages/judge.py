@@ -6,6 +6,7 @@ one row group a fetch unit.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +35,7 @@ from altalign.pipelines.evidence import pairs_joint
 from altalign.pipelines.evidence.of_judge import Notes
 from altalign.pipelines.evidence.text_joint import combined
 from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run import outputs, pool, waves
 from altalign.pipelines.run.artefacts.counted import PoolUnit
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted
 from altalign.pipelines.run.artefacts.judged import (
@@ -255,6 +256,7 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     rows = Sorted(
         lambda: (batch for _, part in spilled.slices([bucket]) for batch in _from_messages(part)),
         spilled.size([bucket]),
+        partial(waves.of_files, run) if waves.are_several(run) else None,
     )
     name, kept, dropped = f"{partition:05d}", np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
     if run.config.audit.keep_dropped and len(dropped):
@@ -294,6 +296,11 @@ def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, found: npt.
     ids = arrays.ids_of(rows.short["image_id"])[kept]
     place, is_found = first_of_each(found, as_bytes(ids))
     first_rows = np.flatnonzero(~equals_previous(ids))
+    if len(kept) and waves.are_several(run):  # an image that was not there does not come with a later wave
+        of_rows = waves.of_files(run, rows.short["file"].to_numpy()[kept].astype(np.int64))
+        of_images = np.minimum.reduceat(of_rows, first_rows)
+        of_places = waves.of_files(run, place["file"].astype(np.int64))
+        is_found &= of_places <= np.repeat(of_images, np.diff(np.r_[first_rows, len(kept)]))
     groups = list[RowGroup]()
     with parquet.writing(GroupedPartition(run, name).rows, PLACED_SURVIVOR) as file:
         for first, last in pairwise(_cuts(rows.bytes[kept], first_rows)):

@@ -24,8 +24,10 @@ from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.evidence.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.files import parquet
+from altalign.pipelines.living import frozen
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.artefacts.counted import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
+from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.schema import RULES_VERSION
 
@@ -176,6 +178,8 @@ def conclude(run: Run) -> None:
     shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
     histograms = {name: histogram.to_json() for name, histogram in shown.items()}
     storage.write_json(run.path("audit", "histograms.json"), histograms)
+    if isinstance(run, Grown) and run.is_frozen:
+        frozen.keep_tables(run)
 
 
 def _total(parts: Iterable[list[list[int]]]) -> CountHistogram:

@@ -1,13 +1,15 @@
 """Ends a command at chosen changes to the file system, and gives it again.
 
 `python -m tests.end_to_end.commands_killing FOLDER POINTS RESULTS COMMAND…`, a line of JSON a point. FOLDER/start is
-what the command finds, copied for each point; RESULTS are runs, or single files, with commas between. All are forked
-from one process, whose clock stands still, so that a second making gives the same bytes.
+what the command finds, copied for each point; RESULTS are runs, or single files, with commas between. POINTS may be
+NUMBER:SEED, and are drawn then. All are forked from one process, whose clock stands still, so that a second making
+gives the same bytes.
 """
 
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -95,10 +97,11 @@ def killed(base: Path, results: list[str], command: list[str], point: int) -> di
 
 
 if __name__ == "__main__":
-    base, points, results = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
+    base, results = Path(sys.argv[1]), sys.argv[3].split(",")
+    points, _, seed = sys.argv[2].partition(":")
     time.gmtime = lambda *_: CLOCK
     preload()
     of = counted(started(base, "unbroken"), sys.argv[4:])
-    for turn in range(points):
-        point = 1 + (2 * turn + 1) * of // (2 * points)
+    evenly = [1 + (2 * turn + 1) * of // (2 * int(points)) for turn in range(int(points))]
+    for point in random.Random(int(seed)).sample(range(1, of + 1), min(of, int(points))) if seed else evenly:
         print(json.dumps({**killed(base, results, sys.argv[4:], point), "of": of}), flush=True)  # noqa: T201 - its result

@@ -27,6 +27,7 @@ from PIL import Image
 
 from tests.pipelines.read.pages.archives import response
 from tests.reference.curation import Candidate, ImageFacts
+from tests.strategies import SHA256S
 
 
 def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
@@ -124,6 +125,13 @@ def _cut(whole: Picture, missing: int) -> Picture:
 def picture_of(sha256: str) -> Picture:
     """The picture of these bytes."""
     return next(picture for picture in pictures().values() if picture.sha256 == sha256)
+
+
+def with_pictures(candidates: Sequence[Candidate], turn: int = 0) -> list[Candidate]:
+    """The made-up digests of an image in hand replaced by those of pictures, which bytes have."""
+    digests = [picture.sha256 for picture in pictures().values()]
+    of = {digest: digests[(turn + number) % len(digests)] for number, digest in enumerate(SHA256S)}
+    return [replace(c, image_sha256=None if c.image_sha256 is None else of[c.image_sha256]) for c in candidates]
 
 
 KEPT = 'ключ "'  # the column that every table and tar keeps

@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 from altalign.pipelines.files import parquet
 from altalign.reasons import KEPT, DropReason, Stage
 from tests.end_to_end.audited import assert_failed, assert_outcomes, assert_pairs
-from tests.end_to_end.inputs import HANDBOOKS, IMAGE_LIMITS, Part, drawn, handbooks, pictures, placed, write_parts
+from tests.end_to_end.inputs import (
+    HANDBOOKS,
+    IMAGE_LIMITS,
+    Part,
+    drawn,
+    handbooks,
+    pictures,
+    placed,
+    with_pictures,
+    write_parts,
+)
 from tests.end_to_end.oracle import (
     EVERY_REASON_OF_AN_ARCHIVE,
     assert_finished,
@@ -34,7 +44,7 @@ from tests.end_to_end.oracle import (
 from tests.golden import candidates_of, failed_of, pool_cases, settings_of
 from tests.reference.curation import Candidate, Curation, Settings, judge, reconcile, run, tables
 from tests.shared_data import SHARED, needs_shared
-from tests.strategies import SHA256S, TRUSTED_URLS, nasty_captions, pools, small_settings
+from tests.strategies import TRUSTED_URLS, nasty_captions, pools, small_settings
 
 pytestmark = pytest.mark.runs
 
@@ -84,13 +94,6 @@ def in_parts(candidates: Sequence[Candidate], turn: int) -> list[Part]:
             form = TEXT_FORMS[(turn + number) % len(TEXT_FORMS)]
         found.append(Part(rows[0].source, form, rows))
     return found
-
-
-def with_pictures(candidates: Sequence[Candidate], turn: int = 0) -> list[Candidate]:
-    """The made-up digests of an image in hand replaced by those of pictures, which bytes have."""
-    digests = [picture.sha256 for picture in pictures().values()]
-    of = {digest: digests[(turn + number) % len(digests)] for number, digest in enumerate(SHA256S)}
-    return [replace(c, image_sha256=None if c.image_sha256 is None else of[c.image_sha256]) for c in candidates]
 
 
 @pytest.mark.everyday

@@ -1,4 +1,7 @@
-"""Sequences of `remove`, `subset` and `merge` leave what one run over the same net input has; killed, full, at once."""
+"""Sequences of `remove`, `subset` and `merge` leave what one run over the same net input has; killed, full, at once.
+
+`make test-kills` ends each command at some 30 points, which a seed draws; here it is one each.
+"""
 
 import json
 import os
@@ -21,12 +24,15 @@ from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_in
 pytestmark = pytest.mark.runs
 
 SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "2"))
-KILLS = int(os.environ.get("ALTALIGN_KILLS", "3"))  # over all commands
+KILLS = int(os.environ.get("ALTALIGN_KILLS_OF_COMMANDS", "7"))  # over all commands
+SEED = int(os.environ.get("ALTALIGN_KILLS_SEED", "11"))
 COMMANDS = {
     "add": (["add", "one", "--input", "input/part-1.parquet"], "one"),
+    "frozen": (["add", "live", "--input", "input/part-1.parquet", "--mode", "frozen"], "live"),
     "compact": (["compact", "grown"], "grown"),
     "remove": (["remove", "one", "--keys", "keys"], "one"),
     "subset": (["subset", "one", "made", "--keys", "keys"], "made,one"),
+    "split": (["split", "one", "half", "rest", "--share", "0.5/0.5"], "half,rest,one"),
     "merge": (["merge", "one", "other", "--to", "made"], "made,one,other"),
 }
 
@@ -46,6 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert main(["curate", "config.toml"]) == 0
             if run == "one":
                 shutil.copytree("one", "grown")
+                shutil.copytree("one", "live")
                 assert main(["add", "grown", "--input", "input/part-1.parquet"]) == 0
             shutil.rmtree(Path(run, "work"))
     return folder
@@ -104,9 +111,9 @@ def test_any_sequence_leaves_what_one_run_over_the_net_input_has(
 
 @pytest.fixture
 def start(made: Path, tmp_path: Path) -> Path:
-    """A folder whose `start` has two runs, one that has grown, their input and a list of keys."""
+    """A folder whose `start` has two runs, one with its `work/`, one that has grown, their input and a list of keys."""
     (tmp_path / "start").mkdir()
-    for run in ("one", "other", "grown", "input"):
+    for run in ("one", "other", "live", "grown", "input"):
         shutil.copytree(made / run, tmp_path / "start" / run)
     keys = [row["key"] for row in rows_of(made / "one")[:20]]
     (tmp_path / "start" / "keys").write_text("\n".join(keys[::2]), encoding="utf-8")
@@ -123,15 +130,16 @@ def reports(program: list[str], *arguments: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_whoever_is_killed_leaves_the_old_run_or_the_new_one_and_goes_on(verb: str, start: Path) -> None:
     command, results = COMMANDS[verb]
-    program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(start), str(-(-KILLS // len(COMMANDS)))]
+    points = f"{-(-KILLS // len(COMMANDS))}:{SEED}"
+    program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(start), points]
     for report in reports(program, results, *command):
-        assert report["is_old"] or report["is_new"] or verb in ("subset", "merge"), report
+        assert report["is_old"] or report["is_new"] or verb in ("subset", "split", "merge"), report
         assert report["continued"] == 0, report
         assert report["differs"] == [], report
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("verb", ["remove", "merge", "compact"])
+@pytest.mark.parametrize("verb", ["add", "frozen", "remove", "merge", "compact"])
 def test_a_disk_that_is_full_in_the_middle_leaves_the_old_runs_and_one_line(verb: str, start: Path) -> None:
     skip_where_nothing_can_be_mounted(start)
     command, results = COMMANDS[verb]
@@ -157,4 +165,5 @@ def test_of_two_commands_at_once_one_is_refused(
             assert main(command) == 2, verb
         assert "another command is at work on this run" in capsys.readouterr().err
         assert main(command) == 0
-        shutil.rmtree("made", ignore_errors=True)
+        for name in ("made", "half", "rest"):
+            shutil.rmtree(name, ignore_errors=True)

@@ -4,6 +4,7 @@ Written from the contract alone (product.md, sections 3, 4 and 6), with nothing 
 without Arrow or NumPy, so that one mistake is not made twice. Slow and obvious on purpose.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -266,9 +267,12 @@ def extract(candidates: Iterable[Candidate]) -> list[Outcome]:
     return outcomes
 
 
-def judge(candidates: Sequence[Candidate], settings: Settings) -> list[Outcome]:
-    """Outcomes of stage judge, in the order given; they depend on the candidates' positions, not on that order."""
-    facts = tables(candidates, settings)
+def judge(candidates: Sequence[Candidate], settings: Settings, waves: Sequence[int] = ()) -> list[Outcome]:
+    """Outcomes of stage judge, in the order given; they depend on the candidates' positions, not on that order.
+
+    `waves` are the first positions of rows that came with frozen tables, which are of the rows before the first.
+    """
+    facts = tables([c for c in candidates if not waves or c.position < waves[0]], settings)
     outcomes = [Outcome(candidate, Stage.JUDGE) for candidate in candidates]
     for outcome in outcomes:
         outcome.images_per_text = facts.over_shared_texts.get(folded(outcome.caption))
@@ -289,20 +293,31 @@ def judge(candidates: Sequence[Candidate], settings: Settings) -> list[Outcome]:
             DropReason.ROW_TOO_LARGE: is_long(outcome.candidate.extra, EXTRA_BYTES),
         }
         outcome.failed = [reason for reason in REASONS[Stage.JUDGE] if holds.get(reason)]
-    _drop_repeated(outcomes)
+    _drop_repeated(outcomes, waves)
     return outcomes
 
 
-def _drop_repeated(outcomes: Iterable[Outcome]) -> None:
+def _drop_repeated(outcomes: Iterable[Outcome], waves: Sequence[int]) -> None:
     groups: defaultdict[tuple[str | None, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if not outcome.failed:
             groups[outcome.identity, outcome.caption].append(outcome)
     for group in groups.values():
-        group.sort(key=lambda o: (o.candidate.page_url is not None, o.candidate.page_url or "", o.candidate.position))
+        group.sort(
+            key=lambda o: (
+                _wave(o, waves),
+                o.candidate.page_url is not None,
+                o.candidate.page_url or "",
+                o.candidate.position,
+            )
+        )
         for repeated in group[1:]:
             repeated.failed = [DropReason.PAIR_REPEATED]
             repeated.kept_key = group[0].key
+
+
+def _wave(outcome: Outcome, waves: Sequence[int]) -> int:
+    return bisect_right(waves, outcome.candidate.position)
 
 
 @dataclass(frozen=True)
@@ -367,7 +382,12 @@ class Curation:
         return [outcome for outcome in outcomes if not outcome.failed]
 
 
-def run(candidates: Sequence[Candidate], images: Mapping[str, ImageFacts | DropReason], settings: Settings) -> Curation:
+def run(
+    candidates: Sequence[Candidate],
+    images: Mapping[str, ImageFacts | DropReason],
+    settings: Settings,
+    waves: Sequence[int] = (),
+) -> Curation:
     """Extract, judge, fetch, image and decontaminate, one after the other.
 
     `images` has the facts of each identity; an identity that is missing is not in the archive; a reason in place of
@@ -375,7 +395,7 @@ def run(candidates: Sequence[Candidate], images: Mapping[str, ImageFacts | DropR
     """
     curation = Curation()
     pool = [outcome.candidate for outcome in curation.pass_on(extract(candidates))]
-    survivors = curation.pass_on(judge(pool, settings))
+    survivors = curation.pass_on(judge(pool, settings, waves))
     fetched = [Outcome(outcome.candidate, Stage.FETCH) for outcome in survivors]
     for outcome in fetched:
         found = images.get(outcome.identity or "", DropReason.NOT_IN_ARCHIVE)

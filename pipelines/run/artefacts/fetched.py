@@ -83,6 +83,21 @@ FETCHED_ROW = pa.schema(
 )
 
 
+# `measuring.Measured`, an image a row
+MEASURES = pa.schema(
+    [
+        ("format", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("damage", pa.string()),
+        ("is_blocked", pa.bool_()),
+        ("nsfw_score", pa.float32()),
+        ("found_sha256", pa.string()),
+        ("features", pa.binary()),
+    ]
+)
+
+
 class Gathered(Files):
     """Images of a table's rows, copied in one pass over the table."""
 
@@ -140,6 +155,11 @@ class Fetched(Files):
     def write_features(self, features: npt.NDArray[np.int16]) -> None:
         """Write the features."""
         arrays.save(self.path("features"), features)
+
+    @property
+    def measures(self) -> str:
+        """What was measured of images of the input's own files that the image rules dropped: Parquet of `MEASURES`."""
+        return self.path("measures")
 
     def write_evidence(self, image_joint: pa.Table, image_values: pa.Table, outcome_joint: pa.Table) -> None:
         """Write the unit's part of `IMAGE_JOINT`, `IMAGE_VALUES` and `OUTCOME_JOINT`."""

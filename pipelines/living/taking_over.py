@@ -1,0 +1,60 @@
+"""What an addition takes over from `work/` of the run before: units whose results cannot differ, as links.
+
+A unit is a function of its input, of settings, and of what earlier stages have left. Hashes of old rows are the same
+however many rows come, as long as they are cut into as many partitions. With frozen tables so are verdicts.
+"""
+
+from altalign import storage
+from altalign.pipelines.evidence import of_judge
+from altalign.pipelines.run import vouched
+from altalign.pipelines.run.artefacts.counted import COUNTED
+from altalign.pipelines.run.artefacts.decontaminated import LEARNED
+from altalign.pipelines.run.artefacts.judged import JUDGED
+from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.units import WORK_VERSION, Facts, Marks, Run
+from altalign.pipelines.stages import judge, tables
+from altalign.stages import STAGES
+
+
+def of_stage(run: Grown, stage: str) -> None:
+    """Take over what a stage need not do anew; the stages before it are done."""
+    before = Run(run.before, run.config, run.files)  # new files come behind all others
+    if not has_work(before):
+        return
+    match stage:
+        case "tables" if tables.buckets_of(before) == tables.buckets_of(run):
+            take_over(before, run, COUNTED)
+        case "judge" if run.is_frozen and _are_judged_alike(before, run):
+            take_over(before, run, JUDGED)
+        case "decontaminate" if run.is_frozen:
+            take_over(before, run, LEARNED)
+        case _:
+            return
+    for damage in vouched.look(run, (COUNTED, JUDGED, LEARNED)):
+        if damage.mark.stage == stage:
+            storage.delete(damage.mark.path)
+
+
+def has_work(before: Run) -> bool:
+    """Whether there is a `work/`, in the layout of this version."""
+    stages = storage.read_json(before.path("run.json")).get("stages", {})
+    is_ours = stages.get(STAGES[0], {}).get("reads", {}).get("work_version") == WORK_VERSION
+    return is_ours and before.is_done(STAGES[0])
+
+
+def _are_judged_alike(before: Run, run: Run) -> bool:
+    """Whether rows are cut into as many partitions, and the audit draws the same share of them."""
+    return judge.buckets_of(before) == judge.buckets_of(run) and of_judge.one_in(before) == of_judge.one_in(run)
+
+
+def take_over(before: Run, run: Run, marks: Marks[Facts]) -> None:
+    """Link the files of all units of a step that are not there yet, then their marks."""
+    there = set(run.finished(marks.step))
+    for name in before.finished(marks.step):
+        if name in there:
+            continue
+        mark = before.mark(marks.step, name)
+        for path in vouched.named(storage.read_sealed(mark)):
+            if storage.exists(source := before.path(*path.split("/"))):  # what is missing, is made anew
+                storage.link(source, run.path(*path.split("/")))
+        storage.link(mark, run.mark(marks.step, name))
