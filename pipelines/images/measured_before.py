@@ -1,7 +1,8 @@
 """What the run before an addition has measured of images: of the same bytes it is not measured again.
 
 Measuring is a function of an image's bytes, of settings, and of the files that these name. `fetch` notes what it has
-measured of images of the input's own files that go; of those that stay their rows and features say it.
+measured of images of the input's own files that go; of those that stay their rows and features say it, but for the
+scores of a classifier.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,13 +20,15 @@ from altalign.pipelines.run.artefacts.judged import GROUPED
 from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import Run
 
-_COLUMNS = ["format", "width", "height", "nsfw_score", "found_sha256"]
+_COLUMNS = ["format", "width", "height", "found_sha256"]
 _ENDS_AT_MOST, _UNITS_AT_MOST = 1 << 16, 16  # whose first and last image, and whose measures, stay in memory
 
 
 def measured_before(run: Run, rows: pa.Table) -> Mapping[str, Measured]:
     """What is known of images (rows of `PLACED_SURVIVOR`, sorted by image_id), by the SHA-256 of their bytes."""
     if not isinstance(run, Grown) or not len(rows) or _reads(run.folder) != _reads(run.before):
+        return {}
+    if run.config.image.nsfw.model:  # rows of images that stay do not have its scores
         return {}
     first, last = identity.hexed(arrays.ids_of(rows["image_id"].take([0, len(rows) - 1]))).to_pylist()
     found = dict[str, Measured]()

@@ -37,7 +37,7 @@ from altalign.pipelines.run.artefacts.fetched import (
     survivors,
 )
 from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import FOLDER, trials
+from altalign.pipelines.run.sampled import FOLDER, Grown, trials
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rules
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
@@ -81,10 +81,12 @@ def watch(run: Run) -> type[progress.Watch]:
 def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
     """About how long these units take one core.
 
-    0 where they wait for the web, or a model looks at colours, which has threads of its own.
+    0 where they wait for the web, or a model looks at colours, which has threads of its own; or where an addition knows
+    most of what it would measure.
     """
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
-    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
+    is_known = isinstance(run, Grown) and storage.kind(storage.join(run.before, "work")) == "folder"
+    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours and not is_known else 0.0
 
 
 def fetch(run: Run, unit: FetchUnit) -> FetchFacts:

@@ -122,7 +122,7 @@ def drift_is_that_of_the_loop(run: Path, parts: Sequence[Part], numbers: Sequenc
         "would_come": sum(of_old[number] and not of_all[number] for number in new),
         "would_go": sum(of_all[number] and not of_old[number] for number in new),
     }
-    said = lineage.of_run(str(run)).settings
+    said: Any = lineage.of_run(str(run)).settings
     assert said["mode"] == "frozen"
     assert said["drift"]["rows"] == rows
     facts = [tables(some, SETTINGS) for some in ([c for c in pool if c.position < numbers[2]], pool)]
