@@ -205,12 +205,14 @@ def test_images_that_were_there_are_not_measured_again(run: Path, monkeypatch: p
     noted = sorted(Path("run", "work", "fetch", "units").glob("*.measures"))
     dropped = {row["found_sha256"] for path in noted for row in pq.read_table(path).to_pylist()}
     assert dropped
+    shutil.copytree("run", "other")
+    assert main(["clean", "other"]) == 0
     monkeypatch.setattr(measuring, "measure", noting)
     assert main(ADD) == 0
-    measured = {hashlib.sha256(data).hexdigest() for data in seen}
-    assert kept
-    assert measured
-    assert not (kept | dropped) & measured
+    assert not (kept | dropped) & {hashlib.sha256(data).hexdigest() for data in seen}
+    # who does not know them measures all
+    assert main(["add", "other", *ADD[2:]]) == 0
+    assert kept | dropped <= {hashlib.sha256(data).hexdigest() for data in seen}
 
 
 def test_work_of_another_layout_is_not_taken_over(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
