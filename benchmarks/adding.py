@@ -1,9 +1,10 @@
 """What adding 1 % of input to a run costs, beside making the run: CPU seconds, and bytes of shards that are written.
 
-    python -m benchmarks.adding [--images 20000]
+    python -m benchmarks.adding [--images 20000] [--rows 5000000]
 
-Images are generated, in mixed formats. Both commands start anew and write their report, which is much of the CPU time
-of few images. A third of the images is dropped, and decoded again.
+Once to images in mixed formats, a third of which is dropped; and once to synthetic rows of text, of which nothing is
+fetched (the run has some 200 images beside them). All commands start anew and write their report, which takes as long
+whatever the size of the run: of few images it is much of the time.
 """
 
 import argparse
@@ -12,25 +13,40 @@ import os
 import shutil
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from benchmarks.harness import ALTALIGN, CACHE, OURS, Program, interleave, ratio, scratch
 from benchmarks.images import generated
 from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import OUR_PACKAGES, target, write
+from benchmarks.rows import MissingError, rows
 
-IMAGES, ROUNDS, ONE_IN = 20_000, 3, 100
+IMAGES, ROWS, ROUNDS, ONE_IN = 20_000, 5_000_000, 3, 100
 CPU_AT_MOST, BYTES_AT_MOST = 0.1, 0.02
 CONFIG = """
 [run]
 folder = "run"
 
-[[input]]
-kind = "webdataset"
-paths = ["old/*.tar"]
-
 [shards]
 samples_per_shard = 1000
+
+[[input]]
+name = "images"
+kind = "webdataset"
+paths = ["old/*.tar"]
+"""
+OF_ROWS = """
+[[input]]
+name = "rows"
+kind = "table"
+paths = ["old/*.parquet"]
+caption_column = "text"
+
+[text]
+vocabulary_size = 1_000_000
 """
 
 
@@ -38,15 +54,17 @@ def main() -> int:
     """Generate, run, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=IMAGES)
+    parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", type=Path, default=CACHE)
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     try:
-        with scratch(folder) as place:
-            parted(generated("mixed", arguments.images, folder), place)
-            compete(arguments.images, arguments.rounds, place)
-    except ProgramError as error:
+        with scratch(folder) as of_images, scratch(folder) as of_rows:
+            parted(generated("mixed", arguments.images, folder), of_images)
+            rows_parted(rows(arguments.rows, folder), arguments.rows // ONE_IN, of_images / "new" / "b.tar", of_rows)
+            compete(arguments, of_images, of_rows)
+    except (MissingError, ProgramError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
@@ -67,29 +85,70 @@ def parted(images: Path, place: Path) -> None:
                     (old if number % ONE_IN else new).addfile(member, tar.extractfile(member))
 
 
-def compete(images: int, rounds: int, place: Path) -> None:
-    """Make the run and add to it, in turns."""
-    run = place / "run"
-    curate = Program(
-        "curate",
-        [*ALTALIGN, "curate", "config.toml"],
-        place,
-        prepare=lambda: shutil.rmtree(run, ignore_errors=True),
-        says=lambda _: {"bytes": sum(written(run, 0).values())},
+def rows_parted(files: Path, new: int, few_images: Path, place: Path) -> None:
+    """The files of a folder, and a few images; the last rows of the last file are apart from the others."""
+    for name in ("old", "new"):
+        (place / name).mkdir()
+    (place / "config.toml").write_text(CONFIG + OF_ROWS, encoding="utf-8")
+    shutil.copy(few_images, place / "old")
+    *whole, last = sorted(files.glob("*.parquet"))
+    for path in whole:
+        (place / "old" / path.name).symlink_to(path)
+    table = pq.read_table(last)
+    pq.write_table(table.slice(0, len(table) - new), place / "old" / last.name)
+    pq.write_table(table.slice(len(table) - new), place / "new" / "rows.parquet")
+
+
+def programs(place: Path, what: str, new: str) -> list[Program]:
+    """Making the run of a folder, and adding to it in both ways; each addition finds the run as it was made."""
+    run, made = place / "run", place / "made"
+
+    def as_made() -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(made, run, copy_function=os.link)
+
+    def keep() -> None:
+        shutil.rmtree(made, ignore_errors=True)
+        run.rename(made)
+        as_made()
+
+    add = [*ALTALIGN, "add", "run", "--input", new, "--like", what]
+    return [
+        Program(
+            f"curate {what}",
+            [*ALTALIGN, "curate", "config.toml"],
+            place,
+            prepare=lambda: shutil.rmtree(run, ignore_errors=True),
+            says=lambda _: {"bytes": sum(written(run, 0).values())},
+        ),
+        Program(f"add {what}", add, place, prepare=keep, says=lambda _: said(run)),
+        Program(f"add {what}, frozen", [*add, "--mode", "frozen"], place, prepare=as_made, says=lambda _: said(run)),
+    ]
+
+
+def compete(arguments: argparse.Namespace, of_images: Path, of_rows: Path) -> None:
+    """Make the runs and add to them, in turns."""
+    done = interleave(
+        [*programs(of_images, "images", "new/b.tar"), *programs(of_rows, "rows", "new/rows.parquet")], arguments.rounds
     )
-    add = Program("add", [*ALTALIGN, "add", "run", "--input", "new/b.tar"], place, says=lambda _: said(run))
-    done = interleave([curate, add], rounds)
+
+    def of(figure: str, adding: str, what: str, *, at_most: float, said: str) -> dict[str, object]:
+        return target(said, ratio(done, figure, adding, f"curate {what}")["median"], at_most=at_most)
+
+    cpu: Sequence[tuple[str, str]] = [
+        (f"add {what}{mode}", what) for what in ("images", "rows") for mode in ("", ", frozen")
+    ]
     targets = [
-        target(
-            "CPU seconds of adding, of making", ratio(done, "cpu_s", "add", "curate")["median"], at_most=CPU_AT_MOST
+        *(
+            of("cpu_s", name, what, at_most=CPU_AT_MOST, said=f"CPU seconds, of making the run, {name}")
+            for name, what in cpu
         ),
-        target(
-            "bytes written by adding, of all", ratio(done, "bytes", "add", "curate")["median"], at_most=BYTES_AT_MOST
-        ),
+        of("bytes", "add images", "images", at_most=BYTES_AT_MOST, said="bytes written by adding images, of all"),
     ]
     ours = {"ours": (OURS, OUR_PACKAGES)}
-    is_full = images == IMAGES and rounds == ROUNDS
-    print(write("adding", done, targets, is_full=is_full, environments=ours, images=images))
+    is_full = (arguments.images, arguments.rows, arguments.rounds) == (IMAGES, ROWS, ROUNDS)
+    sizes = {"images": arguments.images, "rows": arguments.rows}
+    print(write("adding", done, targets, is_full=is_full, environments=ours, **sizes))
 
 
 def said(run: Path) -> Figures:

@@ -213,6 +213,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("Cores busy", "cores_busy", _hundredths),
         MEMORY[0],
     ],
+    "adding": [*TIME, ("Written", "bytes", _megabytes), MEMORY[0], *STAGES],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [
@@ -263,6 +264,7 @@ VERSIONS = {
     "engines": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pyspark"),
     "scores": ("altalign", "python", "apache-beam", "numba", "numpy", "pyarrow"),
     "score_images": ("altalign", "python", "onnxruntime", "torch", "open_clip_torch", "pillow", "simplejpeg"),
+    "adding": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pillow", "simplejpeg"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": (
