@@ -1,4 +1,6 @@
-"""Sequences of `remove`, `subset` and `merge` leave what one run over the same net input has; killed, full, at once.
+"""Sequences of `add`, `remove`, `compact`, `subset` and `merge` leave what one run over the same net input has.
+
+So do those commands where they are killed, where the disk is full, and two at once.
 
 `make test-kills` ends each command at some 30 points, which a seed draws; here it is one each.
 """
@@ -13,6 +15,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from altalign import storage
@@ -42,11 +45,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two inputs, and one of both, whose rules decide each row by itself."""
     folder = tmp_path_factory.mktemp("made")
     write_input(folder, rows=240)
+    rows = pq.read_table(folder / "input" / "part-1.parquet")
+    for part, (begin, end) in {1: (0, 80), 2: (80, 120)}.items():
+        pq.write_table(rows.slice(begin, end - begin), folder / "input" / f"part-{part}.parquet", row_group_size=50)
     text = CONFIG.replace("vocabulary_size = 380\n", "").replace('[decontaminate]\ntest_sets = ["tests"]\n', "")
     text = text.replace("per_text_at_most = 3", "per_text_at_most = 1000").replace("at_most = 17", "at_most = 1000")
     text = text[: text.index('[[input]]\nname = "words"')] + text[text.index("[text]") :]
     with chdir(folder):
-        for run, part in {"both": "*", "one": "part-0", "other": "part-1"}.items():
+        for run, part in {"both": "*", "one": "part-0", "other": "part-1", "more": "part-2"}.items():
             config = text.replace("input/*", f"input/{part}").replace('folder = "run"', f'folder = "{run}"')
             Path("config.toml").write_text(config, encoding="utf-8")
             assert main(["curate", "config.toml"]) == 0
@@ -78,24 +84,36 @@ def test_any_sequence_leaves_what_one_run_over_the_net_input_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rng, names = random.Random(seed), iter(f"made-{number}" for number in range(20))
-    everything = {run: by_key(str(made / run)) for run in ("both", "one", "other")}
+    everything = {run: by_key(str(made / run)) for run in ("both", "one", "other", "more")}
     runs = {name: set(everything[name]) for name in ("one", "other")}
-    for name in runs:
+    for name in ("input", *runs):
         shutil.copytree(made / name, name)
-    merge_at = rng.randrange(1, 4)
-    for step in range(5):
+    more, removed = set(everything["more"]), {name: set[str]() for name in runs}
+    grows, merge_at = rng.choice(["one", "other"]), rng.randrange(2, 4)
+    for step in range(6):
         name = rng.choice(sorted(runs))
         some = set(rng.sample(sorted(runs[name]), len(runs[name]) // 5))
-        some = {key for key in some if sum(key in of for of in runs.values()) == 1}  # no other run brings them back
-        if step == merge_at:
+        # no other run brings them back
+        some = {key for key in some if sum(key in of for of in [*runs.values(), more]) == 1}
+        if grows in runs and (rng.random() < 0.4 or step == merge_at):  # what was made of others cannot grow
+            assert main(["add", grows, "--input", "input/part-2.parquet"]) == 0
+            runs[grows] |= more - removed[grows]
+            more, grows = set(), ""
+        elif step == merge_at or (step > merge_at and len(runs) > 1):
             one, other = rng.sample(sorted(runs), 2)
             new = next(names)
+            for each in (one, other):
+                assert main(["compact", each]) == 0
             assert main(["merge", one, other, "--to", new]) == 0
             runs = {new: runs[one] | runs[other]}
         elif rng.random() < 0.5:
             assert main(["remove", name, "--keys", listed(some, "keys")]) == 0
             runs[name] -= some
+            removed.setdefault(name, set()).update(some)
+        elif name == grows or rng.random() < 0.3:
+            assert main(["compact", name]) == 0
         else:
+            assert main(["compact", name]) == 0
             runs[new := next(names)] = runs.pop(name) - some
             assert main(["subset", name, new, "--keys", listed(runs[new], "keys")]) == 0
     ((last, keys),) = runs.items()
