@@ -30,6 +30,7 @@ class Change:
         self.run_folder, self._durable = run_folder, durable
         self.folder = storage.join(run_folder, FOLDER)
         self.files: dict[str, Written] = {}
+        self._at: dict[str, str] = {}  # where new files wait that lie elsewhere in the run, by their paths
         storage.delete(self.folder)
 
     @contextmanager
@@ -47,14 +48,14 @@ class Change:
             assert written is not None
             self.files[storage.relative(path, self.folder) or path] = written
 
-    def link(self, name: str, source: str, written: Written) -> None:
-        """Have a file that is whole elsewhere on the same disk come as `name`, without copying it where that can be."""
-        storage.link(source, self.path(name))
+    def take(self, name: str, source: str, written: Written) -> None:
+        """Have a file that lies whole elsewhere in the run, such as in `.adding`, come as `name`."""
+        self._at[name] = storage.relative(source, self.run_folder) or source
         self.files[name] = written
 
     def path(self, name: str) -> str:
         """Where a new file waits."""
-        return storage.join(self.folder, *name.split("/"))
+        return storage.join(self.run_folder, *self._at.get(name, f"{FOLDER}/{name}").split("/"))
 
     def commit(self, deleted: Iterable[str] = (), *, work: str = "") -> None:
         """Have the run changed: all new files come, and these files and folders go.
@@ -67,6 +68,7 @@ class Change:
         comes = {name: [*self.files[name]] for name in sorted(self.files, key=lambda name: (name == _LAST, name))}
         plan = {
             "comes": comes,
+            "at": self._at,
             "goes": sorted(set(deleted) - self.files.keys()),
             "durable": self._durable,
             "work": work,
@@ -103,16 +105,24 @@ def check_none(run_folder: str) -> None:
 def _finish(run_folder: str) -> None:
     folder = storage.join(run_folder, FOLDER)
     plan = storage.read_sealed(storage.join(folder, _PLAN))
-    comes, goes = plan.get("comes", {}), plan.get("goes", [])
+    comes, goes, at = (plan.get(name, {}) for name in ("comes", "goes", "at"))
+
+    def place(name: str) -> None:
+        waiting = storage.join(run_folder, *at.get(name, f"{FOLDER}/{name}").split("/"))
+        _place(waiting, storage.join(run_folder, *name.split("/")), comes[name][0])
+
     with storage.noted() as block:
-        for name, (size, _) in comes.items():
-            _place(storage.join(folder, *name.split("/")), storage.join(run_folder, *name.split("/")), size)
+        for _ in storage.each(place, [name for name in comes if name != _LAST], of=run_folder):
+            pass
+        if _LAST in comes:
+            place(_LAST)
         for name in goes:
             path = storage.join(run_folder, *name.split("/"))
             storage.delete_units([path]) if name == "work" else storage.delete(path)
     if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, *work.split("/"))) == "folder":
-        storage.delete_units([storage.join(run_folder, "work")])
-        storage.move(moved, storage.join(run_folder, "work"))
+        storage.move_folder(moved, storage.join(run_folder, "work"))
+        # of what is deleted next, a part is no whole work/
+        storage.write_sealed(storage.join(folder, _PLAN), {**plan, "work": ""}, durable=plan.get("durable", False))
     if plan.get("durable"):
         places = {storage.join(run_folder, *name.split("/")): None for name in comes}
         storage.sync(storage.Block(deleted={*places, *block.deleted}))

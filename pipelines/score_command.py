@@ -68,7 +68,7 @@ def select(argv: Sequence[str]) -> int:
     of_run = config_of_run(arguments.run, ())
     config = config_in(arguments.run, arguments.out, arguments.set)
     with startup.imports():
-        from altalign.pipelines.derive import parents
+        from altalign.pipelines.derive import ordering
         from altalign.pipelines.run.units import Run
         from altalign.pipelines.select import asked, balance, selecting
 
@@ -77,7 +77,7 @@ def select(argv: Sequence[str]) -> int:
         limit, tail, seed = arguments.balance_limit, arguments.balance_tail, arguments.balance_seed
         of_balance = balance.asked(arguments.balance, limit=limit, tail=tail, seed=seed)
     wanted = asked.Asked(arguments.where, tuple(map(asked.top, arguments.top)), arguments.nulls, of_balance)
-    parent = parents.opened(of_run.run.folder, of_run)
+    parent = ordering.opened(of_run.run.folder, of_run)
     code = selecting.select(parent, Run(config.run.folder, config, ()), wanted, flags, is_of_keys=arguments.keys_only)
     return code if arguments.keys_only else cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
 

@@ -351,11 +351,19 @@ def move(path: str, target: str) -> None:
 
 
 def link(path: str, target: str) -> None:
-    """Give a whole file of this machine one more name, in the place of what has that name; copied if it has to be.
+    """Give a whole file one more name, in the place of what has that name; copied if it has to be, inside a store.
 
     Neither name may be written through afterwards: files are replaced, never changed.
     """
-    local.link(path, target)
+    _at(target).link(path, target)
+
+
+def move_folder(path: str, target: str) -> None:
+    """Give a folder of units another name, in the place of what has that name.
+
+    Whoever is killed may do it again. In a store the files are copied, and those of before stay.
+    """
+    _at(target).move_folder(path, target)
 
 
 def noted(own: str = "") -> AbstractContextManager[Block]:

@@ -209,6 +209,12 @@ def link(path: str, target: str) -> None:
             shutil.copyfileobj(file, copy)
 
 
+def move_folder(path: str, target: str) -> None:
+    """Rename a folder, over another one."""
+    delete_units([target])
+    move(path, target)
+
+
 def _make_folder(folder: Path) -> None:
     """Make a folder that outlives a power cut, and those above it."""
     if not folder.is_dir():

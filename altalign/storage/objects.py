@@ -263,11 +263,23 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:  # noqa: A
 
 def move(path: str, target: str) -> None:
     """Copy an object inside the store, then delete it."""
+    link(path, target)
+    clients.delete_object(path)
+
+
+def link(path: str, target: str) -> None:
+    """Copy an object inside the store."""
     locks.HELD.check(target)
     _LISTED.pop(target, None)
     with asking(target):
         Place.of(target).client.copy_file(Place.of(path).name, Place.of(target).name)
-    clients.delete_object(path)
+
+
+def move_folder(path: str, target: str) -> None:
+    """Copy objects inside the store, then delete all others of the other folder."""
+    copies = {f"{absolute(target)}{name.removeprefix(absolute(path))}": name for name in files_below(path)}
+    _all(lambda name: link(copies[name], name), list(copies))
+    _all(clients.delete_object, [name for name in files_below(target) if name not in copies])
 
 
 def delete(path: str) -> None:

@@ -40,10 +40,10 @@ def subset(argv: Sequence[str]) -> int:
     config = config_of_run(arguments.run, ())
     made = config_in(arguments.run, arguments.out)
     with startup.imports():
-        from altalign.pipelines.derive import listed, parents
+        from altalign.pipelines.derive import listed, ordering
         from altalign.pipelines.run.units import Run
 
-    parent = parents.opened(config.run.folder, config)
+    parent = ordering.opened(config.run.folder, config)
     code = listed.subset(parent, Run(made.run.folder, made, ()), arguments.keys, flags)
     return cli.call(cli.AFTER_A_CURATION, made.run.folder) or code
 
@@ -66,9 +66,9 @@ def merge(argv: Sequence[str]) -> int:
     configs = [config_of_run(run, ()) for run in arguments.run]
     made = config_in(arguments.run[0], arguments.to)
     with startup.imports():
-        from altalign.pipelines.derive import merging, parents
+        from altalign.pipelines.derive import merging, ordering
 
-    opened = [parents.opened(config.run.folder, config) for config in configs]
+    opened = [ordering.opened(config.run.folder, config) for config in configs]
     code = merging.merge(opened, made, flags)
     return cli.call(cli.AFTER_A_CURATION, made.run.folder) or code
 
@@ -101,9 +101,9 @@ def split(argv: Sequence[str]) -> int:
     config = config_of_run(arguments.run, ())
     made = [config_in(arguments.run, out) for out in arguments.out]
     with startup.imports():
-        from altalign.pipelines.derive import listed, parents
+        from altalign.pipelines.derive import listed, ordering
 
-    code = listed.split(parents.opened(config.run.folder, config), made, shares, arguments.near, flags)
+    code = listed.split(ordering.opened(config.run.folder, config), made, shares, arguments.near, flags)
     return max(code, *(cli.call(cli.AFTER_A_CURATION, each.run.folder) for each in made))
 
 

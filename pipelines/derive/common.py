@@ -15,8 +15,8 @@ import pyarrow as pa
 from altalign import storage
 from altalign.filters import words
 from altalign.machine import interrupts
-from altalign.pipelines.derive import choosing
-from altalign.pipelines.derive.parents import Parent
+from altalign.pipelines.derive import choosing, units
+from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.run.artefacts.derived import (
     REPEATED,
@@ -145,7 +145,8 @@ def _first_half(rows: pa.Table, name: str) -> Hashes:
 def choose(parents: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Which rows of a shard stay: those that one run over all the input would have kept, as far as that is known."""
     files = Common(run, ONLY)
-    rows = parquet.read_table(parents[unit["parent"]].path("shards", f"{unit['shard']}.parquet"))
+    parent, pieces = of_unit(parents, unit["name"])
+    rows = units.rows_of(parent, pieces, lambda shard: units.sidecar(parent, shard))
     texts, images = _hashes(rows)
     gone = parquet.read_table(files.repeated)
     mine = {

@@ -3,13 +3,15 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import scores, storage
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive.parents import Parent, of_unit
+from altalign.pipelines.derive import units
+from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.derived import Chosen
@@ -71,13 +73,18 @@ def _rows(parents: tuple[Parent, ...], same: Sequence[Score], run: Run, unit: Sh
     """The values of a shard's samples; None where those of a parent's shard are not measured."""
     tables = list[pa.Table]()
     for name, begin, end in unit["parts"]:
-        parent, shard = of_unit(parents, name)
+        parent, pieces = of_unit(parents, name)
         score = same[parents.index(parent)]
-        if not score.has(shard.name, shard.parquet_sha256):
+        shards = [parent.shards[of.shard] for of in pieces]
+        if not all(score.has(shard.name, shard.parquet_sha256) for shard in shards):
             return None
-        values = score.values(shard.name, ["key", *score.columns])
+        values = units.rows_of(parent, pieces, partial(_values, score))
         tables.append(values.take(Chosen(run, name).rows()[begin:end]))
     return pa.concat_tables(tables).combine_chunks()
+
+
+def _values(score: Score, shard: Shard) -> pa.Table:
+    return score.values(shard.name, ["key", *score.columns])
 
 
 def conclude(run: Run, found: OfParents, step: Marks[ScoreFacts]) -> None:

@@ -25,7 +25,7 @@ from altalign.counts import Counts, FailedCounts, FailedRow
 from altalign.errors import UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.derive import carrying, copying, counting, following, keys, ordering, pictures
+from altalign.pipelines.derive import carrying, copying, counting, following, keys, ordering, pictures, units
 from altalign.pipelines.derive.copying import Part
 from altalign.pipelines.derive.parents import Parent, name_of, of_unit
 from altalign.pipelines.engine.jobs import started
@@ -126,9 +126,8 @@ def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
 
 
 def check_folder(run: Run, making: Making) -> None:
-    """Refuse parents of several generations, and a folder that holds something else; nothing is written."""
+    """Refuse a folder that holds something else; nothing is written."""
     for parent in making.parents:
-        generations.check_one(parent.folder)
         if storage.is_inside(run.folder, parent.folder) or storage.is_inside(parent.folder, run.folder):
             raise UsageError(f"{run.folder}: inside {parent.folder}, or around it; give a folder apart from the run's")
     reopen.check_folder(run)
@@ -174,11 +173,11 @@ def _steps(making: Making) -> list[curate.Step]:
 
 
 def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
-    """A unit for each shard of each parent, in their order."""
+    """The units of each parent, in their order."""
     return [
-        ShardOfParent(name=name_of(number, place), parent=number, shard=shard.name, rows=shard.rows)
+        ShardOfParent(name=name_of(number, place), parent=number, rows=sum(of.end - of.begin for of in pieces))
         for number, parent in enumerate(parents)
-        for place, shard in enumerate(parent.shards)
+        for place, pieces in enumerate(parent.units)
     ]
 
 
@@ -207,15 +206,12 @@ def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
 
 def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts:
     """Write a shard of rows of the parents' shards."""
-
-    def part(name: str, begin: int, end: int) -> Part:
-        parent, shard = of_unit(parents, name)
-        return Part(parent.path("shards"), shard.name, Chosen(run, name).rows()[begin:end])
-
-    of_parents = dict[str, list[Part]]()
+    sequences = dict[tuple[str, int], list[Part]]()  # each in the order of image_id and key
     for name, begin, end in unit["parts"]:
-        of_parents.setdefault(name.split("-")[0], []).append(part(name, begin, end))
-    samples = heapq.merge(*map(copying.samples, of_parents.values()), key=_place)
+        for parts in units.parts_of(*of_unit(parents, name), Chosen(run, name).rows()[begin:end]):
+            sequence = name.split("-")[0], generations.of(parts[0].shard)
+            sequences.setdefault(sequence, []).extend(parts)
+    samples = heapq.merge(*map(copying.samples, sequences.values()), key=_place)
     return write_shard(run.path("shards"), unit["name"], samples)
 
 

@@ -1,22 +1,48 @@
-"""The shards of several runs in one order, that of image_id and key: which rows of which run each has.
+"""Samples in one order, that of image_id and key: of several runs, or of the generations of one.
 
-64 bytes a sample are in memory, twice while they are sorted.
+Each run, and each generation of one, is in that order by itself. So they are merged a shard at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
 
 import numpy as np
-import numpy.typing as npt
 
+from altalign import generations
+from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
+from altalign.pipelines.derive import parents as finished
+from altalign.pipelines.derive import units
 from altalign.pipelines.derive.copying import Slice
-from altalign.pipelines.derive.parents import Parent, of_unit
-from altalign.pipelines.files import parquet
+from altalign.pipelines.derive.parents import Parent, Piece, of_unit
+from altalign.pipelines.derive.units import Places
 from altalign.pipelines.run.artefacts.derived import Chosen
 from altalign.pipelines.run.units import Run
 
-Places = npt.NDArray[np.bytes_]  # S64[n]: image_id and key
+
+def opened(folder: str, config: CurateConfig) -> Parent:
+    """A finished run, with its units in one order: the shards that it would have if it were of one generation.
+
+    Raises:
+        UsageError, DamagedError: as `parents.opened`.
+        UnreadableError: a generation is not in that order.
+    """
+    parent = finished.opened(folder, config)
+    if parent.generations == 1:
+        return parent
+    of_generations = [
+        [(str(place), shard.rows) for place, shard in group]
+        for _, group in groupby(enumerate(parent.shards), lambda each: generations.of(each[1].name))
+    ]
+    blocks = [
+        (units.places_of(units.sidecar(parent, parent.shards[int(place)], ["image_id", "key"])) for place, _ in of)
+        for of in of_generations
+    ]
+    sizes = list(cut(folder, blocks, config.shards.samples_per_shard))
+    parts = merged(of_generations, sizes)
+    return replace(parent, cuts=tuple(tuple(Piece(int(of.name), of.begin, of.end) for of in each) for each in parts))
 
 
 def filled(run: Run, parents: Sequence[Parent], kept: Sequence[tuple[str, int]], per_shard: int) -> list[list[Slice]]:
@@ -26,37 +52,77 @@ def filled(run: Run, parents: Sequence[Parent], kept: Sequence[tuple[str, int]],
         UnreadableError: the shards of a parent are not in that order.
     """
     of_parents = [[unit for unit in kept if unit[0].startswith(f"{number:03d}-")] for number in range(len(parents))]
-    places = [_places(run, parents, units) for units in of_parents]
-    for parent, of in zip(parents, places, strict=True):
-        if (of[1:] < of[:-1]).any():
-            raise UnreadableError(f"{parent.folder}: its samples are not in the order of image_id and key")
-    owner = np.repeat(np.arange(len(parents)), [len(of) for of in places])
-    owner = owner[np.argsort(np.concatenate(places), kind="stable")]
-    ends = np.append(np.arange(per_shard, len(owner), per_shard), len(owner)) if len(owner) else np.zeros(0, np.int64)
-    shards = list[list[Slice]]([[] for _ in ends])
-    for number, units in enumerate(of_parents):
-        before = np.concatenate([[0], np.cumsum(owner == number)])[ends].tolist()
-        for shard, (begin, end) in zip(shards, zip([0, *before[:-1]], before, strict=True), strict=True):
-            shard += _slices(units, begin, end)
-    return shards
+    blocks = [(_places(run, parents, name) for name, _ in of) for of in of_parents]
+    where = ", ".join(parent.folder for parent in parents)
+    return merged(of_parents, list(cut(where, blocks, per_shard)))
 
 
-def _places(run: Run, parents: Sequence[Parent], units: Sequence[tuple[str, int]]) -> Places:
-    found = [np.zeros(0, "S64")]
-    for name, _ in units:
+def _places(run: Run, parents: Sequence[Parent], name: str) -> Places:
+    parent, pieces = of_unit(parents, name)
+    rows = units.rows_of(parent, pieces, lambda shard: units.sidecar(parent, shard, ["image_id", "key"]))
+    return units.places_of(rows.take(Chosen(run, name).rows()))
+
+
+def cut(where: str, sequences: Sequence[Iterable[Places]], per_unit: int) -> Iterator[list[int]]:
+    """Yields how many places of each sequence are in each unit of so many, of all in one order; the last may be less.
+
+    Args:
+        where: what an error names.
+        sequences: of places that rise, in blocks; of each a block is in memory.
+        per_unit: how many.
+
+    Raises:
+        UnreadableError: the places of a sequence do not rise.
+    """
+    waiting = [_rising(where, blocks) for blocks in sequences]
+    there = {number: block for number, blocks in enumerate(waiting) if (block := next(blocks, None)) is not None}
+    owners = np.zeros(0, np.int64)
+    while there:
         interrupts.check()
-        parent, shard = of_unit(parents, name)
-        rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["image_id", "key"])
-        ids, keys = (parquet.values(rows.take(Chosen(run, name).rows()), column) for column in ("image_id", "key"))
-        found.append(np.array([image_id + key for image_id, key in zip(ids, keys, strict=True)], "S64"))
-    return np.concatenate(found)
+        last = min(block[-1] for block in there.values())  # all up to here are in memory
+        taken = {number: int(np.searchsorted(block, last, side="right")) for number, block in there.items()}
+        places = np.concatenate([there[number][:many] for number, many in taken.items()])
+        of = np.repeat(list(taken), list(taken.values()))[np.argsort(places, kind="stable")]
+        owners = np.concatenate([owners, of])
+        while len(owners) >= per_unit:
+            yield np.bincount(owners[:per_unit], minlength=len(sequences)).tolist()
+            owners = owners[per_unit:]
+        rest = {number: block[taken[number] :] for number, block in there.items()}
+        blocks = {number: block if len(block) else next(waiting[number], None) for number, block in rest.items()}
+        there = {number: block for number, block in blocks.items() if block is not None}
+    if len(owners):
+        yield np.bincount(owners, minlength=len(sequences)).tolist()
 
 
-def _slices(units: Sequence[tuple[str, int]], begin: int, end: int) -> Iterator[Slice]:
-    """The rows `begin` to `end` of all that is chosen of a run, unit by unit."""
-    before = 0
-    for name, rows in units:
-        first, last = max(begin, before), min(end, before + rows)
-        if first < last:
-            yield Slice(name, first - before, last - before)
-        before += rows
+def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
+    """Yields the blocks that have places."""
+    before = b""
+    for block in blocks:
+        if not len(block):
+            continue
+        if block[0] < before or (block[1:] < block[:-1]).any():
+            raise UnreadableError(f"{where}: samples are not in the order of image_id and key")
+        yield block
+        before = block[-1]
+
+
+def merged(sequences: Sequence[Sequence[tuple[str, int]]], sizes: Sequence[Sequence[int]]) -> list[list[Slice]]:
+    """For each unit the slices of things (names and rows) of each sequence, of which it has so many rows."""
+    of_sequences = [_slices(things, [of[number] for of in sizes]) for number, things in enumerate(sequences)]
+    return [list(chain(*of_unit)) for of_unit in zip(*of_sequences, strict=True)]
+
+
+def _slices(things: Iterable[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Slice]]:
+    """Cuts things, one after the other, into pieces of these sizes."""
+    left, name, begin, rows = iter(things), "", 0, 0
+    for size in sizes:
+        found = list[Slice]()
+        while size:
+            if begin == rows:
+                name, rows = next(left)
+                begin = 0
+                continue
+            many = min(size, rows - begin)
+            found.append(Slice(name, begin, begin + many))
+            begin, size = begin + many, size - many
+        yield found

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from altalign import listing, storage
+from altalign import generations, listing, storage
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
@@ -22,6 +22,14 @@ class Shard:
     parquet_sha256: str
 
 
+class Piece(NamedTuple):
+    """Rows `begin` to `end` of a shard, by its place among those of a run."""
+
+    shard: int
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Parent:
     """A finished run: its settings, its number (SHA-256 of the list of its files) and its shards in order."""
@@ -31,21 +39,29 @@ class Parent:
     digest: str
     shards: tuple[Shard, ...]
     lineage: Mapping[str, Any] | None = None  # of its manifest; None of a curation
+    generations: int = 1
+    cuts: tuple[tuple[Piece, ...], ...] | None = None  # of several generations: what lies together (`ordering.opened`)
 
     def path(self, *parts: str) -> str:
         """A path inside the run."""
         return storage.join(self.folder, *parts)
 
+    @property
+    def units(self) -> Sequence[tuple[Piece, ...]]:
+        """What each unit of its samples is of: a shard, where nothing else was cut."""
+        return self.cuts or [(Piece(place, 0, shard.rows),) for place, shard in enumerate(self.shards)]
+
 
 def name_of(parent: int, place: int) -> str:
-    """The name of the unit of a shard: by the numbers of its run among the parents, and of it in the run."""
+    """The name of a unit: by the numbers of its run among the parents, and of it in the run."""
     return f"{parent:03d}-{place:05d}"
 
 
-def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, Shard]:
-    """The run and the shard that a unit is of."""
-    parent, place = (int(number) for number in name.split("-"))
-    return parents[parent], parents[parent].shards[place]
+def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, tuple[Piece, ...]]:
+    """The run and the rows that a unit is of."""
+    number, place = (int(number) for number in name.split("-"))
+    parent = parents[number]
+    return parent, parent.cuts[place] if parent.cuts else (Piece(place, 0, parent.shards[place].rows),)
 
 
 def opened(folder: str, config: CurateConfig) -> Parent:
@@ -66,7 +82,8 @@ def opened(folder: str, config: CurateConfig) -> Parent:
                 f"{folder}: made with {name} = {there!r}, and this altalign has {here!r}; curate it anew, or use the "
                 "altalign that made it"
             )
-    return Parent(folder, config, listing.number(folder), shards_of(folder, manifest), manifest.get("lineage"))
+    shards, lineage = shards_of(folder, manifest), manifest.get("lineage")
+    return Parent(folder, config, listing.number(folder), shards, lineage, generations.in_manifest(manifest))
 
 
 def shards_of(folder: str, manifest: dict[str, Any]) -> tuple[Shard, ...]:

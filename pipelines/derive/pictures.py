@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.audit_tables import SAMPLES
-from altalign.pipelines.derive.parents import Parent, of_unit
+from altalign.pipelines.derive import units
+from altalign.pipelines.derive.parents import Parent, Piece, of_unit
 from altalign.pipelines.evidence import gallery_rows
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs
@@ -40,10 +41,20 @@ def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[gallery_rows.Part]
         path = outputs.dropped(run, Stage.SELECT, name)
         if not wanted or not storage.exists(path):
             continue
-        parent, shard = of_unit(parents, name)
         rows = _chosen(parquet.read_table(path), wanted).select(DROPPED.names)
         found.update(parquet.values(rows, "reason"))
-        yield rows, gallery_rows.pictures_of(run, parent.path("shards", shard.name), parquet.values(rows, "key"))
+        yield rows, _pictures(run, *of_unit(parents, name), parquet.values(rows, "key"))
+
+
+def _pictures(run: Run, parent: Parent, pieces: Sequence[Piece], keys: Sequence[str]) -> list[bytes | None]:
+    """Thumbnails of samples of a unit, by their keys."""
+    rows, pictures = units.shards_of(parent, pieces), dict[str, bytes | None]()
+    rows = rows.filter(pc.is_in(rows["key"], value_set=pa.array(keys, pa.string())))
+    for shard in dict.fromkeys(parquet.values(rows, "shard")):
+        there = parquet.values(rows.filter(pc.field("shard") == shard), "key")
+        found = gallery_rows.pictures_of(run, parent.path("shards", shard), there)
+        pictures |= dict(zip(there, found, strict=True))
+    return [pictures[key] for key in keys]
 
 
 def _chosen(rows: pa.Table, wanted: Mapping[str, int]) -> pa.Table:

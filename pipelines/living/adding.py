@@ -12,6 +12,7 @@ What was removed earlier is taken out of it as `altalign remove` does. Then all 
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,11 +75,8 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
         UsageError: some files are in the run already, one of the run has changed, or the input is not like those.
     """
     folder = config.run.folder
-    if storage.is_remote(folder) or config.engine.runner != "embedded":
-        what = "a store" if storage.is_remote(folder) else f"engine.runner = {config.engine.runner!r}"
-        raise UsageError(
-            f"{folder}: altalign add works on runs of the embedded engine on a local disk, not with {what}"
-        )
+    if config.engine.runner != "embedded":
+        raise UsageError(f"{folder}: engine.runner = {config.engine.runner!r}; altalign add works with embedded alone")
     before = _before(config)
     like = _like(before, wanted.like)
     values = before.config.model_dump(mode="json")
@@ -217,7 +215,7 @@ def _lineage(before: Run, parent: Parent, grown: Grown) -> dict[str, Any]:
     return {"operation": "add", "settings": {"input": new, **frozen}, **of}
 
 
-def _write(grown: Run, parent: Parent, generation: int, lineage: dict[str, Any]) -> None:
+def _write(grown: Grown, parent: Parent, generation: int, lineage: dict[str, Any]) -> None:
     """Write shards and what comes after them."""
     storage.delete(grown.path("shards"))  # of a command that was killed
     found = growing.compared(grown, parent)
@@ -226,6 +224,7 @@ def _write(grown: Run, parent: Parent, generation: int, lineage: dict[str, Any])
     if storage.exists(path := grown.path(REMOVED_FILE)):
         listed[REMOVED_FILE] = listing.digest(path)
     more = {"lineage": lineage, generations.ENTRY: generation}
+    grown = replace(grown, untouched=frozenset(name for name, stay in found.stay.items() if stay.all()))
     write.end(grown, made.shards, images=found.images, listed=listed, more=more)
 
 
@@ -248,11 +247,11 @@ def _switch(before: Run, parent: Parent, grown: Run) -> Added:
     old, new = listing.read(before.folder), listing.read(grown.folder)
     for name, of in new.items():
         if old.get(name) != of:
-            change.link(name, grown.path(*name.split("/")), of)
+            change.take(name, grown.path(*name.split("/")), of)
     logs = {storage.relative(path, grown.folder) or path for path in storage.files_below(grown.path("log", "fetch"))}
     for name in (*listing.CARD, listing.FILE, listing.SETTINGS, "run.json", "manifest.json", *sorted(logs)):
         path = grown.path(*name.split("/"))
-        change.link(name, path, listing.digest(path))
+        change.take(name, path, listing.digest(path))
     here = {storage.relative(path, before.folder) or path for path in storage.files_below(before.path("log", "fetch"))}
     deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs)]
     now = parents.opened(grown.folder, grown.config)

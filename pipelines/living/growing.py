@@ -114,7 +114,7 @@ def same_rows(rows: pa.Table, others: pa.Table) -> tuple[Numbers, Numbers]:
 
 
 def written(run: Run, parent: Parent, found: Compared, generation: int) -> Placed:
-    """Have all shards in `run`: links to those of the parent that are as they were, the others written."""
+    """Have all shards in `run`: the others written, and of those that are as they were the side-cars, as links."""
     kept = {shard: found.stay[shard.name] for shard in parent.shards if found.stay[shard.name].any()}
     of_old = in_threads(lambda shard: _old(run, parent, shard, kept[shard]), list(kept), finding.at_once(run.folder))
     units = [(name, len(numbers)) for name, numbers in found.fresh.items()]
@@ -135,10 +135,9 @@ def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:
     if not stay.all():
         part = Part(parent.path("shards"), shard.name, np.flatnonzero(stay))
         return write_shard(run.path("shards"), shard.name, copying.samples([part]))
-    for ending in ("tar", "parquet"):
-        name = f"{shard.name}.{ending}"
-        storage.link(parent.path("shards", name), run.path("shards", name))
-    size = storage.stamp(run.path("shards", f"{shard.name}.parquet")).size
+    name = f"{shard.name}.parquet"
+    storage.link(parent.path("shards", name), run.path("shards", name))
+    size = storage.stamp(run.path("shards", name)).size
     facts = removing.as_it_is(shard)
     return ShardFacts(
         **{**vars(facts), "parquet_bytes": size, "source_bytes": dict(removing.source_bytes(parent, shard))}

@@ -50,11 +50,13 @@ def _are_judged_alike(before: Run, run: Run) -> bool:
 def take_over(before: Run, run: Run, marks: Marks[Facts]) -> None:
     """Link the files of all units of a step that are not there yet, then their marks."""
     there = set(run.finished(marks.step))
-    for name in before.finished(marks.step):
-        if name in there:
-            continue
+
+    def link(name: str) -> None:
         mark = before.mark(marks.step, name)
         for path in vouched.named(storage.read_sealed(mark)):
             if storage.exists(source := before.path(*path.split("/"))):  # what is missing, is made anew
                 storage.link(source, run.path(*path.split("/")))
         storage.link(mark, run.mark(marks.step, name))
+
+    for _ in storage.each(link, [name for name in before.finished(marks.step) if name not in there], of=run.folder):
+        pass

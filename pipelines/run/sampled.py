@@ -32,10 +32,17 @@ class Grown(Run):
     Attributes:
         before: the folder of that one.
         is_frozen: whether its tables and verdicts stay.
+        untouched: shards of that one that stay as they are, and whose tars are there.
     """
 
     before: str = ""
     is_frozen: bool = False
+    untouched: frozenset[str] = frozenset()
+
+    def path(self, *parts: str) -> str:
+        """A path inside the run, or of a shard, without an ending, that stays as it is."""
+        is_before = parts[:1] == ("shards",) and parts[-1] in self.untouched
+        return storage.join(self.before, *parts) if is_before else super().path(*parts)
 
 
 def fetched_before(run: Run) -> list[str]:

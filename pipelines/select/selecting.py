@@ -21,7 +21,7 @@ from altalign.filters import where
 from altalign.filters.words import text_buffers
 from altalign.machine import interrupts
 from altalign.pipelines import curate
-from altalign.pipelines.derive import choosing, keys
+from altalign.pipelines.derive import choosing, keys, units
 from altalign.pipelines.derive.making import Making, make, plan_of
 from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.engine.options import options
@@ -70,6 +70,11 @@ class _Selection:
         rows = parquet.read_table(self.parent.path("shards", f"{shard.name}.parquet"), of_sidecar)
         return columns.joined(rows, shard.name, wanted, self.scores, checks_keys=checks_keys)
 
+    def read_unit(self, unit: ShardOfParent, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
+        """The same of a unit, whose rows may be of several shards."""
+        _, pieces = of_unit((self.parent,), unit["name"])
+        return units.rows_of(self.parent, pieces, lambda shard: self.read(shard, names, checks_keys=checks_keys))
+
 
 def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_keys: bool) -> int:
     """Make the run, or only its list of keys; returns the exit code.
@@ -116,11 +121,10 @@ def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
 
 def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Decide the samples of a shard."""
-    _, shard = of_unit((selection.parent,), unit["name"])
     keeps = run.config.audit.keep_dropped
     of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if selection.asked.balance else [])]
     named = list(dict.fromkeys([*selection.asked.columns, *selection.labels]))
-    rows = selection.read(shard, [*of_sample, *named])
+    rows = selection.read_unit(unit, [*of_sample, *named])
     values = rows.select(named)
 
     def scores(mask: Mask) -> "pa.Array[Any]":
@@ -222,8 +226,7 @@ def _one(_run: Run) -> list[Unit]:
 
 def _count_concepts(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
     assert selection.asked.balance is not None
-    _, shard = of_unit((selection.parent,), unit["name"])
-    rows = _kept(selection, selection.read(shard, ["caption", *selection.asked.columns], checks_keys=False))
+    rows = _kept(selection, selection.read_unit(unit, ["caption", *selection.asked.columns], checks_keys=False))
     return balance.count(selection.asked.balance, run, unit, parquet.strings(rows, "caption"))
 
 

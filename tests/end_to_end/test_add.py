@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from altalign.cli import main
 from altalign.pipelines.images import measuring
 from altalign.pipelines.living import adding
 from tests.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, EXEMPT, summary, tree, write_input
 
 pytestmark = pytest.mark.runs
 
@@ -329,19 +330,79 @@ def test_a_run_of_other_rules_is_refused(
     assert "rules_version" in capsys.readouterr().err
 
 
-def test_verbs_that_need_one_order_ask_for_compact(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def told_of(run: str) -> dict[str, bytes]:
+    """The files of a run but those that name its parents by their numbers, which also begin names of dropped rows."""
+    named = {"manifest.json", "files.jsonl", "README.md", "run.json", "keys.json"}
+    paths = [path for path in Path(run).rglob("*") if path.is_file() and path.name not in named]
+    places = {str(path.relative_to(run)): path for path in paths if path.relative_to(run).parts[0] not in EXEMPT}
+    return {re.sub(r"select/[0-9a-f]{8}-", "select/", name): path.read_bytes() for name, path in places.items()}
+
+
+def test_what_is_made_of_generations_has_the_bytes_of_what_is_made_of_one(run: Path) -> None:
+    Path("scores.toml").write_text('[[score]]\nname = "text"\nkind = "text"\n', encoding="utf-8")
     assert main(ADD) == 0
-    key = one_key(run)
-    for command in (
-        ["subset", "run", "few", "--keys", key],
-        ["split", "run", "a", "b", "--share", "0.5/0.5"],
-        ["repair", "run"],
-    ):
-        capsys.readouterr()
-        assert main(command) == 2, command
-        assert "`altalign compact run` makes one of them first" in capsys.readouterr().err
+    assert main(["add", "run", "--input", "input/part-5.parquet", "--like", "pictures"]) == 0
+    rows = rows_of(run)
+    assert {row["key"] for row in rows} == by_key("run").keys()
+    (Path("gone")).write_text("\n".join(row["key"] for row in rows[::17]), encoding="utf-8")
+    assert main(["remove", "run", "--keys", "gone"]) == 0  # so that its shards are no longer full
+    assert main(["score", "run", "--with", "scores.toml"]) == 0
+    shutil.copytree("run", "one")
+    assert main(["compact", "one"]) == 0
+    assert shards("one") != shards("run")
+    Path("keys").write_text("\n".join(row["key"] for row in rows[::3]), encoding="utf-8")
+    Path("entries").write_text("small\nred\nold\n", encoding="utf-8")
+    verbs = {
+        "few": ["subset", "--keys", "keys"],
+        "long": ["select", "--where", "words >= 4 and text_capitals < 0.9", "--top", "text_characters=0.6"],
+        "even": ["select", "--balance", "entries", "--balance-limit", "20"],
+        "listed": ["select", "--where", "words >= 6", "--keys-only"],
+        "half": ["split", "--share", "0.5/0.5"],
+    }
+    for name, (verb, *options) in verbs.items():
+        for source in ("run", "one"):
+            outs = [f"{name}-{source}", *([f"rest-{source}"] if verb == "split" else [])]
+            assert main([verb, source, *outs, *options]) == 0, (name, source)
+    for name in ("few", "long", "even", "half", "rest"):
+        assert told_of(f"{name}-run") == told_of(f"{name}-one"), name
+        assert any(path.startswith("shards/") for path in told_of(f"{name}-run"))
+    listed, wanted = (pq.read_table(f"listed-{of}/keys.parquet") for of in ("run", "one"))
+    assert sorted(listed["key"].to_pylist()) == sorted(wanted["key"].to_pylist())
+    there = {row["key"]: path.stem for path in (run / "shards").glob("*.parquet") for row in rows_in(path)}
+    assert [there[key] for key in listed["key"].to_pylist()] == listed["shard"].to_pylist()
+    assert main(["audit", "few-run"]) == 0
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path, columns=["key"]).to_pylist()
+
+
+def test_a_run_of_generations_is_merged_as_one_of_one(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"vocabulary_size = 380\n": "", '[decontaminate]\ntest_sets = ["tests"]\n': ""}
+    parts = [f"input/part-{number}.parquet" for number in range(PARTS)]
+    assert main(["curate", config("first", parts[:2], changes)]) == 0
+    assert main(["add", "first", "--input", parts[2], "--like", "pictures"]) == 0
+    text = Path(config("second", parts[3:], changes)).read_text(encoding="utf-8")
+    words = text.index('[[input]]\nname = "words"')
+    Path("second.toml").write_text(text[:words] + text[text.index("[[input]]", words + 1) :], encoding="utf-8")
+    assert main(["curate", "second.toml"]) == 0
+    shutil.copytree("first", "one")
+    assert main(["compact", "one"]) == 0
+    for source in ("first", "one"):
+        assert main(["merge", source, "second", "--to", f"of-{source}"]) == 0
+    assert shards("of-first") == shards("of-one")
+    assert summary(Path("of-first")) == summary(Path("of-one"))
+    assert main(["audit", "of-first"]) == 0
+
+
+def test_repair_asks_for_compact(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ADD) == 0
+    capsys.readouterr()
+    assert main(["repair", "run"]) == 2
+    assert "`altalign compact run` makes one of them first" in capsys.readouterr().err
     assert main(["compact", "run"]) == 0
-    assert main(["subset", "run", "few", "--keys", key]) == 0
     assert main(["repair", "run"]) == 0
     assert main(["compact", "run"]) == 0
     assert "of one generation already" in capsys.readouterr().out

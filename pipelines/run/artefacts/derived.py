@@ -12,10 +12,9 @@ from altalign.pipelines.run.units import Facts, Files, Marks, Unit
 
 
 class ShardOfParent(Unit):
-    """A shard of a parent: the parent's number, the shard's name without an ending, and its rows."""
+    """A shard of a parent, or stretches of several: the parent's number, and how many rows."""
 
     parent: int
-    shard: str
     rows: int
 
 

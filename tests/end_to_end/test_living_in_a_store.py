@@ -1,0 +1,158 @@
+"""`altalign add` and `compact` of runs in a real S3 server, and in an emulator of GCS: what they leave on a disk."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from altalign import storage
+from altalign.cli import main
+from altalign.stages import REPORT
+from tests.end_to_end.runs import environ, tree, write_input
+from tests.end_to_end.test_object_stores import config_of, tree_of, upload
+from tests.object_stores.servers import Server
+
+pytestmark = pytest.mark.stores
+
+KILLS = int(os.environ.get("ALTALIGN_KILLS", "6"))
+
+# A command that is killed just before it has the store write or copy its n-th object; without a number it counts them.
+KILLED_AT_A_CHANGE = """
+import os, signal, sys
+from altalign.storage import clients, objects
+at, seen = int(sys.argv.pop(1)), 0
+def before(real):
+    def counted(*args):
+        global seen
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args)
+    return counted
+clients._put = before(clients._put)
+objects.link = before(objects.link)
+clients.delete_object = before(clients.delete_object)
+from altalign.cli import main
+code = main(sys.argv[1:])
+print(seen)
+sys.exit(code)
+"""
+
+
+class Made(NamedTuple):
+    """A bucket with an input, and a run of a part of it; the same run on a disk."""
+
+    store: Server
+    folder: Path  # working directory
+
+    @property
+    def url(self) -> str:
+        """The run in the bucket."""
+        return f"{self.store.url}/run"
+
+    @property
+    def new(self) -> list[str]:
+        """Options that name the rest of the input."""
+        return ["--input", f"{self.store.url}/input/part-1.parquet", "--like", "pictures"]
+
+    def copied(self, name: str) -> str:
+        """A copy of the run in the bucket."""
+        for path in storage.files_below(self.url):
+            storage.write_bytes(path.replace(self.url, f"{self.store.url}/{name}", 1), storage.read_bytes(path))
+        return f"{self.store.url}/{name}"
+
+
+@pytest.fixture(scope="module", params=["s3", "gcs"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        store = server.for_test(folder, patch)
+        patch.chdir(folder)
+        write_input(folder, rows=300)
+        upload(folder, store.url)
+        text = config_of(store.url).replace("vocabulary_size = 380", "vocabulary_size = 250")
+        Path("config.toml").write_text(text.replace("input/*.parquet", "input/part-0.parquet"), encoding="utf-8")
+        for run in ("run", f"{store.url}/run"):
+            assert main(["curate", "config.toml", f"--set=run.folder={run}"]) == 0
+        yield Made(store, folder)
+
+
+def left_over(run: str) -> list[str]:
+    return [path for path in storage.files_below(run) if "/.change/" in path or "/.adding/" in path]
+
+
+def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(made: Made) -> None:
+    shutil.copytree("run", "here")
+    run = made.copied("here")
+    before = {path: storage.stamp(path) for path in storage.files_below(f"{run}/shards")}
+    for folder in ("here", run):
+        assert main(["add", folder, *made.new]) == 0
+        assert main(["audit", folder, "--digest"]) == 0
+    on_disk = tree(Path("here"))
+    assert any(name.startswith("shards/g0002-") for name in on_disk)
+    assert tree_of(run) == on_disk
+    assert left_over(run) == []
+    in_work = [path.removeprefix(run) for path in storage.files_below(f"{run}/work")]
+    assert sorted(in_work) == sorted(f"/{path.relative_to('here')}" for path in Path("here/work").rglob("*.*"))
+    # shards in which nothing changed were not written again
+    kept = [path for path in before if tree(Path("run")).get(name := path.removeprefix(f"{run}/")) == on_disk.get(name)]
+    if made.store.scheme == "gs":  # a file of the other server has the time of its last write
+        assert {path: storage.stamp(path) for path in kept} == {path: before[path] for path in kept}
+    for folder in ("here", run):
+        assert main(["compact", folder]) == 0
+    assert tree_of(run) == tree(Path("here"))
+    assert left_over(run) == []
+
+
+def test_what_was_removed_in_a_store_stays_out(made: Made) -> None:
+    shutil.copytree("run", "less")
+    run = made.copied("less")
+    keys = pq.read_table("run/shards/00000.parquet")["key"].to_pylist()[:3]
+    Path("keys").write_text("\n".join(map(str, keys)), encoding="utf-8")
+    for folder in ("less", run):
+        assert main(["remove", folder, "--keys", "keys"]) == 0
+        assert main(["add", folder, *made.new]) == 0
+    found, wanted = (
+        {name: of for name, of in told.items() if name.startswith(("shards/", "dropped/"))}
+        for told in (tree_of(run), tree(Path("less")))
+    )
+    assert found == wanted
+    assert main(["subset", run, f"{run}-of", "--keys", "keys"]) == 1  # nothing is left
+
+
+def test_an_addition_that_is_killed_leaves_the_old_run_or_the_new_one_and_goes_on(made: Made) -> None:
+    def killed(at: int, run: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KILLED_AT_A_CHANGE, str(at), "add", run, *made.new]
+        return subprocess.run(command, cwd=made.folder, env=environ(), capture_output=True, text=True, check=False)
+
+    run, old = made.copied("whole"), seen(made.url)
+    counted = killed(0, run)
+    assert counted.returncode == 0, counted.stderr
+    changes, new = int(counted.stdout.split()[-1]), seen(run)
+    assert new != old
+    rng = random.Random(made.store.scheme)
+    points = [changes - 8, *(rng.randrange(1, changes + 1) for _ in range(KILLS))]
+    for number, point in enumerate(points):
+        run = made.copied(f"killed-{number}")
+        assert killed(point, run).returncode == -signal.SIGKILL
+        assert main(["lineage", run]) == 0  # whoever opens it finishes a change that was decided
+        assert seen(run) in (old, new), point
+        assert main(["add", run, *made.new]) == 0
+        assert seen(run) == new, point
+        assert storage.exists(f"{run}/{REPORT[0]}")
+        assert left_over(run) == []
+        storage.delete(run)
+
+
+def seen(run: str) -> dict[str, str]:
+    """What a reader finds, without the report, which is made afterwards; names that begin with a point are nobody's."""
+    return {name: of for name, of in tree_of(run).items() if not name.startswith((".", *REPORT))}

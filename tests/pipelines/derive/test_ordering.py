@@ -1,0 +1,52 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from altalign.errors import UnreadableError
+from altalign.pipelines.derive.ordering import cut, merged
+from altalign.pipelines.derive.units import Places
+
+
+def places(numbers: list[int]) -> Places:
+    return np.array([f"{number:064x}" for number in numbers], "S64")
+
+
+@given(
+    owners=st.lists(st.integers(0, 3), max_size=60),
+    sizes=st.lists(st.integers(1, 7), min_size=4, max_size=4),
+    per_unit=st.integers(1, 9),
+)
+def test_sequences_are_cut_as_if_all_were_sorted(owners: list[int], sizes: list[int], per_unit: int) -> None:
+    """Place i of all is of sequence `owners[i]`, whose things have `sizes` rows, some of them none."""
+    of = [[number for number, owner in enumerate(owners) if owner == sequence] for sequence in range(4)]
+    things = [
+        [(f"{sequence}-{begin}", len(numbers[begin : begin + size])) for begin in range(0, len(numbers) + size, size)]
+        for sequence, (numbers, size) in enumerate(zip(of, sizes, strict=True))
+    ]
+
+    def blocks(sequence: int) -> Iterator[Places]:
+        for name, rows in things[sequence]:
+            begin = int(name.split("-")[1])
+            yield places(of[sequence][begin : begin + rows])
+
+    units = merged(things, list(cut("here", [blocks(sequence) for sequence in range(4)], per_unit)))
+    found = [
+        sorted(
+            of[int(name.split("-")[0])][int(name.split("-")[1]) + row]
+            for name, begin, end in unit
+            for row in range(begin, end)
+        )
+        for unit in units
+    ]
+    assert found == [
+        list(range(begin, min(begin + per_unit, len(owners)))) for begin in range(0, len(owners), per_unit)
+    ]
+
+
+@pytest.mark.parametrize("blocks", [[[1, 3, 2]], [[1, 2], [0]]])
+def test_places_that_do_not_rise_are_refused(blocks: list[list[int]]) -> None:
+    with pytest.raises(UnreadableError, match="here: samples are not in the order"):
+        list(cut("here", [map(places, blocks)], 2))
