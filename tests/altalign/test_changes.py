@@ -50,7 +50,7 @@ def addition(run: Path) -> None:
         (inside / name).write_bytes(ADDED[name])
     prepared = Change(str(run), durable=True)
     for name in ("manifest.json", "shards/00000.tar"):
-        prepared.link(name, str(inside / name), storage.Written(len(ADDED[name]), ""))
+        prepared.take(name, str(inside / name), storage.Written(len(ADDED[name]), ""))
     prepared.commit(["trial"], work=f"{changes.ADDING}/run/work")
 
 
@@ -116,16 +116,19 @@ def test_an_addition_that_ends_anywhere_leaves_the_old_run_or_the_new_one_with_i
     assert not ends[0]
 
 
-def test_finishing_a_change_may_end_anywhere_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("made", "new"), [(change, NEW), (addition, ADDED)])
+def test_finishing_a_change_may_end_anywhere_too(
+    made: Callable[[Path], None], new: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for point in range(1, 100):
         run = old_run(tmp_path / str(point))
         decided = next(
-            n for n in range(5, 100) if killed_at(n, lambda run=run: change(run), monkeypatch) and decided_in(run)
+            n for n in range(4, 100) if killed_at(n, lambda run=run: made(run), monkeypatch) and decided_in(run)
         )
         assert decided
         is_killed = killed_at(point, lambda run=run: changes.settle(str(run)), monkeypatch)
         changes.settle(str(run))
-        assert files(run) == NEW
+        assert {name: of for name, of in files(run).items() if not name.startswith(changes.ADDING)} == new
         if not is_killed:
             return
     pytest.fail("it never came to its end")

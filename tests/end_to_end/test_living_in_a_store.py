@@ -22,7 +22,7 @@ from tests.object_stores.servers import Server
 
 pytestmark = pytest.mark.stores
 
-KILLS = int(os.environ.get("ALTALIGN_KILLS", "6"))
+KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
 
 # A command that is killed just before it has the store write or copy its n-th object; without a number it counts them.
 KILLED_AT_A_CHANGE = """
