@@ -18,7 +18,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.images import measuring
-from altalign.pipelines.living import adding
+from altalign.pipelines.living import taking_over
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, EXEMPT, summary, tree, write_input
 
@@ -223,7 +223,7 @@ def test_work_of_another_layout_is_not_taken_over(run: Path, monkeypatch: pytest
     facts["stages"]["extract"]["reads"]["work_version"] = 0
     storage.write_sealed("run/run.json", facts)
     linked = list[str]()
-    monkeypatch.setattr(adding, "_take_over", lambda *_: linked.append("extract"))
+    monkeypatch.setattr(taking_over, "take_over", lambda *_: linked.append("extract"))
     assert main(ADD) == 0
     assert linked == []
     assert main(["audit", "run"]) == 0
