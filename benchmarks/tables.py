@@ -214,6 +214,7 @@ COLUMNS: dict[str, list[Column]] = {
         MEMORY[0],
     ],
     "adding": [*TIME, ("Written", "bytes", _megabytes), MEMORY[0], *STAGES],
+    "removing": [*TIME, MEMORY[0]],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [
@@ -265,6 +266,7 @@ VERSIONS = {
     "scores": ("altalign", "python", "apache-beam", "numba", "numpy", "pyarrow"),
     "score_images": ("altalign", "python", "onnxruntime", "torch", "open_clip_torch", "pillow", "simplejpeg"),
     "adding": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pillow", "simplejpeg"),
+    "removing": ("altalign", "python", "numpy", "pyarrow"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": (
