@@ -20,6 +20,7 @@ from altalign.pipelines.read.pages.gzip_members import Compression
 from altalign.pipelines.read.stretches import readable, unreadable
 
 _PIECE_BYTES = 1 << 17
+_FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
 _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 
 
@@ -294,16 +295,19 @@ def _taken(
     http = _http(record) if record.record_type == WarcRecordType.response else None
     parts, left = [], record.content_length
     kept = min(keep(record.record_type, http, can_be_read_again), left)
-    while kept and (part := record.reader.read(min(kept, _PIECE_BYTES))):
+    piece = _FIRST_PIECE_BYTES
+    while kept and (part := record.reader.read(min(kept, piece))):
         parts.append(part)
         kept, left = kept - len(part), left - len(part)
         if left and is_beyond():
             break
+        piece = min(2 * piece, _PIECE_BYTES)
     else:
-        while left and (read := record.reader.consume(min(left, _PIECE_BYTES))):
+        while left and (read := record.reader.consume(min(left, piece))):
             left -= read
             if left and is_beyond():
                 break
+            piece = min(2 * piece, _PIECE_BYTES)
     if left or is_beyond():
         raise OSError(f"the record breaks off {left} bytes before its end")
     return Record(offset, can_be_read_again, record.record_type, url, http, b"".join(parts), block_bytes)
