@@ -217,12 +217,13 @@ def _forward_by_group(
     images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Images normalised, means, variances, inverses."""
-    parts = [
-        torch.native_batch_norm(part, weight, bias, None, None, training=True, momentum=0.0, eps=how.epsilon)
-        for part in images.split(how.group)
-    ]
-    normalised = torch.cat([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
-    mean, inverse = (torch.stack([part[number] for part in parts]) for number in (1, 2))
+    normalised = torch.empty_like(images)
+    exact = torch.promote_types(images.dtype, torch.float32)
+    mean, inverse = (weight.new_empty(len(images) // how.group, len(weight), dtype=exact) for _ in range(2))
+    for part, *out in zip(images.split(how.group), normalised.split(how.group), mean, inverse, strict=True):
+        torch.native_batch_norm(
+            part, weight, bias, None, None, training=True, momentum=0.0, eps=how.epsilon, out=tuple(out)
+        )
     variance = (inverse.square().reciprocal() - how.epsilon).clamp(min=0)
     return functional.silu(normalised, inplace=True) if how.swish else normalised, mean, variance, inverse
 
@@ -238,7 +239,7 @@ def _backward_by_group(
         outer = after
         if swish:
             scale = known.weight * inverse
-            before = part * scale[:, None, None] + (known.bias - mean * scale)[:, None, None]
+            before = (part * scale[:, None, None]).add_((known.bias - mean * scale)[:, None, None])
             outer = torch.ops.aten.silu_backward(after.to(before.dtype), before).to(part.dtype)
         backward = torch.ops.aten.native_batch_norm_backward
         parts.append(
