@@ -21,6 +21,7 @@ _EPSILON = 1e-5  # fastText takes the logarithm of p + _EPSILON
 _LEVELS_ADD_AT_MOST = 1e-5 * 10_000  # to the logarithm of a probability, by that, below a node of any tree
 _LOSS = {"hs": 0, "softmax": 1, "ova": 2}
 _LABEL, _END = np.frombuffer(b"__label__", np.uint8), np.frombuffer(b"</s>", np.uint8)
+_LINE_BYTES = 64  # of a processor's cache
 _LESS, _MORE = np.uint8(ord("<")), np.uint8(ord(">"))
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,6 +49,7 @@ class Predictor:
         self._slots = np.full(size, -1, np.int32)
         _fill(self._slots, model.words, model.word_offsets)
         none = np.zeros(0, np.int64)
+        self._rows = _aligned(model.rows)
         self._pruned = none if model.pruned is None else model.pruned
         self._pruned_rows = none if model.pruned_rows is None else model.pruned_rows
         left, right = _tree(model.counts) if model.loss == "hs" else (none.astype(np.int32),) * 2
@@ -70,13 +72,22 @@ class Predictor:
         longest = int(np.diff(offsets).max(initial=0))
         _predict(
             *(data, offsets, self._numbers, self._slots, self.model.words, self.model.word_offsets),
-            *(self._pruned, self._pruned_rows, self.model.rows, self.model.output, self._left, self._right),
+            *(self._pruned, self._pruned_rows, self._rows, self.model.output, self._left, self._right),
             np.zeros(longest + 8, np.uint8),
             np.zeros(longest + 2, np.int32),
             np.zeros(1 + (longest + 8) * (1 + self.model.max_n + self.model.word_ngrams), np.int64),
             *found,
         )
         return found
+
+
+def _aligned(rows: Floats) -> Floats:
+    """The same rows where lines of the cache begin, and in large pages: a row is a line or a few, and not one more."""
+    memory = np.empty(rows.nbytes + _LINE_BYTES, np.uint8)
+    skipped = -memory.ctypes.data % _LINE_BYTES
+    copy = memory[skipped : skipped + rows.nbytes].view(np.float32).reshape(rows.shape)
+    copy[:] = rows
+    return copy
 
 
 def _tree(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -141,12 +152,12 @@ def _word(token: Bytes, begin: int, end: int, h: np.uint32, slots: Ints, words: 
 
 
 @njit(nogil=True)
-def _note(h: np.uint64, numbers: Longs, n_words: np.int64, pruned: Longs, pruned_rows: Longs, noted: Longs) -> None:
-    """Notes the row of an n-gram's hash: not that of one which was not kept, or has none. `noted[0]` counts."""
-    row = n_words + np.int64(h % np.uint64(numbers[3]))
+def _note(bucket: np.int64, numbers: Longs, n_words: np.int64, pruned: Longs, pruned_rows: Longs, noted: Longs) -> None:
+    """Notes the row of an n-gram's bucket: not that of one which was not kept, or has none. `noted[0]` counts."""
+    row = n_words + bucket
     if numbers[5]:
-        at = np.searchsorted(pruned, row - n_words)
-        if at == len(pruned) or pruned[at] != row - n_words:
+        at = np.searchsorted(pruned, bucket)
+        if at == len(pruned) or pruned[at] != bucket:
             return
         row = n_words + pruned_rows[at]
     if 0 <= row < numbers[6]:
@@ -156,7 +167,11 @@ def _note(h: np.uint64, numbers: Longs, n_words: np.int64, pruned: Longs, pruned
 
 @njit(nogil=True)
 def _mean(noted: Longs, rows: Floats, hidden: Floats) -> None:
-    """The mean of the noted rows, added up in their order. All are known before: many are on their way at once."""
+    """The mean of the noted rows, added up in their order."""
+    first = np.float32(0)
+    for place in range(1, noted[0] + 1):  # a number of each, so that many are on their way from memory at once
+        first += rows[noted[place], 0]
+    hidden[0] = first
     hidden[:] = 0
     for place in range(1, noted[0] + 1):
         row = noted[place]
@@ -178,19 +193,32 @@ def _subwords(
     noted: Longs,
 ) -> None:
     """Notes the character n-grams of `<token>`; the angle brackets stand at `begin - 1` and `end`."""
+    shortest, longest, buckets, has_pruned = numbers[0], numbers[1], numbers[3], numbers[5]
+    inverse, count = 1.0 / buckets, noted[0]
     for i in range(begin - 1, end + 1):
         if (token[i] & 0xC0) == 0x80:
             continue
         h, j, n = _FNV, i, 1
-        while j < end + 1 and n <= numbers[1]:
+        while j < end + 1 and n <= longest:
             h = _hashed(h, token[j])
             j += 1
             while j < end + 1 and (token[j] & 0xC0) == 0x80:
                 h = _hashed(h, token[j])
                 j += 1
-            if n >= numbers[0] and not (n == 1 and (i == begin - 1 or j == end + 1)):
-                _note(np.uint64(h), numbers, n_words, pruned, pruned_rows, noted)
+            if n >= shortest and not (n == 1 and (i == begin - 1 or j == end + 1)):
+                # the remainder; a division of integers takes longer than all else here
+                number = np.int64(h)
+                bucket = number - np.int64(number * inverse) * buckets
+                bucket += buckets if bucket < 0 else -buckets if bucket >= buckets else 0
+                if has_pruned:
+                    noted[0] = count
+                    _note(bucket, numbers, n_words, pruned, pruned_rows, noted)
+                    count = noted[0]
+                elif n_words + bucket < numbers[6]:
+                    count += 1
+                    noted[count] = n_words + bucket
             n += 1
+    noted[0] = count
 
 
 @njit(nogil=True)
@@ -361,4 +389,4 @@ def _word_ngrams(
         joined = np.uint64(np.int64(seen[i]))
         for j in range(i + 1, min(len(seen), i + numbers[2])):
             joined = joined * _WORD_STEP + np.uint64(np.int64(seen[j]))
-            _note(joined, numbers, n_words, pruned, pruned_rows, noted)
+            _note(np.int64(joined % np.uint64(numbers[3])), numbers, n_words, pruned, pruned_rows, noted)

@@ -4,7 +4,7 @@ By ISO 639 and the codes of Wikipedia, as lid.176 labels them. The scripts are U
 listed is never vetoed.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,10 +60,10 @@ def is_vetoed(captions: pa.StringArray, labels: "pa.Array[Any]") -> npt.NDArray[
 
     Captions without letters of a script, and languages that are not listed, are not vetoed.
     """
-    scripts: Any = main_scripts(captions).dictionary_encode()
+    scripts = main_scripts(captions)
     known: Any = pc.if_else(labels.is_valid(), labels, pa.scalar(""))
     languages = known.dictionary_encode()
-    names, codes = scripts.dictionary.to_pylist(), languages.dictionary.to_pylist()
+    names, codes = cast(Any, scripts.dictionary).to_pylist(), languages.dictionary.to_pylist()
     is_other = np.array(
         [[name != NONE and code in _SCRIPTS and name not in _SCRIPTS[code] for name in names] for code in codes], bool
     ).reshape(len(codes), len(names))

@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +16,6 @@ from altalign.pipelines.score.scorer import Batch, Scorer, read, without_nan
 from altalign.scoring import ScoreSettings
 
 UNKNOWN = "und"  # of BCP 47: undetermined
-_ROWS = 8_192  # of captions whose scripts are looked at at a time
 
 
 def language(of: ScoreSettings, where: str) -> Scorer:
@@ -33,7 +31,7 @@ def language(of: ScoreSettings, where: str) -> Scorer:
         margin = text_scores.rounded((found.first - found.second).astype(np.float64))
         label = np.where((found.label < 0) | (margin < of.margin_at_least), unknown, found.label)
         if of.script_veto:
-            label = np.where(_vetoed(captions, names.take(label)), unknown, label)
+            label = np.where(languages.is_vetoed(captions, names.take(label)), unknown, label)
         is_number = np.isfinite(found.first)
         labels: Any = pc.if_else(pa.array(is_number), names.take(label), pa.scalar(None, pa.string()))
         return [labels, without_nan(text_scores.rounded(found.first.astype(np.float64))), without_nan(margin)]
@@ -46,15 +44,7 @@ def language(of: ScoreSettings, where: str) -> Scorer:
         "margin_at_least": of.margin_at_least,
         "script_veto": of.script_veto,
     }
-    return Scorer(of.name, columns, rests_on, measure)
-
-
-def _vetoed(captions: pa.StringArray, labels: "pa.Array[Any]") -> "npt.NDArray[np.bool_]":
-    parts = [
-        languages.is_vetoed(captions.slice(begin, _ROWS), labels.slice(begin, _ROWS))
-        for begin in range(0, len(captions), _ROWS)
-    ]
-    return np.concatenate([np.zeros(0, bool), *parts])
+    return Scorer(of.name, columns, rests_on, measure, reads=("caption",))
 
 
 @lru_cache(maxsize=2)

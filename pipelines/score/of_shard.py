@@ -25,10 +25,11 @@ Places = npt.NDArray[np.int64]
 
 def score(stem: str, scorers: Sequence[Scorer], *, threads: int) -> dict[str, pa.Table]:
     """The scores of the shard with this path (without an ending): key and the scorer's columns, by its name."""
-    rows = parquet.read_table(f"{stem}.parquet").select(SAMPLE.names).combine_chunks()
+    rows = parquet.read_table(f"{stem}.parquet", _columns(scorers)).combine_chunks()
     of_texts = [scorer for scorer in scorers if not scorer.prepares]
     of_images = [scorer for scorer in scorers if scorer.prepares]
-    found = {scorer.name: [scorer.measure(_whole(rows))] for scorer in of_texts}
+    whole = _whole(rows)
+    found = {scorer.name: [scorer.measure(whole)] for scorer in of_texts}
     if of_images:
         prepares = {name: prepare for scorer in of_images for name, prepare in scorer.prepares.items()}
         begins = _batches(rows)
@@ -41,6 +42,13 @@ def score(stem: str, scorers: Sequence[Scorer], *, threads: int) -> dict[str, pa
             parts = in_shared_threads(one, range(len(begins) - 1), threads)
         found |= {scorer.name: [part[place] for part in parts] for place, scorer in enumerate(of_images)}
     return {scorer.name: _table(rows["key"], scorer, found[scorer.name]) for scorer in scorers}
+
+
+def _columns(scorers: Sequence[Scorer]) -> list[str]:
+    """The columns of the side-car that these look at."""
+    reads = [SAMPLE.names if scorer.reads is None else scorer.reads for scorer in scorers]
+    wanted = {"key", "image_id"}.union(*reads)
+    return [name for name in SAMPLE.names if name in wanted]
 
 
 def _whole(rows: pa.Table) -> Batch:

@@ -43,7 +43,8 @@ def text(of: ScoreSettings, _where: str) -> Scorer:
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
         return _arrays(text_scores.measure(batch.captions, listed))
 
-    return Scorer(of.name, named(of.name, text_scores.COLUMNS), {"rules": RULES_VERSION, "profanity": digest}, measure)
+    rests_on = {"rules": RULES_VERSION, "profanity": digest}
+    return Scorer(of.name, named(of.name, text_scores.COLUMNS), rests_on, measure, reads=("caption",))
 
 
 def image(of: ScoreSettings, where: str) -> Scorer:

@@ -48,6 +48,7 @@ class Scorer:
         columns: its values.
         rests_on: all that the values depend on beside the samples: settings, digests of files, versions.
         measure: a column for each of `columns`, of as many rows as the batch; nulls where there is no value.
+        reads: the columns of `SAMPLE` that it looks at; None: any.
         prepares: what is made of the pixels of each image, by name; equal names are made once for all scorers.
     """
 
@@ -56,6 +57,7 @@ class Scorer:
     rests_on: Mapping[str, Any]
     measure: Callable[[Batch], Sequence["pa.Array[Any]"]]
     prepares: Mapping[str, Prepare] = field(default_factory=dict)
+    reads: Sequence[str] | None = None
 
 
 def read(path: str, where: str) -> bytes:

@@ -147,8 +147,9 @@ def _list(selection: _Selection, run: Run, unit: ShardsOfParent) -> ListedFacts:
         interrupts.check()
         rows = selection.read(shard, [*of_sample, *selection.asked.columns])
         *_, stays = choosing.counted(counts, rows, _verdicts(selection, run, rows, thresholds))
-        of_shard, _ = text_buffers(parquet.strings(rows, "key").filter(pa.array(stays)))
-        digits.append(of_shard.reshape(-1, 32))
+        kept: Any = rows["key"].combine_chunks().take(np.flatnonzero(stays))
+        data, offsets = text_buffers(kept)
+        digits.append(data[offsets[0] : offsets[-1]].reshape(-1, 32))
     Listed(run, unit["name"]).write_keys(np.concatenate(digits))
     of_shards = [len(each) for each in digits]
     return ListedFacts(kept=sum(of_shards), **counts.facts(), of_shards=of_shards)

@@ -31,6 +31,12 @@ def test_measures_of_captions_are_those_of_a_plain_loop(texts: list[str]) -> Non
         }
 
 
+def test_repeated_words_of_a_long_caption_are_counted() -> None:
+    texts = [" ".join(f"w{n % 70}" for n in range(size)) for size in (69, 71, 200)]
+    found = text_scores.measure(pa.array(texts), text_scores.listed_hashes([]))["repeated"].to_pylist()
+    assert found == [share(0, 69), share(1, 71), share(130, 200)]
+
+
 def share(part: int, whole: int) -> float:
     return float(np.rint(part / max(1, whole) * 4096)) / 4096
 
