@@ -21,7 +21,6 @@ _EPSILON = 1e-5  # fastText takes the logarithm of p + _EPSILON
 _LEVELS_ADD_AT_MOST = 1e-5 * 10_000  # to the logarithm of a probability, by that, below a node of any tree
 _LOSS = {"hs": 0, "softmax": 1, "ova": 2}
 _LABEL, _END = np.frombuffer(b"__label__", np.uint8), np.frombuffer(b"</s>", np.uint8)
-_LINE_BYTES = 64  # of a processor's cache
 _LESS, _MORE = np.uint8(ord("<")), np.uint8(ord(">"))
 
 Bytes = npt.NDArray[np.uint8]
@@ -49,7 +48,6 @@ class Predictor:
         self._slots = np.full(size, -1, np.int32)
         _fill(self._slots, model.words, model.word_offsets)
         none = np.zeros(0, np.int64)
-        self._rows = _aligned(model.rows)
         self._pruned = none if model.pruned is None else model.pruned
         self._pruned_rows = none if model.pruned_rows is None else model.pruned_rows
         left, right = _tree(model.counts) if model.loss == "hs" else (none.astype(np.int32),) * 2
@@ -72,22 +70,13 @@ class Predictor:
         longest = int(np.diff(offsets).max(initial=0))
         _predict(
             *(data, offsets, self._numbers, self._slots, self.model.words, self.model.word_offsets),
-            *(self._pruned, self._pruned_rows, self._rows, self.model.output, self._left, self._right),
+            *(self._pruned, self._pruned_rows, self.model.rows, self.model.output, self._left, self._right),
             np.zeros(longest + 8, np.uint8),
             np.zeros(longest + 2, np.int32),
             np.zeros(1 + (longest + 8) * (1 + self.model.max_n + self.model.word_ngrams), np.int64),
             *found,
         )
         return found
-
-
-def _aligned(rows: Floats) -> Floats:
-    """The same rows where lines of the cache begin, and in large pages: a row is a line or a few, and not one more."""
-    memory = np.empty(rows.nbytes + _LINE_BYTES, np.uint8)
-    skipped = -memory.ctypes.data % _LINE_BYTES
-    copy = memory[skipped : skipped + rows.nbytes].view(np.float32).reshape(rows.shape)
-    copy[:] = rows
-    return copy
 
 
 def _tree(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -48,4 +48,5 @@ def main_scripts(captions: pa.StringArray) -> "pa.DictionaryArray[Any, Any]":
     blocks, entries, _ = unicode_data.table()
     found = np.zeros(len(captions), np.uint8)
     score_kernels.main_script(data, offsets, blocks, entries, _of_points(), len(names), found)
-    return pa.DictionaryArray.from_arrays(pa.array(found), pa.array([NONE, *names[1:]], pa.string()))
+    numbers: Any = pa.array(found)
+    return pa.DictionaryArray.from_arrays(numbers, pa.array([NONE, *names[1:]], pa.string()))

@@ -22,7 +22,7 @@ def opened(data: bytes) -> dict[str, Any]:
         ValueError: a byte of them is another.
     """
     seal = _SEAL.search(data)
-    if seal is None or hashlib.sha256(data[: seal.start()]).hexdigest() != seal[1].decode():
+    if seal is None or hashlib.sha256(memoryview(data)[: seal.start()]).hexdigest() != seal[1].decode():
         raise ValueError("not the bytes that were sealed")
     value: dict[str, object] = json.loads(data)
     del value["seal"]

@@ -11,7 +11,7 @@ from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import damaged, own_files
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
 class Shard:
     """A shard as its run's manifest has it; `name` is without an ending."""
 

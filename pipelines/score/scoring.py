@@ -158,8 +158,7 @@ def _said(run: Run, name: str) -> str:
     """What a score has, in a line."""
     there = files.opened(run.folder, name)
     assert there is not None
-    rows = sum(each["rows"] for each in there.files.values())
-    nulls = {column: sum(each["nulls"][column] for each in there.files.values()) for column in there.columns}
+    rows, nulls = there.files.sums([*there.columns])
     missing = ", ".join(f"{column} {n:,}" for column, n in nulls.items() if n)
     without = f"; without a value: {missing}" if missing else ""
     return f"{terminal.shown(there.folder)}: {rows:,} samples, {', '.join(there.columns)}{without}"

@@ -6,7 +6,7 @@ values as they are stored, so the same samples stay wherever it runs.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -82,13 +82,7 @@ def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_ke
     Raises:
         UsageError: the condition is none, or a score is missing or not measured on all shards.
     """
-    known = columns.known(parent.folder, [name for of in parent.config.input for name in of.keep_columns])
-    check(asked, known, parent.folder)
-    labels = () if is_of_keys or not run.config.audit.keep_dropped else _labels(parent, known)
-    of_scores = known.scores_of([*asked.columns, *labels])
-    columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
-    scores = {name: of for name, of in known.scores.items() if of.name in of_scores}
-    selection = _Selection(parent, asked, scores, labels)
+    selection, digests = _checked(parent, asked, with_labels=not is_of_keys and run.config.audit.keep_dropped)
     making = Making(
         "select",
         asked.to_json(),
@@ -96,13 +90,25 @@ def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_ke
         partial(_choose, selection),
         list_keys=partial(_list, selection) if is_of_keys else None,
         before=_before(selection),
-        also={"scores": {name: of.facts["digest"] for name, of in sorted(of_scores.items())}},
+        also={"scores": digests},
         conclude=partial(balance.conclude, asked.balance) if asked.balance else None,
     )
     make(making, run, options(run.config.engine, flags))
     if is_of_keys:
         return 0
     return curate.show(run)
+
+
+def _checked(parent: Parent, asked: Asked, *, with_labels: bool) -> tuple[_Selection, dict[str, str]]:
+    """What units need to know, and the digests of the scores that are asked for; the rest of manifests can go."""
+    known = columns.known(parent.folder, [name for of in parent.config.input for name in of.keep_columns])
+    check(asked, known, parent.folder)
+    labels = _labels(parent, known) if with_labels else ()
+    of_scores = known.scores_of([*asked.columns, *labels])
+    columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
+    light = {name: replace(score, files=score.files.sizes()) for name, score in of_scores.items()}
+    scores = {column: light[of.name] for column, of in known.scores.items() if of.name in light}
+    return _Selection(parent, asked, scores, labels), {name: of.facts["digest"] for name, of in sorted(light.items())}
 
 
 def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
