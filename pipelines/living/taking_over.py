@@ -21,17 +21,19 @@ def of_stage(run: Grown, stage: str) -> None:
     before = Run(run.before, run.config, run.files)  # new files come behind all others
     if not has_work(before):
         return
+    marks: Marks[Facts]
     match stage:
         case "tables" if tables.buckets_of(before) == tables.buckets_of(run):
-            take_over(before, run, COUNTED)
+            marks = COUNTED
         case "judge" if run.is_frozen and _are_judged_alike(before, run):
-            take_over(before, run, JUDGED)
+            marks = JUDGED
         case "decontaminate" if run.is_frozen:
-            take_over(before, run, LEARNED)
+            marks = LEARNED
         case _:
             return
-    for damage in vouched.look(run, (COUNTED, JUDGED, LEARNED)):
-        if damage.mark.stage == stage:
+    take_over(before, run, marks)
+    for damage in vouched.look(run, (marks,)):
+        if damage.mark.stage == stage:  # it is done anew
             storage.delete(damage.mark.path)
 
 

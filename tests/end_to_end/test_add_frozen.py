@@ -218,3 +218,13 @@ def test_frozen_needs_work(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*FROZEN, "input/part-3.parquet"]) == 2
     assert "work/ is gone, by which verdicts could stay; add with --mode exact" in capsys.readouterr().err
     assert tree(Path("run")) == before
+
+
+def test_units_that_are_damaged_are_not_taken_over(run: Path) -> None:
+    shutil.copytree("run", "other")
+    for ending in ("tables/units/*.spill", "judge/units/*.survivors"):
+        damaged = next(Path("run", "work").glob(ending))
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    for name in ("run", "other"):
+        assert main(["add", name, *FROZEN[2:], "input/part-3.parquet"]) == 0
+    assert tree(Path("run")) == tree(Path("other"))
