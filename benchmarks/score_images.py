@@ -12,7 +12,6 @@ open_clip.
 import argparse
 import json
 import os
-import re
 import shutil
 import sys
 import tarfile
@@ -33,12 +32,11 @@ from benchmarks.images import generated
 from benchmarks.open_clip_model import in_onnx
 from benchmarks.processes import PROC, Figures, ProgramError, measure
 from benchmarks.report import WITH_TORCH, target, write
-from benchmarks.score_runs import run_of, samples
+from benchmarks.score_runs import run_of, samples, took
 
 ROUNDS, PER_SHARD, SHARDS, SHARDS_OF_MANY = 3, 300, 2, 10
 MODEL, BATCH, WORKERS = "ViT-B-32", 64, 2
 TIMES_AT_LEAST, BUSY_AT_LEAST, BYTES_AT_MOST, GROWTH_AT_MOST = 1.1, 0.95, 3e9, 1.05
-STEP = re.compile(r"score/\w+: .* ([\d.,]+) s\s*$", re.MULTILINE)  # what the step says at its end
 SCORES = '[[score]]\nname = "likes"\nkind = "linear"\nmodel = "onnx:clip"\nweights = "head.safetensors"\n'
 
 
@@ -104,13 +102,13 @@ def timed(run: Path) -> Figures:
                 time.sleep(0.25)
         said.seek(0)
         output = said.read()
-    if process.returncode or not (step := STEP.search(output)):
+    if process.returncode:
         sys.exit(output)
-    took = float(step[1].replace(",", ""))
+    step_s = took(output)
     images = sum(pq.read_metadata(path).num_rows for path in (run / "scores" / "likes").glob("*.parquet"))
     quarters = [max(part, default=0) for part in np.array_split(np.array(seen), 4)]
     growth = float(quarters[3] / max(1, quarters[1]))
-    return {"images": images, "work_s": took, "images_per_s": images / took, "growth": growth}
+    return {"images": images, "work_s": step_s, "images_per_s": images / step_s, "growth": growth}
 
 
 def resident(pid: int) -> int:

@@ -4,6 +4,7 @@ python -m benchmarks.score_runs FOLDER ROWS CAPTIONS DATA
 """
 
 import os
+import re
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +21,12 @@ from altalign.counts import Counts
 from altalign.pipelines.files import parquet
 from altalign.reasons import CURATED, KEPT
 from altalign.schema import RULES_VERSION, SAMPLE, SCHEMA_VERSION
+from benchmarks.processes import ProgramError
 
 PER_SHARD, DISTINCT = 10_000, 16
 LABELS, DIMENSIONS, BUCKETS = 176, 16, 2_000_000  # of lid.176
 ENTRIES = 500_000  # about as many as MetaCLIP's
+_STEP = re.compile(r"score/\w+: .* ([\d.,]+) s\s*$", re.MULTILINE)  # what the step of `altalign score` says at its end
 
 
 def main() -> int:
@@ -34,6 +37,13 @@ def main() -> int:
     (place / "lid.bin").write_bytes(classifier())
     (place / "entries.txt").write_text("\n".join(entries(texts(data, 5_000_000))), encoding="utf-8")
     return 0
+
+
+def took(output: str) -> float:
+    """Seconds of the step, by what `altalign score` has said."""
+    if not (step := _STEP.search(output)):
+        raise ProgramError(output)
+    return float(step[1].replace(",", ""))
 
 
 def selected_from(folder: Path, count: int) -> None:

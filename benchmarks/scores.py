@@ -9,17 +9,18 @@ to three side by side. CPU seconds are of the whole command, start-up included.
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import ALTALIGN, CACHE, OURS, ROOT, Program, interleave, scratch
 from benchmarks.processes import Figures, ProgramError, measure
 from benchmarks.report import OUR_PACKAGES, target, write
 from benchmarks.rows import MissingError, rows
+from benchmarks.score_runs import took
 
 ROWS, CAPTIONS, ROUNDS = 10_000_000, 2_000_000, 3
 CPU_S_AT_MOST, BYTES_AT_MOST, CAPTIONS_PER_S, BALANCED_PER_CPU_MINUTE = 20, 500e6, 150_000, 1e6
@@ -100,23 +101,13 @@ def score(place: Path, captions: int) -> Program:
         shutil.rmtree(place / "scored" / "scores", ignore_errors=True)
         (place / "scores.toml").write_text(SCORES, encoding="utf-8")
 
-    argv = [sys.executable, "-c", TIMED, str(captions), *ALTALIGN, "score", "scored", "--with", "scores.toml"]
-    return Program("score language, text", argv, folder=place, prepare=prepare, says=last)
+    argv = [*ALTALIGN, "score", "scored", "--with", "scores.toml"]
+    return Program("score language, text", argv, folder=place, prepare=prepare, says=partial(rate, captions))
 
 
-# a command and how many captions a second it scored, by the clock, start-up included
-TIMED = """
-import json, subprocess, sys, time
-begin = time.perf_counter()
-code = subprocess.run(sys.argv[2:]).returncode
-print(json.dumps({"captions_per_s": int(sys.argv[1]) / (time.perf_counter() - begin)}))
-sys.exit(code)
-"""
-
-
-def last(output: str) -> Figures:
-    """The figures that `TIMED` has printed."""
-    return json.loads(output.splitlines()[-1])
+def rate(captions: int, output: str) -> Figures:
+    """Captions a second by the clock of the step."""
+    return {"captions_per_s": captions / took(output)}
 
 
 if __name__ == "__main__":
