@@ -20,6 +20,7 @@ from altalign import storage
 from altalign.errors import UnreadableError
 
 FOLDER = "scores"
+_COLUMNS = {"name": pa.string(), "of": pa.string(), "rows": pa.int64(), "bytes": pa.int64(), "sha256": pa.string()}
 
 
 class Files(Mapping[str, Mapping[str, Any]]):
@@ -28,11 +29,13 @@ class Files(Mapping[str, Mapping[str, Any]]):
     A thousand million samples have a hundred thousand shards: columns take a fifth of the memory of as many dicts.
     """
 
-    def __init__(self, entries: list[dict[str, Any]]):
-        self._table = pa.Table.from_pylist(entries)
-        names = pa.array([entry["name"] for entry in entries], pa.string())
-        self._places: Any = pc.sort_indices(names)
-        self._sorted: Any = names.take(self._places)
+    def __init__(self, stated: dict[str, Any]):
+        """Takes the columns of a manifest, and leaves none."""
+        nulls = {name: pa.array(of, pa.int64()) for name, of in stated.pop("nulls").items()}
+        columns = {name: pa.array(stated.pop(name), of) for name, of in _COLUMNS.items()}
+        self._table = pa.table({**columns, "nulls": pa.StructArray.from_arrays([*nulls.values()], [*nulls])})
+        self._places: Any = pc.sort_indices(columns["name"])
+        self._sorted: Any = columns["name"].take(self._places)
 
     def _place(self, name: str) -> int:
         at = bisect_left(range(len(self)), name, key=lambda place: self._sorted[place].as_py())
@@ -44,7 +47,7 @@ class Files(Mapping[str, Mapping[str, Any]]):
         return self._table.slice(self._place(name), 1).to_pylist()[0]
 
     def __iter__(self) -> Iterator[str]:
-        return map(str, self._table["name"].to_pylist() if len(self) else [])
+        return map(str, self._table["name"].to_pylist())
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -52,7 +55,7 @@ class Files(Mapping[str, Mapping[str, Any]]):
     def sizes(self) -> "Files":
         """The same with the sizes alone, by which `Score.values` knows that a file is whole."""
         found = copy(self)
-        found._table = self._table.select(["name", "bytes"]) if len(self) else self._table
+        found._table = self._table.select(["name", "bytes"])
         return found
 
     def sums(self, columns: Sequence[str]) -> tuple[int, dict[str, int]]:
@@ -104,6 +107,17 @@ class Score:
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             why = next(iter(str(error).splitlines()), type(error).__name__)
             raise UnreadableError(f"{path}: cannot be read as Parquet ({why}); measure it again") from None
+
+
+def manifest(facts: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A manifest, with what it says of files in columns.
+
+    Args:
+        facts: what the values rest on.
+        entries: of each file the name of its shard, `of`, `rows`, `bytes`, `sha256`, and `nulls` of each column.
+    """
+    nulls = {column: [entry["nulls"][column] for entry in entries] for column in facts["columns"]}
+    return {**facts, "shards": {**{name: [entry[name] for entry in entries] for name in _COLUMNS}, "nulls": nulls}}
 
 
 def folder_of(run_folder: str, name: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign import storage
+from altalign import scores, storage
 from altalign.counts import Counts
 from altalign.pipelines.files import parquet
 from altalign.reasons import CURATED, KEPT
@@ -154,7 +154,8 @@ def write_score(
         entries.append({"name": f"{number:05}", **said, "sha256": "0" * 64})
     columns = {name: str(of.type) for name, of in values[0].items()}
     stated = {"name": folder.name, "kind": kind, "columns": columns, "settings": {}, "rests_on": {}}
-    storage.write_sealed(str(folder / "manifest.json"), {**stated, "digest": "0" * 64, "shards": entries})
+    stated = scores.manifest({**stated, "digest": "0" * 64}, entries)
+    storage.write_sealed(str(folder / "manifest.json"), stated)
 
 
 def _sha256(path: Path) -> str:

@@ -148,7 +148,7 @@ def _scores(
             entries.append({"name": name, **written.entry(of, score.name, change.files[path])})
         with change.noted():
             path = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")
-            storage.write_sealed(path, {**score.facts, "shards": entries})
+            storage.write_sealed(path, scores.manifest(score.facts, entries))
         deleted += [written.inside(score.name, shard.name) for shard in parent.shards]
     return deleted
 

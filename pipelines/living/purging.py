@@ -113,8 +113,8 @@ def of_scores(change: Change, parent: Parent, anew: Mapping[str, ShardFacts | Sh
         order = [entries[name] for name in before if name in entries]
         if order != list(score.files.values()):
             with change.noted():
-                manifest = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")
-                storage.write_sealed(manifest, {**score.facts, "shards": order})
+                path = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")
+                storage.write_sealed(path, scores.manifest(score.facts, order))
     changed = {f"{name}.parquet" for name in anew}
     there = [path for path in _below(change.run_folder, scores.FOLDER, ".parquet") if storage.name(path) in changed]
     return [path for path in there if path not in change.files]

@@ -43,7 +43,7 @@ def conclude(folder: str, said: Mapping[str, Any], shards: Sequence[Entry], *, d
         shards: entries with the names of their shards, in the order of the run.
         durable: whether to wait for the disk.
     """
-    storage.write_sealed(storage.join(folder, "manifest.json"), {**said, "shards": list(shards)}, durable=durable)
+    storage.write_sealed(storage.join(folder, "manifest.json"), scores.manifest(said, shards), durable=durable)
     kept = {f"{shard['name']}.parquet" for shard in shards}
     for name in storage.names(folder, ".parquet"):
         if name not in kept:
