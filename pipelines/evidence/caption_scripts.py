@@ -27,8 +27,8 @@ def count(captions: pa.StringArray, verdicts: Verdict, keys: npt.NDArray[np.uint
     rows = np.flatnonzero(first <= np.uint64((1 << 64) // one_in - 1))
     of_rows: list[Any] = verdicts.take(rows).dictionary_decode().fill_null(KEPT).to_pylist()
     begun: Any = pc.utf8_slice_codeunits(captions.take(rows), 0, CHARACTERS_AT_MOST)
-    names: list[Any] = main_scripts(begun).to_pylist()
-    return Counter(zip(names, of_rows, strict=True))
+    scripts: Any = main_scripts(begun)
+    return Counter(zip(scripts.to_pylist(), of_rows, strict=True))
 
 
 def write(run: Run, total: Counted, *, one_in: int) -> None:
