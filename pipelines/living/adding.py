@@ -75,8 +75,6 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
         UsageError: some files are in the run already, one of the run has changed, or the input is not like those.
     """
     folder = config.run.folder
-    if config.engine.runner != "embedded":
-        raise UsageError(f"{folder}: engine.runner = {config.engine.runner!r}; altalign add works with embedded alone")
     before = _before(config)
     like = _like(before, wanted.like)
     values = before.config.model_dump(mode="json")

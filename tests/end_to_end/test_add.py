@@ -20,7 +20,7 @@ from altalign.cli import main
 from altalign.pipelines.images import measuring
 from altalign.pipelines.living import taking_over
 from tests.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, EXEMPT, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, summary, tree, write_input
 
 pytestmark = pytest.mark.runs
 
@@ -420,3 +420,24 @@ def test_a_glob_of_the_run_may_match_the_new_file_by_now(tmp_path: Path, monkeyp
     assert main(["curate", config("fresh", [first, "input/part-5.parquet"])]) == 0
     assert by_key("run") == by_key("fresh")
     assert counted("run") == counted("fresh")
+
+
+def added(folder: Path, *flags: str) -> Path:
+    """A run of all tables but one, to which that one was added, by processes of their own."""
+    folder.mkdir()
+    with chdir(folder):
+        *first, later = write_parts(Path(), seed=5, rows=240)
+        config("run", first)
+    for args in (["curate", "run.toml", *flags], ["add", "run", "--input", later, "--like", "pictures"]):
+        done = altalign(folder, *args)
+        assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def test_an_addition_by_prism_leaves_the_same_bytes(
+    tmp_path: Path, prism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALTALIGN_PRISM", prism)
+    run = added(tmp_path / "prism", "--set", "engine.runner=prism", "--set", "engine.workers=0")
+    assert storage.read_json(str(run / "run.json"))["engine"]["runner"] == "prism"
+    assert tree(run) == tree(added(tmp_path / "embedded"))

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from altalign import storage
 from tests.end_to_end import blows
 from tests.end_to_end.clusters import need_job_server, of_environment, wait_for
 from tests.end_to_end.mounts import UNSHARE
 from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
 from tests.end_to_end.scored import prepared, scores_of
+from tests.end_to_end.test_add import added
 
 pytestmark = pytest.mark.java
 
@@ -132,6 +134,12 @@ def test_scores_and_what_is_selected_by_them_have_the_same_bytes(
     assert scores_of(folder / "run" / "scores") == scores_of(scored / "run" / "scores")
     assert scores_of(folder / "out" / "scores") == scores_of(folder / "whole" / "scores")
     assert tree(folder / "out") == tree(folder / "whole")
+
+
+def test_an_addition_has_the_same_bytes(tmp_path: Path, runner: str) -> None:
+    run = added(tmp_path / runner, "--set", f"engine.runner={runner}")
+    assert storage.read_json(str(run / "run.json"))["engine"]["runner"] == runner
+    assert tree(run) == tree(added(tmp_path / "embedded"))
 
 
 # Signals --------------------------------------------------------------------------------------------------------------
