@@ -320,6 +320,7 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "MODULE.py",
         "clusters/NNNNN.parquet",
         "clusters/clusters.json",
+        "tables/frozen.json",
         "log/trouble.json",
         "removed.parquet",
         ".change/*",

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from altalign import storage
+from altalign import scores, storage
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
@@ -89,7 +89,7 @@ def write_score(run: str, name: str, of: Mapping[str, Mapping[str, Any]], types:
         facts = {"of": shard["parquet_sha256"], "rows": shard["rows"], "nulls": nulls}
         shards.append({"name": stem, **facts, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
     stated = {"name": name, "kind": "own", "columns": {name: str(kind) for name, kind in types.items()}}
-    storage.write_sealed(str(folder / "manifest.json"), {**stated, "digest": "d" * 64, "shards": shards})
+    storage.write_sealed(str(folder / "manifest.json"), scores.manifest({**stated, "digest": "d" * 64}, shards))
 
 
 def _write_shard(stem: Path, of: Sequence[Pair]) -> dict[str, Any]:
