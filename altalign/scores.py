@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,11 +60,10 @@ class Files(Mapping[str, Mapping[str, Any]]):
 
     def sums(self, columns: Sequence[str]) -> tuple[int, dict[str, int]]:
         """How many rows all files have, and how many of each column have no value."""
-        if not len(self):
-            return 0, dict.fromkeys(columns, 0)
         nulls: Any = self._table["nulls"]
-        rows: Any = pc.sum(self._table["rows"]).as_py()
-        return rows, {name: cast(Any, pc.sum(pc.struct_field(nulls, name))).as_py() for name in columns}
+        rows: Any = pc.sum(self._table["rows"], min_count=0)
+        missing: dict[str, Any] = {name: pc.sum(pc.struct_field(nulls, name), min_count=0) for name in columns}
+        return rows.as_py(), {name: count.as_py() for name, count in missing.items()}
 
 
 @dataclass(frozen=True)

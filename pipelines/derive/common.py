@@ -145,8 +145,7 @@ def _first_half(rows: pa.Table, name: str) -> Hashes:
 def choose(parents: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Which rows of a shard stay: those that one run over all the input would have kept, as far as that is known."""
     files = Common(run, ONLY)
-    parent, pieces = of_unit(parents, unit["name"])
-    rows = units.rows_of(parent, pieces, lambda shard: units.sidecar(parent, shard))
+    rows = units.samples_of(*of_unit(parents, unit["name"]))
     texts, images = _hashes(rows)
     gone = parquet.read_table(files.repeated)
     mine = {

@@ -1,5 +1,6 @@
 """Shards of some samples of other shards: images by ranges of bytes, in the order in which the parts are given."""
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,16 @@ def samples(parts: Iterable[Part]) -> Iterator[tuple[Row, bytes]]:
             interrupts.check()
             for row in chosen.slice(begin, _ROWS).to_pylist():
                 yield row, next(found)
+
+
+def merged(sequences: Iterable[Iterable[Part]]) -> Iterator[tuple[Row, bytes]]:
+    """The same of sequences of parts, each of which is in the order of (image_id, key), in that order. Raises as it."""
+    return heapq.merge(*map(samples, sequences), key=_place)
+
+
+def _place(sample: tuple[Row, bytes]) -> tuple[str, str]:
+    """The place of a sample in the order of shards."""
+    return sample[0]["image_id"], sample[0]["key"]
 
 
 def images(tar: str, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:

@@ -78,12 +78,13 @@ def _rows(parents: tuple[Parent, ...], same: Sequence[Score], run: Run, unit: Sh
         shards = [parent.shards[of.shard] for of in pieces]
         if not all(score.has(shard.name, shard.parquet_sha256) for shard in shards):
             return None
-        values = units.rows_of(parent, pieces, partial(_values, score))
+        values = units.rows_of(parent, pieces, partial(values_of, score))
         tables.append(values.take(Chosen(run, name).rows()[begin:end]))
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _values(score: Score, shard: Shard) -> pa.Table:
+def values_of(score: Score, shard: Shard) -> pa.Table:
+    """The values of a shard's samples, with their keys."""
     return score.values(shard.name, ["key", *score.columns])
 
 

@@ -65,7 +65,7 @@ def _content(path: str) -> str:
 
 
 def _choose_listed(parent: Parent, lists: Files, run: Run, unit: ShardOfParent) -> ChosenFacts:
-    rows = _rows(parent, unit)
+    rows = units.samples_of(*of_unit((parent,), unit["name"]))
     keys: Any = rows["key"]
     listed = keys_of(lists)
     uids = pa.array([_uid(extra) for extra in parquet.values(rows, "extra")], pa.string())
@@ -140,7 +140,7 @@ def split(
 def _choose_share(
     parent: Parent, groups: Mapping[str, str], share: tuple[Fraction, Fraction], run: Run, unit: ShardOfParent
 ) -> ChosenFacts:
-    rows = _rows(parent, unit)
+    rows = units.samples_of(*of_unit((parent,), unit["name"]))
     places = (place_of(groups.get(image, image)) for image in parquet.values(rows, "image_id"))
     is_other = [not share[0] <= place < share[1] for place in places]
     return choosing.chosen(run, unit["name"], rows, [drop_where(pa.array(is_other, pa.bool_()), DropReason.NOT_LISTED)])
@@ -150,11 +150,6 @@ def _choose_share(
 def place_of(group: str) -> Fraction:
     """Where a group is among all, of 1: by a hash that nothing else uses, so that no other choice depends on it."""
     return Fraction(int.from_bytes(blake2b(group.encode(), digest_size=8, person=b"split").digest(), "big"), 1 << 64)
-
-
-def _rows(parent: Parent, unit: ShardOfParent) -> pa.Table:
-    _, pieces = of_unit((parent,), unit["name"])
-    return units.rows_of(parent, pieces, lambda shard: units.sidecar(parent, shard))
 
 
 def _options(run: Run, flags: list[str]) -> Any:

@@ -9,7 +9,6 @@ Units, marks and engines are those of a curation: a command that was killed goes
 """
 
 import hashlib
-import heapq
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -211,13 +210,7 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
         for parts in units.parts_of(*of_unit(parents, name), Chosen(run, name).rows()[begin:end]):
             sequence = name.split("-")[0], generations.of(parts[0].shard)
             sequences.setdefault(sequence, []).extend(parts)
-    samples = heapq.merge(*map(copying.samples, sequences.values()), key=_place)
-    return write_shard(run.path("shards"), unit["name"], samples)
-
-
-def _place(sample: tuple[dict[str, Any], bytes]) -> tuple[str, str]:
-    """The place of a sample in the order of shards."""
-    return sample[0]["image_id"], sample[0]["key"]
+    return write_shard(run.path("shards"), unit["name"], copying.merged(sequences.values()))
 
 
 # The end -------------------------------------------------------------------------------------------------------------

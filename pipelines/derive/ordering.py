@@ -30,8 +30,15 @@ def opened(folder: str, config: CurateConfig) -> Parent:
         UnreadableError: a generation is not in that order.
     """
     parent = finished.opened(folder, config)
-    if parent.generations == 1:
-        return parent
+    return parent if parent.generations == 1 else as_one(parent)
+
+
+def as_one(parent: Parent) -> Parent:
+    """A run with its units as the shards that it would have if they were of one generation, and full.
+
+    Raises:
+        UnreadableError: a generation is not in that order.
+    """
     of_generations = [
         [(str(place), shard.rows) for place, shard in group]
         for _, group in groupby(enumerate(parent.shards), lambda each: generations.of(each[1].name))
@@ -40,7 +47,7 @@ def opened(folder: str, config: CurateConfig) -> Parent:
         (units.places_of(units.sidecar(parent, parent.shards[int(place)], ["image_id", "key"])) for place, _ in of)
         for of in of_generations
     ]
-    sizes = list(cut(folder, blocks, config.shards.samples_per_shard))
+    sizes = list(cut(parent.folder, blocks, parent.config.shards.samples_per_shard))
     parts = merged(of_generations, sizes)
     return replace(parent, cuts=tuple(tuple(Piece(int(of.name), of.begin, of.end) for of in each) for each in parts))
 
@@ -59,7 +66,7 @@ def filled(run: Run, parents: Sequence[Parent], kept: Sequence[tuple[str, int]],
 
 def _places(run: Run, parents: Sequence[Parent], name: str) -> Places:
     parent, pieces = of_unit(parents, name)
-    rows = units.rows_of(parent, pieces, lambda shard: units.sidecar(parent, shard, ["image_id", "key"]))
+    rows = units.samples_of(parent, pieces, ["image_id", "key"])
     return units.places_of(rows.take(Chosen(run, name).rows()))
 
 

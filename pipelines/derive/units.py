@@ -31,6 +31,11 @@ def places_of(rows: pa.Table) -> Places:
     return np.array([image_id + key for image_id, key in both], "S64")
 
 
+def samples_of(parent: Parent, pieces: Sequence[Piece], columns: Sequence[str] | None = None) -> pa.Table:
+    """The samples of a unit in order, or some of their columns."""
+    return rows_of(parent, pieces, lambda shard: sidecar(parent, shard, columns))
+
+
 def rows_of(parent: Parent, pieces: Sequence[Piece], read: Callable[[Shard], pa.Table]) -> pa.Table:
     """The rows of a unit in order; `read` gives those of a whole shard."""
     parts = [_cut(read(parent.shards[of.shard]), parent, of) for of in pieces]
@@ -52,7 +57,7 @@ def shards_of(parent: Parent, pieces: Sequence[Piece]) -> pa.Table:
 def parts_of(parent: Parent, pieces: Sequence[Piece], rows: Numbers) -> list[list[Part]]:
     """Where these rows of a unit, by their rising numbers, are: for each generation in order."""
     ends = np.cumsum([of.end - of.begin for of in pieces])
-    if len(pieces) > 1:
+    if len(pieces) > 1 and len(rows) < ends[-1]:
         rows = np.sort(_order(parent, pieces)[rows])
     places, found = np.searchsorted(ends, rows, side="right"), list[tuple[int, Part]]()
     for number in np.unique(places).tolist():

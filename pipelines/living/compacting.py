@@ -1,16 +1,14 @@
 """`altalign compact RUN`: the shards of all generations become those of one, as one run over all the input has them.
 
-A tar depends on its samples alone, so it is enough to bring these into one order and to cut it as `write` does. Images
-are copied. 64 bytes a sample are in memory, twice while they are sorted.
+A tar depends on its samples alone, so it is enough to bring these into one order and to cut it as `write` does
+(`ordering.as_one`). Images are copied.
 """
 
-import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import generations, listing, scores, storage
@@ -18,11 +16,10 @@ from altalign.audit_tables import FUNNEL
 from altalign.changes import Change
 from altalign.counts import Counts
 from altalign.errors import UsageError
-from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.derive import copying, counting
-from altalign.pipelines.derive.copying import Part
+from altalign.pipelines.derive import copying, counting, ordering, units
+from altalign.pipelines.derive.following import values_of
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.files import parquet
 from altalign.pipelines.living import finding
@@ -38,13 +35,6 @@ from altalign.stages import REPORT
 _GO = ("clusters", *REPORT)  # rest on the shards as they were
 
 
-class Rows(NamedTuple):
-    """All samples of a run in one order: which shard each is in, by its place among all, and its row there."""
-
-    shard: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int64]
-
-
 def compact(run: Run, parent: Parent) -> int | None:
     """Write all shards anew, and have them come at once; the caller holds the run's lock.
 
@@ -55,21 +45,18 @@ def compact(run: Run, parent: Parent) -> int | None:
     if _is_one(run, parent, per_shard):
         return None
     followed = [_whole(parent, score) for score in scores.all_of(run.folder)]
-    rows = ordered(parent)
-    cuts = [slice(begin, begin + per_shard) for begin in range(0, len(rows.row), per_shard)]
-    change = Change(run.folder, durable=run.config.run.durable)
+    full, change = ordering.as_one(parent), Change(run.folder, durable=run.config.run.durable)
 
     def make(number: int) -> ShardFacts:
-        cut = cuts[number]
-        parts = _parts(parent, rows.shard[cut], rows.row[cut])
-        samples = heapq.merge(*map(copying.samples, parts), key=lambda of: (of[0]["image_id"], of[0]["key"]))
+        pieces = full.units[number]
+        parts = units.parts_of(full, pieces, np.arange(sum(of.end - of.begin for of in pieces)))
         with change.noted():
-            return write_shard(change.path("shards"), generations.named(1, number), samples)
+            return write_shard(change.path("shards"), generations.named(1, number), copying.merged(parts))
 
-    made = in_threads(make, list(range(len(cuts))), finding.at_once(run.folder))
+    made = in_threads(make, list(range(len(full.units))), finding.at_once(run.folder))
     shards = [(generations.named(1, number), facts) for number, facts in enumerate(made)]
     deleted = [*_GO, *(f"shards/{shard.name}.{ending}" for shard in parent.shards for ending in ("tar", "parquet"))]
-    deleted += _scores(change, parent, followed, rows, cuts, shards)
+    deleted += _scores(change, full, followed, shards)
     _conclude(run, change, parent, shards, deleted)
     change.commit(deleted)
     return len(shards)
@@ -81,29 +68,6 @@ def _is_one(run: Run, parent: Parent, per_shard: int) -> bool:
     full = [shard.rows == per_shard for shard in parent.shards[:-1]]
     names = [shard.name == generations.named(1, number) for number, shard in enumerate(parent.shards)]
     return generations.in_manifest(said) == 1 and all(full) and all(names)
-
-
-def ordered(parent: Parent) -> Rows:
-    """The samples of all shards by (image_id, key)."""
-    places, of_shards, numbers = [np.zeros(0, "S64")], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    for number, shard in enumerate(parent.shards):
-        interrupts.check()
-        rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["image_id", "key"])
-        both = zip(parquet.values(rows, "image_id"), parquet.values(rows, "key"), strict=True)
-        places.append(np.array([image_id + key for image_id, key in both], "S64"))
-        of_shards.append(np.full(len(rows), number, np.int32))
-        numbers.append(np.arange(len(rows), dtype=np.int64))
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return Rows(np.concatenate(of_shards)[order], np.concatenate(numbers)[order])
-
-
-def _parts(
-    parent: Parent, of_shards: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
-) -> Iterator[Sequence[Part]]:
-    """Yields, for each generation, the rows of its shards that a shard is made of, in order."""
-    folder, there = parent.path("shards"), np.unique(of_shards).tolist()
-    for _, group in groupby(there, lambda number: generations.of(parent.shards[number].name)):
-        yield [Part(folder, parent.shards[number].name, numbers[of_shards == number]) for number in group]
 
 
 # Scores --------------------------------------------------------------------------------------------------------------
@@ -126,20 +90,14 @@ def _scores(
     change: Change,
     parent: Parent,
     followed: Sequence[scores.Score],
-    rows: Rows,
-    cuts: Sequence[slice],
     shards: Sequence[tuple[str, ShardFacts]],
 ) -> list[str]:
     """Write the values of scores in the order of the new shards; returns the files that go."""
     deleted = list[str]()
     for score in followed:
-        columns, entries = ["key", *score.columns], list[dict[str, Any]]()
-        for (name, facts), cut in zip(shards, cuts, strict=True):
-            of_shards, numbers = rows.shard[cut], rows.row[cut]
-            there = np.unique(of_shards).tolist()
-            parts = [score.values(parent.shards[at].name, columns).take(numbers[of_shards == at]) for at in there]
-            places = np.concatenate([np.flatnonzero(of_shards == at) for at in there])
-            table = pa.concat_tables(parts).take(np.argsort(places)).combine_chunks()
+        entries = list[dict[str, Any]]()
+        for (name, facts), pieces in zip(shards, parent.units, strict=True):
+            table = units.rows_of(parent, pieces, partial(values_of, score)).combine_chunks()
             path = written.inside(score.name, name)
             with change.noted():
                 parquet.write(change.path(path), table, table.schema)

@@ -30,6 +30,7 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     LearnedFacts,
 )
 from altalign.pipelines.run.artefacts.fetched import Fetched
+from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
 
 TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = (
@@ -62,7 +63,8 @@ def plan_copies(run: Run) -> list[AugmentedUnit]:
     There are none where the embedder has no map, or a calibration brings it.
     """
     is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
-    if not (is_wanted(run) and is_learned) or run.finished(LEARNED.step):
+    is_taken_over = isinstance(run, Grown) and run.finished(LEARNED.step)
+    if not (is_wanted(run) and is_learned) or is_taken_over:
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), TRAINING_IMAGES)]
     rows = {name: Fetched(run, name).kept_images().to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}

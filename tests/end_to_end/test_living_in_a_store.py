@@ -16,8 +16,8 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.stages import REPORT
-from tests.end_to_end.runs import environ, tree, write_input
-from tests.end_to_end.test_object_stores import config_of, tree_of, upload
+from tests.end_to_end.runs import environ, tree
+from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
 from tests.object_stores.servers import Server
 
 pytestmark = pytest.mark.stores
@@ -72,14 +72,9 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="module", params=["s3", "gcs"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    server: Server = request.getfixturevalue(f"{request.param}_server")
     folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        store = server.for_test(folder, patch)
-        patch.chdir(folder)
-        write_input(folder, rows=300)
-        upload(folder, store.url)
-        text = config_of(store.url).replace("vocabulary_size = 380", "vocabulary_size = 250")
+    with in_a_bucket(request, folder, rows=300, vocabulary_size=250) as (store, _):
+        text = Path("config.toml").read_text(encoding="utf-8")
         Path("config.toml").write_text(text.replace("input/*.parquet", "input/part-0.parquet"), encoding="utf-8")
         for run in ("run", f"{store.url}/run"):
             assert main(["curate", "config.toml", f"--set=run.folder={run}"]) == 0

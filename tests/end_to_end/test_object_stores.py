@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,22 +88,32 @@ class Made(NamedTuple):
         return f"{self.store.url}/run"
 
 
+@contextmanager
+def in_a_bucket(
+    request: pytest.FixtureRequest, folder: Path, *, rows: int, vocabulary_size: int
+) -> Iterator[tuple[Server, pytest.MonkeyPatch]]:
+    """A bucket of the server that the fixture's parameter names, with a small input; config.toml in the folder, which
+    is the working directory, reads it.
+    """
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    with pytest.MonkeyPatch.context() as patch:
+        store = server.for_test(folder, patch)
+        patch.chdir(folder)
+        write_input(folder, rows=rows)
+        upload(folder, store.url)
+        text = config_of(store.url).replace("vocabulary_size = 380", f"vocabulary_size = {vocabulary_size}")
+        Path("config.toml").write_text(text, encoding="utf-8")
+        yield store, patch
+
+
 def in_store(store: Server, name: str) -> str:
     return f"--set=run.folder={store.url}/{name}"
 
 
 @pytest.fixture(scope="module", params=["s3", "gcs"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    server: Server = request.getfixturevalue(f"{request.param}_server")
     folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        store = server.for_test(folder, patch)
-        patch.chdir(folder)
-        write_input(folder, rows=120)
-        upload(folder, store.url)
-        Path("config.toml").write_text(
-            config_of(store.url).replace("vocabulary_size = 380", "vocabulary_size = 150"), encoding="utf-8"
-        )
+    with in_a_bucket(request, folder, rows=120, vocabulary_size=150) as (store, patch):
         assert main(["curate", "config.toml"]) == 0
         written = []
         real = clients._put  # pyright: ignore[reportPrivateUsage]

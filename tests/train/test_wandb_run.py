@@ -65,15 +65,7 @@ def attempts(folder: Path) -> list[Path]:
     return sorted((folder / "trained" / "wandb").glob("offline-run-*/*.wandb"))
 
 
-LOOP = {
-    "global_batch": 16,
-    "chunk": 8,
-    "precision": "float32",
-    "device": "cpu",
-    "checkpoint_every": 3,
-    "log_every": 1,
-    "wandb_project": "kites",
-}
+LOOP = {"wandb_project": "kites"}
 
 
 @pytest.mark.trained
