@@ -11,9 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from altalign import storage
-from altalign.errors import UsageError
-
 ENTRY = "generations"  # of the manifest
 _NAME = re.compile(r"g(\d{4,})-\d+")
 
@@ -32,15 +29,3 @@ def named(generation: int, number: int) -> str:
 def in_manifest(manifest: Mapping[str, Any]) -> int:
     """How many generations a run has had; 1 of one that `altalign compact` has written."""
     return int(manifest.get(ENTRY, 1))
-
-
-def check_one(folder: str) -> None:
-    """Refuse a finished run whose shards are of several generations, and so not in one order.
-
-    Raises:
-        UsageError: they are.
-    """
-    if (there := in_manifest(storage.read_json(storage.join(folder, "manifest.json")))) > 1:
-        raise UsageError(
-            f"{folder}: its shards are of {there} generations; `altalign compact {folder}` makes one of them first"
-        )

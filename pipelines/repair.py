@@ -1,18 +1,21 @@
 """`altalign repair RUN` makes anew the files of a finished run that are not as they were written.
 
 A file is damaged by what manifest and marks say of it. The mark that vouches for it goes, and its unit, or the end of
-its stage, is done anew: the same bytes, from what the stages before it have left. Other units stay.
+its stage, is done anew: the same bytes, from what the stages before it have left. Other units stay. Of a run that has
+grown, shards alone are made anew, in their generations.
 """
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from altalign import generations, listing, storage, terminal
 from altalign.curation import CurateConfig
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.engine.options import check_places, options
+from altalign.pipelines.living import growing
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.grounds import grounds_of, resolved
@@ -42,13 +45,15 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
         if not run.is_done(STAGES[-1]):
             said = "`altalign curate` goes on with it, and makes anew what is damaged"
             raise UsageError(f"{run.folder}: not finished; {said}")
-        generations.check_one(run.folder)
         reopen.check_before(run, None)
         plan = planned(run)
-        if plan.anew:
+        if plan.anew and _has_grown(run):
+            growing.again(run, plan.anew)
+        elif plan.anew:
             vouched.unmark(run, plan.of_marks)
             reopen.write_settings(run)
             curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
+        if plan.anew:
             left = [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in plan.stays]
             if left:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")
@@ -73,6 +78,10 @@ def planned(run: Run) -> Plan:
         can_be, gone = set[str](), "work/ was deleted"
     elif "run.json" in wrong:
         can_be, gone = set[str](), "run.json is damaged"
+    elif _has_grown(run):
+        can_be = {path for path in wrong if path.startswith("shards/")} if growing.are_told_apart(wrong) else set()
+        again = f"altalign curate {run.path('config.toml')} --set run.folder={run.folder} --rerun write"
+        gone = f"the run has grown; `{again}` makes one generation, and this file with it"
     anew, stays = dict[str, str](), dict[str, str]()
     for path, why in {**wrong, **{damage.path: damage.why for damage in found}}.items():
         if why == listing.SURPLUS:
@@ -86,6 +95,13 @@ def planned(run: Run) -> Plan:
         else:
             stays[path] = f"{why}; it cannot be made anew: {gone}"
     return Plan(of_marks, anew, stays)
+
+
+def _has_grown(run: Run) -> bool:
+    """Whether shards are of several generations; a damaged manifest does not say so."""
+    with suppress(UnreadableError):
+        return generations.in_manifest(storage.read_sealed(run.path("manifest.json"))) > 1
+    return any(generations.of(name) > 1 for name in storage.names(run.path("shards"), ".tar"))
 
 
 def _is_as_listed(run: Run) -> bool:

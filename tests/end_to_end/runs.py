@@ -85,6 +85,13 @@ def write_input(folder: Path, *, rows: int = 600, seed: int = 7) -> Path:
     return folder / "config.toml"
 
 
+def flip(path: Path, at: int) -> None:
+    """Change one bit of the byte at this place, counted from the end where it is negative."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+
 def _write_tests(folder: Path, pictures: list[bytes]) -> None:
     """A test set: a picture of the pool, a flat one, a smaller copy of another one, and what is no picture."""
     folder.mkdir(exist_ok=True)

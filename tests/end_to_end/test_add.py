@@ -20,7 +20,7 @@ from altalign.cli import main
 from altalign.pipelines.images import measuring
 from altalign.pipelines.living import taking_over
 from tests.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
 
 pytestmark = pytest.mark.runs
 
@@ -397,12 +397,38 @@ def test_a_run_of_generations_is_merged_as_one_of_one(
     assert main(["audit", "of-first"]) == 0
 
 
-def test_repair_asks_for_compact(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_shards_of_generations_are_made_anew(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(ADD) == 0
+    before = tree(run)
+    names = sorted(path.stem for path in (run / "shards").glob("*.tar"))
+    old, new = ([name for name in names if name.startswith("g0002-") is of] for of in (False, True))
+    damaged = [f"{old[0]}.tar", f"{old[-1]}.parquet", f"{old[1]}.parquet", f"{old[1]}.tar", f"{new[0]}.tar"]
+    for name in damaged:
+        flip(run / "shards" / name, -1)
     capsys.readouterr()
-    assert main(["repair", "run"]) == 2
-    assert "`altalign compact run` makes one of them first" in capsys.readouterr().err
+    assert main(["repair", "run"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"shards/{name}: its SHA-256" in said for name in damaged)
+    assert tree(run) == before
     assert main(["compact", "run"]) == 0
+
+
+@pytest.mark.parametrize("of", ["several side-cars", "a table"])
+def test_what_repair_leaves_of_a_run_of_generations_comes_with_another_write(
+    run: Path, of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(ADD) == 0
+    table = "dropped/judge/000000-00000.parquet"
+    damaged = ["shards/00000.parquet", "shards/g0002-00000.parquet"] if of == "several side-cars" else [table]
+    for name in damaged:
+        flip(run / name, -1)
+    capsys.readouterr()
+    assert main(["repair", "run"]) == 1
+    said = capsys.readouterr().out
+    assert all(f"{name}: its SHA-256" in said for name in damaged)
+    again = "curate run/config.toml --set run.folder=run --rerun write"
+    assert f"`altalign {again}` makes one generation" in said
+    assert main(again.split()) == 0
     assert main(["repair", "run"]) == 0
     assert main(["compact", "run"]) == 0
     assert "of one generation already" in capsys.readouterr().out

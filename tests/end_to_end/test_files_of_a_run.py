@@ -11,7 +11,7 @@ import pytest
 from altalign.cli import main
 from altalign.listing import FILE, NOT_LISTED
 from altalign.stages import REPORT
-from tests.end_to_end.runs import tree, write_input
+from tests.end_to_end.runs import flip, tree, write_input
 
 pytestmark = pytest.mark.runs
 
@@ -40,13 +40,6 @@ def files(run: Path) -> list[str]:
     """All files of a run but log/, work/ and the report."""
     found = (str(path.relative_to(run)) for path in sorted(run.rglob("*")) if path.is_file())
     return [name for name in found if name not in REPORT and name.split("/")[0] not in ("log", "work")]
-
-
-def flip(path: Path, at: int) -> None:
-    """Change one bit of the byte at this place, counted from the end where it is negative."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(bytes(data))
 
 
 def looked(run: Path, capsys: pytest.CaptureFixture[str], *how: str) -> tuple[int, dict[str, str]]:

@@ -22,6 +22,7 @@ from altalign.schema import DROPPED
 from altalign.shards import Sample
 from tests.audit import runs
 from tests.audit.runs import checks_of, failing
+from tests.end_to_end.runs import flip
 
 pytestmark = pytest.mark.runs
 
@@ -157,12 +158,6 @@ def test_what_came_from_the_web_is_within_its_limit_of_bytes(run: Path) -> None:
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------
-
-
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(bytes(data))
 
 
 def shard(run: Path, ending: str = ".tar") -> Path:
