@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from altalign import generations, reason_words, storage
 from altalign.audit import removed, rows, tries
-from altalign.audit.rows import FoundDropped, FoundSample
+from altalign.audit.rows import Condition, FoundDropped, FoundSample
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import NotFoundError, UnreadableError, UsageError
 from altalign.filters import one_caption, one_url
@@ -73,7 +73,7 @@ _MEASURED: dict[str, str] = {
 }
 
 
-def wanted(*, url: str | None, text: str | None, key: str | None, source_key: str | None) -> tuple[pc.Expression, str]:
+def wanted(*, url: str | None, text: str | None, key: str | None, source_key: str | None) -> tuple[Condition, str]:
     """The condition that rows must match, and its description.
 
     Raises:
@@ -85,14 +85,16 @@ def wanted(*, url: str | None, text: str | None, key: str | None, source_key: st
         digits = key.strip().lower()
         if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
             raise UsageError(f"--key {key}: not 32 hex digits; give the key or the image_id of a pair")
-        return (pc.field("key") == digits) | (pc.field("image_id") == digits), f"key or image_id {digits}"
+        matches = (pc.field("key") == digits) | (pc.field("image_id") == digits)
+        return Condition(matches, ("key", "image_id")), f"key or image_id {digits}"
     if url is not None:
         found, _ = one_url.parsed(_utf8(url, "--url"))
-        return pc.field("image_url").isin([found, url]), f"image_url {found!r}"
+        return Condition(pc.field("image_url").isin([found, url]), ("image_url",)), f"image_url {found!r}"
     if source_key is not None:
-        return pc.field("source_key") == _utf8(source_key, "--source-key"), f"source_key {source_key!r}"
+        named = pc.field("source_key") == _utf8(source_key, "--source-key")
+        return Condition(named, ("source_key",)), f"source_key {source_key!r}"
     caption = one_caption.clean(_utf8(text or "", "--text"))
-    return pc.field("caption") == caption, f"caption {caption!r}"
+    return Condition(pc.field("caption") == caption, ("caption",)), f"caption {caption!r}"
 
 
 def _utf8(text: str, option: str) -> str:
@@ -177,7 +179,8 @@ def _hint(run: RunFolder, *, text: str | None, source_key: str | None) -> str:
     if text is not None:
         parts.append("captions are compared after cleaning, and case counts")
     if source_key is not None:
-        has_name: Any = pc.field("source_key").is_valid()
+        valid: Any = pc.field("source_key").is_valid()
+        has_name = Condition(valid, ("source_key",))
         named = next(chain(rows.samples(run, has_name), rows.dropped(run, has_name)), None)
         parts.append(
             f"names of this run are like {named['source_key']!r}"

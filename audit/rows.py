@@ -1,9 +1,8 @@
 """Finds dropped rows and samples of a run that match a condition, in its Parquet files."""
 
-from collections.abc import Iterator
-from typing import TypedDict, cast
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypedDict, cast
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
@@ -27,24 +26,32 @@ class FoundSample(SampleRow, _In):
     """A row of a side-car."""
 
 
-def dropped(run: RunFolder, matches: pc.Expression) -> Iterator[FoundDropped]:
+class Condition(NamedTuple):
+    """What rows must match, and the columns that say whether they do: of other row groups no more is read."""
+
+    matches: pc.Expression
+    columns: Sequence[str]
+
+
+def dropped(run: RunFolder, of: Condition) -> Iterator[FoundDropped]:
     """The dropped rows that match, in the order of stages."""
     for stage in DROPPED:
-        yield from cast(Iterator[FoundDropped], _rows(run, storage.join("dropped", stage), matches))
+        yield from cast(Iterator[FoundDropped], _rows(run, storage.join("dropped", stage), of))
 
 
-def samples(run: RunFolder, matches: pc.Expression) -> Iterator[FoundSample]:
+def samples(run: RunFolder, of: Condition) -> Iterator[FoundSample]:
     """The rows of side-cars that match."""
-    yield from cast(Iterator[FoundSample], _rows(run, "shards", matches))
+    yield from cast(Iterator[FoundSample], _rows(run, "shards", of))
 
 
-def _rows(run: RunFolder, folder: str, matches: pc.Expression) -> Iterator[dict[str, object]]:
+def _rows(run: RunFolder, folder: str, of: Condition) -> Iterator[dict[str, object]]:
+    matches, columns = of
     for name in storage.names(run.path(folder), ".parquet"):
         path = run.path(folder, name)
-        for rows in run_parquet.row_groups(path):
+        few = enumerate(run_parquet.row_groups(path, columns))
+        numbers = [number for number, rows in few if len(rows.filter(matches))]
+        for rows in run_parquet.row_groups(path, of=numbers) if numbers else ():
             try:
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
             except UnicodeDecodeError as error:
                 raise UnreadableError(f"{path}: cannot be read as Parquet ({error})") from error
-            except pa.ArrowInvalid as error:  # a column that it does not have
-                raise UnreadableError(f"{path}: written by an earlier altalign ({error}); curate again") from error

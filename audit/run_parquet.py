@@ -11,23 +11,30 @@ from altalign import storage
 from altalign.errors import UnreadableError
 
 
-def row_groups(path: str, columns: Sequence[str] | None = None, *, at_most: int | None = None) -> Iterator[pa.Table]:
-    """The row groups of a file, with these columns or all; with `at_most`, so many of them at even distances.
+def row_groups(
+    path: str, columns: Sequence[str] | None = None, *, at_most: int | None = None, of: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
+    """The row groups of a file, with these columns or all: those of these numbers, or `at_most` at even distances.
 
     Raises:
         UnreadableError: it is not a whole Parquet file, or lacks one of these columns.
         FileNotFoundError: there is no such file.
     """
     with storage.open_read(path) as file:
-        yield from row_groups_of(file, path, columns, at_most=at_most)
+        yield from row_groups_of(file, path, columns, at_most=at_most, of=of)
 
 
 def row_groups_of(
-    file: "BinaryIO | pa.NativeFile", path: str, columns: Sequence[str] | None = None, *, at_most: int | None = None
+    file: "BinaryIO | pa.NativeFile",
+    path: str,
+    columns: Sequence[str] | None = None,
+    *,
+    at_most: int | None = None,
+    of: Sequence[int] | None = None,
 ) -> Iterator[pa.Table]:
     """The row groups of an open file, as `row_groups`; `path` is for errors."""
     with _naming(path):
-        yield from _row_groups(pq.ParquetFile(file), columns, at_most)
+        yield from _row_groups(pq.ParquetFile(file), columns, at_most, of)
 
 
 def table(path: str, schema: pa.Schema) -> pa.Table:
@@ -49,13 +56,16 @@ def spread(number: int, at_most: int) -> list[int]:
 
 
 def _row_groups(
-    parquet: pq.ParquetFile, columns: Sequence[str] | None, at_most: int | None = None
+    parquet: pq.ParquetFile,
+    columns: Sequence[str] | None,
+    at_most: int | None = None,
+    of: Sequence[int] | None = None,
 ) -> Iterator[pa.Table]:
     if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
-        raise pa.ArrowInvalid(f"no column {missing[0]}")
+        raise pa.ArrowInvalid(f"no column {missing[0]}; was it written by an earlier altalign?")
     names = list(columns) if columns is not None else None
     number = parquet.num_row_groups
-    for group in spread(number, number if at_most is None else at_most):
+    for group in spread(number, number if at_most is None else at_most) if of is None else of:
         rows: pa.Table = parquet.read_row_group(group, columns=names, use_threads=False)
         # if pages are damaged, Arrow may stop early without an error
         if len(rows) != (said := parquet.metadata.row_group(group).num_rows):
