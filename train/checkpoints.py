@@ -9,16 +9,17 @@
       config.toml tokenizer.json
       manifest.json           SHA-256 of each; finished when it is there
 
+Of a run in an object store they are written to a local folder, then published; `train.stored` has how.
+
 There is no state of random numbers to keep: order, augmentation and dropout are functions of the seed and the step.
 """
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import EIO, ENOSPC
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,8 @@ from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.storage.disk_errors import naming_a_full_disk
 from altalign.train import moments as spread
+from altalign.train import stored
+from altalign.train.ranks import Ranks
 from altalign.train.step import sharding
 
 _PARTIAL = ".partial"
@@ -39,14 +42,20 @@ _FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state
 
 
 def folder_of(run_folder: str, step: int) -> Path:
-    """Where the checkpoint after `step` steps is."""
-    return Path(run_folder, "checkpoints", f"step-{step:07}")
+    """Where this machine has the checkpoint after `step` steps."""
+    return Path(storage.local_folder(run_folder), "checkpoints", f"step-{step:07}")
+
+
+def place_of(run_folder: str, step: int) -> str:
+    """Where the run has it: in a store, if the run is in one."""
+    return storage.join(run_folder, "checkpoints", folder_of(run_folder, step).name)
 
 
 def finished(run_folder: str) -> list[int]:
     """Steps of the checkpoints that are there, the newest last."""
-    found = Path(run_folder, "checkpoints").glob("step-*/manifest.json")
-    numbers = (path.parent.name.removeprefix("step-") for path in found)
+    found = storage.below(storage.join(run_folder, "checkpoints"), "manifest.json")
+    names = map(storage.name, map(storage.folder_of, found))
+    numbers = (name.removeprefix("step-") for name in names if name.startswith("step-"))
     return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
 
 
@@ -84,10 +93,24 @@ class Writer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def begin(self, run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
-        """Begin to write a checkpoint, once the one before is written."""
+    def begin(
+        self,
+        run_folder: str,
+        step: int,
+        kept: Kept,
+        state: Mapping[str, object],
+        *,
+        keep: int,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin to write a checkpoint, once the one before is written; `before` is called in the writing thread."""
         self.wait()
-        self._writing = self._thread.submit(save, run_folder, step, kept, state, keep=keep)
+
+        def write() -> None:
+            before()
+            save(run_folder, step, kept, state, keep=keep)
+
+        self._writing = self._thread.submit(write)
 
     def check(self) -> None:
         """Raise what has befallen the one that was being written, if it is done."""
@@ -116,19 +139,23 @@ class Writer:
 def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
     """Write the checkpoint after `step` steps beside its place, then move it there; the `keep` newest stay.
 
-    Of a sharded model all ranks write their parts of moments, and the first the rest.
+    Of a sharded model all ranks write their parts of moments, and the first the rest. Of a run in a store each machine
+    has a folder of its own, and publishes the parts that are in it.
 
     Raises:
         FullDiskError: no space is left; the checkpoints before it stay.
     """
     place = folder_of(run_folder, step)
     partial = place.with_name(place.name + _PARTIAL)
-    with naming_a_full_disk(run_folder, "a checkpoint"):
-        if kept.parts is None or kept.parts.meeting.is_first:
+    is_remote, others = storage.is_remote(run_folder), dict[str, str]()
+    with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
+        if kept.parts is None or kept.parts.meeting.has_own_folder(is_shared=not is_remote):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         if kept.parts is not None:
             kept.parts.write(partial / "moments")
+            if is_remote:
+                others = _published_parts(kept.parts.meeting, partial, place_of(run_folder, step))
             if not kept.parts.meeting.is_first:
                 return
         _write_tensors(kept.weights, partial / "model.safetensors")
@@ -136,22 +163,32 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
         for name, value in (("optimizer.json", kept.numbers), ("state.json", {"step": step, **state})):
             storage.write_json(str(partial / name), value)
         for name in ("config.toml", "tokenizer.json"):
-            shutil.copyfile(Path(run_folder, name), partial / name)
+            (partial / name).write_bytes(storage.read_bytes(storage.join(run_folder, name)))
         files = sorted(path for path in partial.rglob("*") if path.is_file())
-        digests = {path.relative_to(partial).as_posix(): _sha256(path) for path in files}
-        storage.write_json(str(partial / "manifest.json"), digests)
+        digests = others | {path.relative_to(partial).as_posix(): stored.sha256_of(path) for path in files}
+        storage.write_json(str(partial / stored.MANIFEST), digests)
         shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
         partial.rename(place)
-    for old in finished(run_folder)[:-keep]:
-        shutil.rmtree(folder_of(run_folder, old))
+    if is_remote:
+        stored.publish_checkpoint(place, place_of(run_folder, step), digests)
+    old = finished(run_folder)[:-keep]
+    storage.delete_units([place_of(run_folder, step) for step in old])
+    for step in old:
+        shutil.rmtree(folder_of(run_folder, step), ignore_errors=True)
+
+
+def _published_parts(meeting: spread.Meeting, partial: Path, there: str) -> dict[str, str]:
+    """Publish the parts of moments that ranks of this machine have written; gives SHA-256 of those of all machines."""
+    own = stored.put_files(partial / "moments", f"{there}/moments") if meeting.is_first_of_machine else {}
+    of_all = meeting.gathered(own)
+    return {f"moments/{name}": digest for digests in of_all for name, digest in digests.items()}
 
 
 def newest(run_folder: str) -> Path | None:
     """The newest whole checkpoint; a damaged one is named and passed over."""
     for step in reversed(finished(run_folder)):
-        place = folder_of(run_folder, step)
         try:
-            check(place)
+            place = brought(run_folder, step)
         except DamagedError as error:
             terminal.stderr().print(
                 f"{terminal.shown(str(error))}; going on from the one before", style="yellow", soft_wrap=True
@@ -168,21 +205,48 @@ def chosen(run_folder: str, step: int | None) -> Path:
         UsageError: it is not there.
         DamagedError: it is not as it was written.
     """
-    place = newest(run_folder) if step is None else folder_of(run_folder, step)
-    if place is None or not (place / "manifest.json").is_file():
+    place = newest(run_folder) if step is None else None
+    if step is not None and step in finished(run_folder):
+        place = brought(run_folder, step)
+    if place is None:
         there = ", ".join(map(str, finished(run_folder))) or "none"
         raise UsageError(
             f"{run_folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train "
             "first, or give another step"
         )
-    if step is not None:
-        check(place)
     return place
+
+
+def brought(run_folder: str, step: int) -> Path:
+    """A checkpoint that is finished, on this machine and checked.
+
+    Raises:
+        DamagedError: it is not as it was written.
+    """
+    place = folder_of(run_folder, step)
+    if storage.is_remote(run_folder):
+        with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
+            stored.brought_checkpoint(place_of(run_folder, step), place)
+    check(place)
+    return place
+
+
+def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks) -> Path | None:
+    """The checkpoint that the first rank has chosen and checked, where this rank's machine has it. A collective."""
+    step = ranks.told(state_of(chosen)["step"] if chosen is not None else None)
+    if step is None:
+        return None
+
+    def there() -> Path:
+        is_brought = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
+        return brought(run_folder, step) if is_brought else folder_of(run_folder, step)
+
+    return ranks.first_then_others(there)
 
 
 def sweep(run_folder: str) -> None:
     """Delete what interrupted writes left. Nobody else may be writing there."""
-    for partial in Path(run_folder, "checkpoints").glob(f"*{_PARTIAL}"):
+    for partial in folder_of(run_folder, 0).parent.glob(f"*{_PARTIAL}"):
         storage.delete(str(partial))
 
 
@@ -200,15 +264,15 @@ def check(place: Path) -> None:
         is_whole = (
             digests.keys() >= _FILES
             if name == "manifest.json"
-            else (place / name).is_file() and _sha256(place / name) == digests[name]
+            else (place / name).is_file() and stored.sha256_of(place / name) == digests[name]
         )
         if not is_whole:
             raise DamagedError(f"{place / name}: not as it was written; delete the folder {place}, or bring it back")
 
 
-def state_of(place: Path) -> dict[str, Any]:
-    """Step, samples seen and lineage of a checkpoint."""
-    return storage.read_json(str(place / "state.json"))
+def state_of(place: Path | str) -> dict[str, Any]:
+    """Step, samples seen and lineage of a checkpoint, wherever it is."""
+    return storage.read_json(f"{place}/state.json")
 
 
 def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
@@ -298,8 +362,3 @@ def _is_plain(value: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()

@@ -106,9 +106,11 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
-        place = ranks.told(checkpoints.chosen(config.run.folder, step) if ranks.is_first else None)
+        chosen = checkpoints.chosen(config.run.folder, step) if ranks.is_first else None
+        place = checkpoints.on_all_machines(config.run.folder, chosen, ranks)
+        assert place is not None  # or the first rank has refused
         # else the shards need not be here
-        holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)
+        holds_out = any(of.kind == "held_out" for of in config.evaluation.retrieval)
         runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
         manifests = {"manifests": runs.manifests} if runs else {}
         # before an index is made of others

@@ -6,7 +6,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from altalign import lineage, storage
@@ -69,7 +68,7 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
     from altalign.train.settings import TrainConfig
 
     at = _CHECKPOINT.fullmatch(storage.name(path))
-    folder = str(Path(path).parent.parent) if at else path
+    folder = storage.folder_of(storage.folder_of(path)) if at else path
     settings = storage.join(folder, "config.toml")
     if not storage.exists(settings):
         raise UsageError(f"{path}: no finished run, no training run and no checkpoint; give the folder of one")
@@ -78,7 +77,7 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
     last = int(at[1]) if at else max(steps, default=0)
     if last not in steps:
         raise UsageError(f"{path}: no checkpoint of step {last} (there: {', '.join(map(str, steps)) or 'none'})")
-    state = checkpoints.state_of(checkpoints.folder_of(folder, last))
+    state = checkpoints.state_of(checkpoints.place_of(folder, last))
     told: dict[str, Any] = {"training": folder, "step": last, "manifests": state.get("manifests", {}), "runs": {}}
     lines = [f"{folder} step {last}, trained on"]
     for run, digest in state.get("manifests", {}).items():

@@ -71,6 +71,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
                 ranks.expect(WAIT)
             if not signal:
                 found = _ended(config, evaluated, ranks, lines)
+                lines.published()
                 if encoders:
                     report.write(config, data, encoders, found, is_first=ranks.is_first)
     if signal:
@@ -120,7 +121,9 @@ def _steps(
             keeps = ranks.is_first or meeting is not None
             if keeps and (signal or step == last or step % loop.checkpoint_every == 0):
                 kept = checkpoints.Kept.of(learner.model, learner.optimizer, meeting)
-                writer.begin(config.run.folder, step, kept, data.state(step), keep=loop.keep_checkpoints)
+                writer.begin(
+                    config.run.folder, step, kept, data.state(step), keep=loop.keep_checkpoints, before=lines.published
+                )
             if signal or step == last:
                 writer.wait()
                 ranks.wait()  # a launcher ends all when one has ended
@@ -145,7 +148,7 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         ranks=ranks.ranks,
         swapped=data.swapped,
         prompts=data.prompts,
-        undecodable=loader.log_undecodable(config.run.folder),
+        undecodable=loader.log_undecodable(training_folder.local(config)),
         pinned=ranks.device.type == "cuda",
     )
     # without workers a thread would read tars at the same time as evaluation
@@ -170,9 +173,10 @@ def _stepped(
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassLearner, ranks: Ranks) -> int:
     """Load the newest checkpoint into learner and order; returns its number of steps, 0 if there is none."""
     training_folder.check_lineage(config, data.lineage)
-    if ranks.is_first:
+    if ranks.is_first_of_machine:
         checkpoints.sweep(config.run.folder)
-    place = ranks.told(checkpoints.newest(config.run.folder) if ranks.is_first else None)
+    newest = checkpoints.newest(config.run.folder) if ranks.is_first else None
+    place = checkpoints.on_all_machines(config.run.folder, newest, ranks)
     if place is None:
         if config.run.start:
             started(config, learner)
@@ -215,13 +219,13 @@ def _ended(
         if found:
             evaluation.report(config, step, found)
         training_folder.end(config)
-        if lost := loader.undecodable_so_far(config.run.folder):
+        if lost := loader.undecodable_so_far(training_folder.local(config)):
             terminal.stderr().print(
                 f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl",
                 style="yellow",
             )
         terminal.stdout().print(
-            f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True
+            f"trained: {terminal.shown(checkpoints.place_of(config.run.folder, step))}", soft_wrap=True
         )
     return found
 

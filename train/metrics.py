@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,8 @@ import torch
 from rich.console import Console
 
 from altalign import storage, terminal
-from altalign.train import flops, training_folder
+from altalign.errors import AltalignError
+from altalign.train import flops, stored, training_folder
 from altalign.train.flops import Work
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
@@ -40,7 +41,7 @@ class Metrics:
     ):
         from torch.utils.tensorboard import SummaryWriter  # a second, which --dry-run need not wait for
 
-        self._path = training_folder.path(config, "metrics.jsonl")
+        self._path = training_folder.local(config, "metrics.jsonl")
         self._steps, self._pairs = config.schedule.steps, config.loop.global_batch
         # the evaluation after the last step is made again by a command that finds nothing else to do
         kept = [
@@ -49,8 +50,9 @@ class Metrics:
             if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)
         ]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
-        self._events = SummaryWriter(training_folder.path(config, "tensorboard"), purge_step=first_step + 1)
+        self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
         self._wandb = WandbRun(config) if config.loop.wandb_project else None
+        self._files = stored.Published(config.run.folder)
         self._console, self._work, self._device = console, work, device
         self._begin = self._last = time.monotonic()
         self._first_step = self._last_step = first_step
@@ -90,11 +92,18 @@ class Metrics:
         )
         self._last = time.monotonic()  # the next line's speed is that of training
 
+    def published(self) -> None:
+        """Write out buffered lines, also to the store where the run is in one. Any thread may call it."""
+        self._events.flush()
+        self._files.files()
+
     def close(self, *, failed: bool = False) -> None:
-        """Write out buffered lines."""
+        """Write out buffered lines, as `published`; of a run that has failed as far as its store can be reached."""
         self._events.close()
         if self._wandb:
             self._wandb.close(failed=failed)
+        with suppress(AltalignError) if failed else nullcontext():
+            self._files.files()
 
     def _append(self, line: Mapping[str, object]) -> None:
         with storage.growing(self._path) as file:
@@ -135,6 +144,9 @@ class Unwritten:
         """Do nothing."""
 
     def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Do nothing."""
+
+    def published(self) -> None:
         """Do nothing."""
 
 

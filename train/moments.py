@@ -31,12 +31,23 @@ class Meeting:
     group: Any
     mesh: DeviceMesh
     is_first: bool
+    is_first_of_machine: bool
 
     @classmethod
     def of(cls, ranks: Ranks, *, timeout_s: int) -> Self:
         """A meeting of all ranks. A collective."""
         group: Any = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        return cls(group, DeviceMesh.from_group(group, "cpu"), ranks.is_first)
+        return cls(group, DeviceMesh.from_group(group, "cpu"), ranks.is_first, ranks.is_first_of_machine)
+
+    def has_own_folder(self, *, is_shared: bool) -> bool:
+        """Whether this rank makes the folder: the first of all, or of each machine, where machines share none."""
+        return self.is_first if is_shared else self.is_first_of_machine
+
+    def gathered(self, own: Mapping[str, str]) -> list[Mapping[str, str]]:
+        """What all ranks give. A collective."""
+        found: list[Any] = [None] * distributed.get_world_size(self.group)
+        distributed.all_gather_object(found, own, group=self.group)
+        return found
 
     def parts_of(self, tensors: Mapping[str, Tensor]) -> "Parts":
         """Copies of this rank's parts, in the CPU's memory."""
@@ -56,7 +67,7 @@ class Parts:
     tensors: dict[str, Tensor]
 
     def write(self, folder: Path) -> None:
-        """Write them to a folder inside one that the first rank has made anew. A collective; all have written after.
+        """Write them to a folder inside one that was made anew. A collective; all have written after.
 
         Raises:
             OSError: this rank's disk does not take them.

@@ -44,6 +44,11 @@ class Ranks:
         return self.rank == 0
 
     @property
+    def is_first_of_machine(self) -> bool:
+        """Whether this rank is the first of those that torchrun has started on this machine."""
+        return os.environ.get("LOCAL_RANK", str(self.rank)) == "0"
+
+    @property
     def of_machine(self) -> int:
         """How many ranks torchrun says are on this machine."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -79,13 +84,17 @@ class Ranks:
         return parts
 
     def first_then_others(self, make: Callable[[], _T]) -> _T:
-        """The result of `make` on every rank: rank 0 goes first, and the others use what it left on disk."""
-        if self.is_first:
-            made = make()
+        """The result of `make` on every rank: rank 0 goes first, and the others use what it left on disk.
+
+        Of other machines, which may have a disk of their own, the first rank goes before the others.
+        """
+        turn = 0 if self.is_first else 1 if self.is_first_of_machine else 2
+        for _ in range(turn):
             self.wait()
-            return made
-        self.wait()
-        return make()
+        made = make()
+        for _ in range(turn, 2):
+            self.wait()
+        return made
 
     def told(self, value: object) -> Any:
         """Send rank 0's value to every rank."""

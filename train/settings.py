@@ -39,7 +39,7 @@ class RunSettings(Settings):
     """Where a training run is written."""
 
     folder: Path = "runs/train-demo"
-    """Where the run is written: a local folder."""
+    """Where the run is written: a local folder, `s3://…` or `gs://…`."""
     seed: Whole = 0
     """Of the order of samples, augmentation, dropout and the towers' first weights."""
     start: str = ""  # ours

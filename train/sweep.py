@@ -173,7 +173,8 @@ def _measured(config: TrainConfig) -> float | None:
         except loop.DivergedError as error:
             terminal.stderr().print(terminal.shown(str(error)), style="yellow", soft_wrap=True)
     for name in _BULKY:
-        storage.delete(training_folder.path(config, name))
+        for place in {training_folder.path(config, name), training_folder.local(config, name)}:
+            storage.delete(place)
     if _has_diverged(config):
         return None
     metrics = training_folder.path(config, "eval", f"step-{config.schedule.steps:07}", "metrics.json")

@@ -3,7 +3,7 @@
 import platform
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from altalign import __version__, storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.settings import dump, flatten
+from altalign.train import stored
 from altalign.train.settings import TrainConfig
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
@@ -51,23 +52,28 @@ _LINEAGE = {
 
 def path(config: TrainConfig, *parts: str) -> str:
     """A path in the run's folder."""
-    return str(Path(config.run.folder, *parts))
+    return _in(config.run.folder, parts)
+
+
+def local(config: TrainConfig, *parts: str) -> str:
+    """The same of what is mapped into memory or grows: of a run in a store, in a folder of this machine."""
+    return _in(storage.local_folder(config.run.folder), parts)
+
+
+def _in(folder: str, parts: Sequence[str]) -> str:
+    return storage.join(folder, *parts) if storage.is_remote(folder) else str(Path(folder, *parts))
 
 
 def check_folder(config: TrainConfig) -> None:
     """Refuse a folder that this run may not be written to, before anything is.
 
     Raises:
-        UsageError: the folder is in a store, holds something else, or a run of other settings.
+        UsageError: the folder holds something else, or a run of other settings; or its store does not answer.
     """
     folder = config.run.folder
     if "\0" in folder:
         raise UsageError(f"[run] folder = {folder!r}: a path with a zero byte; give another")
-    if storage.is_remote(folder):
-        raise UsageError(
-            f"[run] folder = {folder!r}: a training run is written to a local disk; give a local folder, and copy its "
-            "checkpoints"
-        )
+    storage.check(folder)
     kind = storage.kind(folder)
     if kind not in ("folder", "missing"):
         raise UsageError(f"[run] folder = {folder!r}: a file, where the folder of a run is meant; choose another")
@@ -87,7 +93,9 @@ def open_run(config: TrainConfig) -> None:
 
     A run that never began may get other settings, and then makes everything anew.
     """
-    storage.sweep(config.run.folder)
+    for folder in {config.run.folder, storage.local_folder(config.run.folder)}:
+        storage.sweep(folder)
+    stored.take_growing(config.run.folder)
     place = path(config, "config.toml")
     if storage.exists(place) and not _has_begun(config) and _changed(config, _settings(place)):
         storage.delete(path(config, "tokenizer.json"))
@@ -221,6 +229,7 @@ def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, rank
         "attempts": [*before.get("attempts", []), attempt],
         "finished": None,
     }
+    stored.put_index(config.run.folder)
     storage.write_json(place, facts)
 
 

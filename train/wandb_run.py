@@ -8,7 +8,6 @@ of the machine; no source code, nothing of git, nothing of what is printed.
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -47,8 +46,8 @@ class WandbRun:
                 project=config.loop.wandb_project,
                 id=_id_of(config),
                 resume="allow",
-                name=Path(config.run.folder).name,
-                dir=config.run.folder,
+                name=storage.name(config.run.folder),
+                dir=training_folder.local(config),
                 config=config.model_dump(mode="json"),
                 settings=settings,
             )

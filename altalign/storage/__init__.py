@@ -30,6 +30,7 @@ __all__ = ["Block", "Growing", "Hashed", "Stamp", "Written", "full_disk", "is_fo
 Kind = Literal["file", "folder", "other", "missing"]
 _SCHEMES = ("s3://", "gs://")
 _WEB = ("https://", "http://", "hf://")
+_PIECE_BYTES = 8 << 20  # of a file that is copied to this machine
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -326,6 +327,22 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
         block.files[path] = None
 
 
+def put_file(file: str, path: str) -> None:
+    """A copy of a local file; in a store, without another copy on the disk."""
+    _at(path).put_file(file, path)
+
+
+def take_file(path: str, file: str) -> None:
+    """The same the other way: a local file, whole, of one that is anywhere.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    pieces = [(begin, _PIECE_BYTES) for begin in range(0, stamp(path).size, _PIECE_BYTES)]
+    with local.write(file) as made:
+        made.writelines(read_ranges(path, pieces))
+
+
 def write_bytes(path: str, data: bytes, *, durable: bool = False) -> None:
     """A whole file at once."""
     with write(path, durable=durable) as file:
@@ -438,3 +455,11 @@ def local_file(path: str) -> str:
     For a run in a store, it is a place of this machine that stands for it.
     """
     return _at(path).local_file(path)
+
+
+def local_folder(folder: str) -> str:
+    """The folder where this machine keeps what a run maps into memory or appends to: the run's own, if it is local.
+
+    Of a run in a store it is one that stands for it, and may be deleted while no command is at work.
+    """
+    return _at(folder).local_folder(folder)

@@ -444,3 +444,14 @@ def temporary(folder: str) -> Iterator[None]:
 def local_file(path: str) -> str:
     """The path itself."""
     return path
+
+
+def local_folder(folder: str) -> str:
+    """The folder itself."""
+    return folder
+
+
+def put_file(file: str, path: str) -> None:
+    """A copy."""
+    with Path(file).open("rb") as of, write(path) as made:
+        shutil.copyfileobj(of, made)

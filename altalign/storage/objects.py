@@ -261,6 +261,14 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:  # noqa: A
         clients.put_file(path, file)
 
 
+def put_file(file: str, path: str) -> None:
+    """Upload a local file as it is."""
+    locks.HELD.check(path)
+    _LISTED.pop(path, None)
+    with Path(file).open("rb") as of:
+        clients.put_file(path, of)
+
+
 def move(path: str, target: str) -> None:
     """Copy an object inside the store, then delete it."""
     link(path, target)
@@ -356,3 +364,8 @@ def local_file(path: str) -> str:
     place = local_copies.standing_for(path.rpartition("/")[0], "logs") / Path(path).name
     place.parent.mkdir(parents=True, exist_ok=True)
     return str(place)
+
+
+def local_folder(folder: str) -> str:
+    """A folder of this machine that stands for the run's."""
+    return str(local_copies.standing_for(absolute(folder), "runs"))

@@ -133,7 +133,7 @@ def test_what_does_not_go_with_it_is_one_line(
 # Two machines: a launcher each, with folders of its own ---------------------------------------------------------------
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -150,7 +150,7 @@ def _machines(tmp_path: Path) -> list[Path]:
 
 
 def _launched(machines: list[Path]) -> "list[subprocess.Popen[str]]":
-    port = _free_port()
+    port = free_port()
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "a-run"]
     argv = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting, "-m", "altalign", "train"]
     return [

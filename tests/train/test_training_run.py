@@ -428,7 +428,8 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
 @pytest.mark.parametrize(
     ("changed", "code", "message"),
     [
-        ({"run": {"folder": "s3://bucket/run"}}, 2, "a training run is written to a local disk"),
+        ({"run": {"folder": "ftp://host/run"}}, 2, "no kind of storage that is known"),
+        ({"run": {"folder": "https://host/run"}}, 2, "inputs alone can be on the web"),
         ({"data": {"runs": ["nowhere"]}}, 2, "nowhere"),
         ({"loop": {"device": "cuda"}}, 2, "torch sees no GPU here"),
         ({"loop": {"chunk": 6}}, 2, "is no multiple of"),

@@ -57,7 +57,8 @@ def settle(config: TrainConfig, manifests: Mapping[str, str], *, is_allowed: boo
     if step > max((change["step"] for change in known), default=0):
         index, kept = training_folder.path(config, "index"), index_until(config, step)
         if not storage.exists(storage.join(kept, "index.json")):
-            storage.move(index, kept)
+            storage.move_folder(index, kept)
+            storage.delete(training_folder.local(config, "index"))
         known = [*known, {"step": step, "manifests": before, "pairs": facts.get("pairs", 0)}]
     others = {name: value for name, value in facts.items() if name not in training_folder.OF_DATA}
     storage.write_json(training_folder.path(config, "run.json"), {**others, "data_changes": known})

@@ -152,6 +152,7 @@ def nth_key(files: Sequence[str], n: int, kind: "np.dtype[np.void]" = PAIR) -> t
 
 def read_pairs(path: str, kind: "np.dtype[np.void]" = PAIR) -> Pairs:
     """A file of an index, mapped into memory."""
+    path = storage.mappable(path)
     size = storage.stamp(path).size
     if size % kind.itemsize:
         raise UnreadableError(

@@ -5,7 +5,6 @@ Rank 0 makes it, and all open it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,7 +139,7 @@ def samples_of(
     Raises:
         UsageError: the folder's training has learned from other pairs, and `data_changed` does not allow it.
     """
-    chosen, folder = config.data, training_folder.path(config, "index")
+    chosen, folder = config.data, training_folder.local(config, "index")
     runs = Runs.open(runs_of(config, say), clusters=chosen.sources == "clusters", asked=asked_of(chosen))
     changed.settle(config, runs.manifests, is_allowed=data_changed, say=say)
     return Samples.of(folder, runs, held_out=chosen.held_out, pairs=chosen.pairs)
@@ -192,7 +191,7 @@ def _swapped(config: TrainConfig, known: Estimates | None, samples: Samples) -> 
     if not config.noise.captions:
         return None
     assert known is not None  # the settings have it
-    path, place = captions_of(config), training_folder.path(config, "index", "captions.arrow")
+    path, place = captions_of(config), training_folder.local(config, "index", "captions.arrow")
     found = by_key.build(path, place, ["caption"], setting="[noise] captions", makes=_MAKES_CAPTIONS)
     if missing := found.missing(estimates.keys_of(samples.pairs(np.arange(len(samples), dtype=np.int64)))):
         raise UsageError(
@@ -206,7 +205,7 @@ def prompts_of(config: TrainConfig) -> Prompts | None:
     chosen = config.captioner
     if not chosen.weight:
         return None
-    place, concepts = training_folder.path(config, "index", "concepts.arrow"), None
+    place, concepts = training_folder.local(config, "index", "concepts.arrow"), None
     if chosen.concepts:
         setting = "[captioner] concepts"
         concepts = by_key.build(chosen.concepts, place, ["concepts"], setting=setting, makes=_MAKES_CONCEPTS)
@@ -256,6 +255,5 @@ def _tokenizer(config: TrainConfig, samples: Samples, say: Callable[[str], None]
     if made is None:
         say(f"training a tokenizer on the captions of {len(samples):,} pairs")
         made = tokenizer.train(lambda: samples.captions(chosen.captions_at_most), chosen)
-    Path(place).parent.mkdir(parents=True, exist_ok=True)
     made.write(place)
     return made

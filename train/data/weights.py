@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from altalign import storage
+
 SUM = np.dtype("<f8")
 
 Floats = npt.NDArray[np.float64]
@@ -38,5 +40,5 @@ class Weights:
     @property
     def _sums(self) -> Floats:
         if self._mapped is None:
-            self._mapped = np.memmap(self._path, SUM, "r")
+            self._mapped = np.memmap(storage.mappable(self._path), SUM, "r")
         return self._mapped

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from altalign import __version__, storage
+from altalign.train import training_folder
 from altalign.train.encoders import Trained
 
 _OPENED = {
@@ -38,8 +39,8 @@ def write(of: Trained, folder: Path, *, to: str, differences: Mapping[str, float
 def lineage(of: Trained) -> dict[str, Any]:
     """What ties the weights to the run, the data and the numbers that were measured."""
     state = storage.read_json(str(of.place / "state.json"))
-    facts = storage.read_json(str(Path(of.config.run.folder) / "run.json"))
-    measured = Path(of.config.run.folder, "eval", f"step-{of.step:07}", "metrics.json")
+    facts = training_folder.recorded(of.config)
+    measured = training_folder.path(of.config, "eval", f"step-{of.step:07}", "metrics.json")
     return {
         "altalign": __version__,
         "step": of.step,
@@ -50,7 +51,7 @@ def lineage(of: Trained) -> dict[str, Any]:
         "without_lineage": facts.get("without_lineage", []),
         "tokenizer_sha256": of.tokenizer.digest,
         "trained_with": facts.get("versions", {}),
-        "metrics": storage.read_json(str(measured)),
+        "metrics": storage.read_json(measured),
     }
 
 

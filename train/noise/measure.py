@@ -9,6 +9,7 @@ command that was stopped goes on where it was.
 from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
+from io import BytesIO
 from itertools import compress, pairwise
 from typing import Any
 
@@ -109,7 +110,7 @@ def _fit(config: TrainConfig, keys: Keys, asked: Mapping[str, Any]) -> None:
     """Fit the mixture to the parts, and write the table; then the parts go."""
     folder = _parts(config)
     names = sorted(name for name in storage.entries(folder) if name.endswith(".npy"))
-    losses = np.concatenate([np.load(storage.join(folder, name)) for name in names])
+    losses = np.concatenate([np.load(BytesIO(storage.read_bytes(storage.join(folder, name)))) for name in names])
     is_known = ~np.isnan(losses)
     if not is_known.any():
         raise UnreadableError(f"{config.run.folder}: none of {len(keys):,} images can be decoded; look at the shards")

@@ -1,0 +1,125 @@
+"""A training run whose folder is in an object store: what this machine works on, and what it publishes when.
+
+Settings, lineage, tokenizer, packed shards and evaluations are written to the store as they are made. What is mapped
+into memory, or grows, is in a local folder that stands for the run's: the index, checkpoints while they are written,
+metrics, curves. Metrics are published with each checkpoint and at the end; so is the checkpoint itself, its manifest
+last, without which it is not there. The store is what counts: the local folder may be lost at any time.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import file_digest
+from pathlib import Path
+
+from altalign import storage
+from altalign.errors import DamagedError, UnreadableError
+
+MANIFEST = "manifest.json"
+_GROWING = ("metrics.jsonl", "undecodable.jsonl", "tensorboard", "wandb")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a local file."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+class Published:
+    """Publishes the files of a run that grow on this machine; of a run on a disk there is nothing to do."""
+
+    def __init__(self, run_folder: str) -> None:
+        self._run, self._sent = run_folder, dict[str, storage.Stamp]()
+
+    def files(self) -> None:
+        """Publish those that have grown since the last time."""
+        if not storage.is_remote(self._run):
+            return
+        local = Path(storage.local_folder(self._run))
+        for path in map(str, (path for name in _GROWING for path in _files(local / name))):
+            stamp = storage.stamp(path)
+            if self._sent.get(path) != stamp:
+                storage.put_file(path, storage.join(self._run, Path(path).relative_to(local).as_posix()))
+                self._sent[path] = stamp
+
+
+def take_growing(run_folder: str) -> None:
+    """Before a command goes on: of files that grow this machine has what was published, and nothing else."""
+    if not storage.is_remote(run_folder):
+        return
+    local = storage.local_folder(run_folder)
+    for name in _GROWING:
+        storage.delete(storage.join(local, name))
+        if storage.exists(storage.join(run_folder, name)):  # folders are added to, and nobody reads them here
+            storage.take_file(storage.join(run_folder, name), storage.join(local, name))
+
+
+def put_index(run_folder: str) -> None:
+    """Publish the index of the pairs, by which `altalign lineage` tells who saw a pair."""
+    if not storage.is_remote(run_folder):
+        return
+    local, there = (storage.join(folder, "index") for folder in (storage.local_folder(run_folder), run_folder))
+    mark = "index.json"
+    if storage.read_json(storage.join(there, mark)) != storage.read_json(storage.join(local, mark)):
+        storage.delete(storage.join(there, mark))
+        _put(Path(local), there, sorted(storage.names(local), key=lambda file: file == mark))
+
+
+def put_files(local: Path, there: str) -> dict[str, str]:
+    """Publish all files below a local folder; gives SHA-256 of each by its name in there."""
+    names = [path.relative_to(local).as_posix() for path in _files(local)]
+    _put(local, there, names)
+    return {name: sha256_of(local / name) for name in names}
+
+
+def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str]) -> None:
+    """Publish a whole checkpoint, of which other machines may have published parts: the manifest goes last.
+
+    `digests` has all files of the checkpoint. Others that are there were left by a try that never ended.
+    """
+    storage.delete(storage.join(there, MANIFEST))
+    known = {storage.join(there, name) for name in digests}
+    for path in set(storage.files_below(there)) - known:
+        storage.delete(path)
+    _put(local, there, [name for name in digests if (local / name).is_file()])
+    storage.put_file(str(local / MANIFEST), storage.join(there, MANIFEST))
+
+
+def brought_checkpoint(there: str, local: Path) -> None:
+    """Have a published checkpoint on this machine, whole: files that are there already are not asked for.
+
+    Raises:
+        DamagedError: a file in the store is missing, or not as it was written.
+    """
+    try:
+        digests = storage.read_json(storage.join(there, MANIFEST))
+    except UnreadableError:
+        digests = {}
+    for path in _files(local):
+        name = path.relative_to(local).as_posix()
+        if digests.get(name) != sha256_of(path):
+            path.unlink()
+    for name in (*(name for name in digests if not (local / name).is_file()), MANIFEST):
+        try:
+            storage.take_file(storage.join(there, name), str(local / name))
+        except FileNotFoundError:
+            raise _damaged(there, name) from None
+        if name != MANIFEST and sha256_of(local / name) != digests[name]:
+            raise _damaged(there, name)
+
+
+def _damaged(there: str, name: str) -> DamagedError:
+    return DamagedError(f"{there}/{name}: not as it was written; delete the folder {there}, or bring it back")
+
+
+def _put(local: Path, there: str, names: Sequence[str]) -> None:
+    """Many at a time, but for the last."""
+    put = lambda name: storage.put_file(str(local / name), storage.join(there, name))  # noqa: E731 - in a line
+    for _ in storage.each(put, names[:-1], of=there):
+        pass
+    for name in names[-1:]:
+        put(name)
+
+
+def _files(place: Path) -> list[Path]:
+    """The file itself, or all below a folder, but for those that are being written."""
+    found = [place, *sorted(place.rglob("*"))]
+    return [path for path in found if path.is_file() and not storage.is_partial(path.name)]
