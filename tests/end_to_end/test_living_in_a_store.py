@@ -85,26 +85,27 @@ def left_over(run: str) -> list[str]:
     return [path for path in storage.files_below(run) if "/.change/" in path or "/.adding/" in path]
 
 
-def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(made: Made) -> None:
-    shutil.copytree("run", "here")
-    run = made.copied("here")
+@pytest.mark.parametrize("mode", ["exact", "frozen"])
+def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(mode: str, made: Made) -> None:
+    here = shutil.copytree("run", mode)
+    run = made.copied(mode)
     before = {path: storage.stamp(path) for path in storage.files_below(f"{run}/shards")}
-    for folder in ("here", run):
-        assert main(["add", folder, *made.new]) == 0
+    for folder in (here, run):
+        assert main(["add", folder, *made.new, "--mode", mode]) == 0
         assert main(["audit", folder, "--digest"]) == 0
-    on_disk = tree(Path("here"))
+    on_disk = tree(Path(here))
     assert any(name.startswith("shards/g0002-") for name in on_disk)
     assert tree_of(run) == on_disk
     assert left_over(run) == []
     in_work = [path.removeprefix(run) for path in storage.files_below(f"{run}/work")]
-    assert sorted(in_work) == sorted(f"/{path.relative_to('here')}" for path in Path("here/work").rglob("*.*"))
+    assert sorted(in_work) == sorted(f"/{path.relative_to(here)}" for path in Path(here, "work").rglob("*.*"))
     # shards in which nothing changed were not written again
     kept = [path for path in before if tree(Path("run")).get(name := path.removeprefix(f"{run}/")) == on_disk.get(name)]
     if made.store.scheme == "gs":  # a file of the other server has the time of its last write
         assert {path: storage.stamp(path) for path in kept} == {path: before[path] for path in kept}
-    for folder in ("here", run):
+    for folder in (here, run):
         assert main(["compact", folder]) == 0
-    assert tree_of(run) == tree(Path("here"))
+    assert tree_of(run) == tree(Path(here))
     assert left_over(run) == []
 
 
