@@ -20,6 +20,7 @@ OF_CROISSANT = "mlcroissant is not installed; `make test-readers` has it"
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     """Two runs, by whether their images are of one kind."""
+    pytest.importorskip("datasets", reason=OF_DATASETS)
     found = {}
     for is_portable in (True, False):
         folder = tmp_path_factory.mktemp("carded")
