@@ -24,7 +24,7 @@ from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree,
 
 pytestmark = pytest.mark.runs
 
-SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "2"))
+SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "1"))  # test_sequences.py has others
 PARTS = 6
 INPUT = """
 [[input]]

@@ -1,7 +1,8 @@
 """NLIP's phases in small; and, as a program, the same killed at many points and gone on with.
 
 `python -m tests.train.captions.phased FOLDER RANKS` trains FOLDER/whole, and FOLDER/in-parts, where a process is killed
-at every point of `POINTS` in turn. What is trained is a fork of the program each time, so that torch is imported once.
+at every point of `POINTS` in turn, and of ranks at those of the first training and of what is no training. What is
+trained is a fork of the program each time, so that torch is imported once.
 """
 
 import os
@@ -154,7 +155,9 @@ def main(arguments: Sequence[str]) -> None:
     whole, in_parts = config(folder, "whole"), config(folder, "in-parts")
     assert trained(whole, "concept-enhanced", ranks) == [0] * ranks
     for phase, points in POINTS:
-        for number, point in enumerate(points):
+        # trainings later than the first are killed in one process alone: ranks make no difference between phases
+        is_as_before = ranks > 1 and points is _OF_TRAINING and phase != POINTS[0][0]
+        for number, point in enumerate(() if is_as_before else points):
             # what only the first rank does, or does twice, is for it to be killed at
             victim = ranks - 1 if point[:2] == (Learner, "step") else 0
             codes = trained(in_parts, phase, ranks, point=point, victim=victim)
