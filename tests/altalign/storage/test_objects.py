@@ -20,7 +20,7 @@ import pytest
 from altalign import storage
 from altalign.errors import FullDiskError, StoreError, UnreadableError, UsageError
 from altalign.pipelines.files import arrays, parquet
-from altalign.storage import clients, growing_objects, local_copies, locks
+from altalign.storage import clients, growing_objects, local_copies, locks, objects
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
 
@@ -170,6 +170,32 @@ def test_an_upload_that_fails_in_any_part_leaves_nothing(
     assert said == [f"{s3.url}/new.bin", f"{s3.url}/there.bin"]
     assert all_names(s3) == ["there.bin"]
     assert storage.read_bytes(f"{s3.url}/there.bin") == b"before"
+
+
+def test_what_a_store_does_not_copy_for_its_size_comes_through_this_machine(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, refused = random.Random(1).randbytes(LARGE + 1), list[str]()
+    storage.write_bytes(f"{s3.url}/old.bin", data)
+
+    def fault(method: str, path: str) -> int | None:
+        is_copy = method == "PUT" and path.endswith("/new.bin")  # what is uploaded in parts has a query
+        refused.extend([path] * is_copy)
+        return 400 if is_copy else None
+
+    with faults.before(s3, fault) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        clients.forget_clients()
+        with pytest.raises(StoreError):
+            storage.move(f"{s3.url}/old.bin", f"{s3.url}/new.bin")
+        assert all_names(s3) == ["old.bin"]
+        monkeypatch.setattr(objects, "_COPIED_BYTES_AT_MOST", LARGE)
+        storage.move(f"{s3.url}/old.bin", f"{s3.url}/new.bin")
+    clients.forget_clients()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment["AWS_ENDPOINT_URL"])
+    assert len(refused) == 2
+    assert all_names(s3) == ["new.bin"]
+    assert storage.read_bytes(f"{s3.url}/new.bin") == data
 
 
 def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
