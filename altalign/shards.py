@@ -42,6 +42,7 @@ _MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
 _KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS = tuple(SAMPLE.names)
+_FROM_JSON = json.JSONDecoder()
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -105,6 +106,25 @@ class ShardWriter:
         self.rows += 1
         return ordered
 
+    def copy(self, sample: bytes, key: str, tar_offset: int) -> int:
+        """Append a sample as another shard has it, from its first header to the next one's.
+
+        Args:
+            sample: these bytes.
+            key: its key.
+            tar_offset: where its image begins in that shard.
+
+        Returns:
+            Where its image begins in this one. That is all that differs.
+
+        Raises:
+            ValueError: the bytes are not of that sample.
+        """
+        place = self.bytes + _BLOCK
+        self._append(_moved(sample, key, tar_offset, place))
+        self.rows += 1
+        return place
+
     def end(self) -> None:
         """Append the two zero blocks that end an archive, and write what is left."""
         self._append(bytes(2 * _BLOCK))
@@ -126,9 +146,14 @@ class ShardWriter:
             self._digest.update(data)
 
 
-def write_sidecar(rows: Iterable[Mapping[str, object]], file: BinaryIO) -> None:
-    """Write the side-car of a shard, in Parquet (zstd): the rows that `ShardWriter.write` returned, in their order."""
-    table = pa.Table.from_pylist([dict(row) for row in rows], SAMPLE)
+def table_of(rows: Iterable[Mapping[str, object]]) -> pa.Table:
+    """The side-car of a shard: the rows that `ShardWriter.write` returned, in their order."""
+    return pa.Table.from_pylist([dict(row) for row in rows], SAMPLE)
+
+
+def write_sidecar(rows: Iterable[Mapping[str, object]] | pa.Table, file: BinaryIO) -> None:
+    """Write the side-car of a shard in Parquet (zstd), from its rows or as `table_of` makes it."""
+    table = rows if isinstance(rows, pa.Table) else table_of(rows)
     pq.write_table(table, file, compression="zstd", compression_level=3)
 
 
@@ -161,17 +186,12 @@ def samples(tar_file: BinaryIO) -> Iterator[Sample]:
         ValueError: the file is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this
             order.
     """
-    try:
-        with tarfile.open(fileobj=tar_file, mode="r|", encoding="utf-8") as tar:
-            found: list[tuple[str, bytes]] = []
-            for member in tar:
-                content = tar.extractfile(member)
-                found.append((member.name, b"" if content is None else content.read()))
-                if len(found) == 3:
-                    yield _sample(found)
-                    found.clear()
-    except tarfile.TarError as error:
-        raise ValueError(f"not a whole tar: {error}") from error
+    found: list[tuple[str, bytes]] = []
+    for member in _members(tar_file):
+        found.append(member)
+        if len(found) == 3:
+            yield _sample(found)
+            found.clear()
     if found:
         raise ValueError(f"{found[0][0]}: the last sample has {len(found)} of its 3 members")
 
@@ -242,12 +262,59 @@ def _plain_header() -> tuple[bytes, int]:
     return bytes(header), sum(header)
 
 
+def _moved(sample: bytes, key: str, was: int, becomes: int) -> bytes:
+    """The members of a sample at another place: KEY.json, the last, says where the image begins."""
+    before, after = (b'"tar_offset":%d,' % place for place in (was, becomes))
+    at = sample.rfind(before)
+    if at < 0 or not sample.startswith(key.encode()):
+        raise ValueError(f"{key}: the tar does not have this sample where its side-car says")
+    rest = at + len(before)
+    if len(before) == len(after):
+        return b"".join((sample[:at], after, sample[rest:]))
+    name = f"{key}.json"
+    begin = sample.rindex(f"{name}\0".encode())
+    return sample[:begin] + _member(name, sample[begin + _BLOCK : at] + after + sample[rest:].rstrip(b"\0"))
+
+
+def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each member of a tar that has plain files alone, and no extended headers."""
+    held, at = b"", 0
+
+    def taken(size: int) -> bytes:
+        """The next bytes, and the position after the block that they end in."""
+        nonlocal held, at
+        blocks = size + -size % _BLOCK
+        while at + blocks > len(held):
+            if not (more := file.read(max(_HELD_BYTES, blocks))):
+                raise ValueError("not a whole tar: it ends before a member or the archive does")
+            held, at = held[at:] + more, 0
+        at += blocks
+        return held[at - blocks : at - blocks + size]
+
+    while any(header := taken(_BLOCK)):
+        name, size = _named(header)
+        yield name, taken(size)
+
+
+def _named(header: bytes) -> tuple[str, int]:
+    """Name and size of a member."""
+    try:
+        name, size = header[: header.index(0)].decode("ascii"), int(header[124:135], 8)
+        if header != _header(name, size):  # not of our making, or damaged
+            said, there = int(header[148:154], 8), sum(header[:148]) + 8 * 32 + sum(header[156:])
+            if said != there or header[156:157] not in b"0\0":
+                raise ValueError(name)
+    except ValueError:
+        raise ValueError("not a whole tar: a header is damaged, or not of a plain file") from None
+    return name, size
+
+
 def _sample(members: list[tuple[str, bytes]]) -> Sample:
     (image_name, image), (txt_name, txt), (json_name, row) = members
     key, _, suffix = image_name.partition(".")
     if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
         raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
-    columns = json.loads(row)
+    columns = _FROM_JSON.decode(row.decode())
     if tuple(columns) != _COLUMNS:
         raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
     columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None

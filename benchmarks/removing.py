@@ -37,10 +37,9 @@ from altalign.pipelines.derive import counting, parents
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.engine.servers import Server, serving
 from altalign.pipelines.files import parquet
-from altalign.pipelines.living import growing
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest
-from altalign.pipelines.run.artefacts.written import ShardFacts
+from altalign.pipelines.run.artefacts.written import ShardFacts, files_of
 from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
@@ -166,7 +165,7 @@ def grown(run: Path, samples: int, small: Path) -> list[str]:
         facts = {**before, **of_totals, "bytes": size}
         storage.write_json(str(run / "summary.json"), facts)
     listed = {name: of for name, of in listing.read(str(run)).items() if not name.startswith("shards/")}
-    listed |= dropped | {path: of for name, made in shards for path, of in growing.files_of(name, made)}
+    listed |= dropped | {path: of for name, made in shards for path, of in files_of(name, made)}
     of = Run(str(run), config, ())
     listed |= manifest.written(of, block)
     manifest.write(of, shards, listed, CardFacts(config, counts, facts, summary.notes(of)), block)

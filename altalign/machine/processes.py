@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from queue import Empty, SimpleQueue
@@ -22,6 +22,8 @@ from typing import Any, Generic, TypeVar
 
 from altalign.errors import AltalignError
 from altalign.machine import ahead, children, interrupts, memory, startup
+from altalign.machine.cores import cores
+from altalign.machine.threads import in_threads
 
 SECONDS_OF_WORK = 5.0  # that each process is to have before it: it takes about 1.5 of CPU time to start
 THREADS_AT_MOST = 4  # of a process that is one of several: more of them wait for Python's lock
@@ -200,6 +202,16 @@ class _Process:
         """Wait for its exit code; kill it if it does not end by itself."""
         children.end([self._process], within_s=_ENDS_WITHIN_S)
         return self._process.returncode
+
+
+def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: float, at_once: int) -> list[Result]:
+    """The result of each item, in order; the first error ends all.
+
+    The work takes one core about `seconds`. `at_once` items are worked on at once, in processes where these pay off.
+    """
+    count = worth(seconds, min(cores(), len(items)))
+    with OF_COMMAND.used(count):
+        return in_threads(InProcesses(work), items, at_once)
 
 
 # In the process -------------------------------------------------------------------------------------------------------

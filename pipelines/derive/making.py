@@ -44,12 +44,9 @@ from altalign.pipelines.run.artefacts.derived import (
     ShardsOfParent,
 )
 from altalign.pipelines.run.artefacts.written import WRITTEN, ShardFacts, ShardUnit
-from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
 from altalign.reasons import Stage
 from altalign.stages import own_files
-
-SECONDS_PER_SAMPLE = 1e-4  # of one core, to copy a sample, about
 
 
 @dataclass(frozen=True)
@@ -200,7 +197,7 @@ def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
 
 
 def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
-    return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
+    return copying.SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
 def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts:
@@ -210,7 +207,7 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
         for parts in units.parts_of(*of_unit(parents, name), Chosen(run, name).rows()[begin:end]):
             sequence = name.split("-")[0], generations.of(parts[0].shard)
             sequences.setdefault(sequence, []).extend(parts)
-    return write_shard(run.path("shards"), unit["name"], copying.merged(sequences.values()))
+    return copying.copied(run.path("shards"), unit["name"], sequences.values())
 
 
 # The end -------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ lies in `.change/`.
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -16,8 +17,7 @@ import pyarrow.compute as pc
 from altalign import shards, storage
 from altalign.changes import FOLDER
 from altalign.errors import UnreadableError
-from altalign.machine import interrupts
-from altalign.machine.threads import in_threads
+from altalign.machine import interrupts, processes
 from altalign.pipelines.files import parquet
 from altalign.pipelines.living.finding import at_once
 from altalign.pipelines.living.request import Request
@@ -25,6 +25,7 @@ from altalign.pipelines.living.request import Request
 _WORDS = re.compile(rb"https?://[^\s\"'<>\\)]+|[0-9a-f]{32,}")
 _AT_ONCE_BYTES = 4 << 20
 _ARRAYS = (".npy",)
+SECONDS_PER_PAIR = 3e-5  # of one core, about
 
 
 class Looked(NamedTuple):
@@ -40,19 +41,22 @@ def look(run_folder: str, gone: Request, *, but: str) -> Looked:
     names = [storage.relative(path, run_folder) or path for path in sorted(storage.files_below(run_folder))]
     names = [name for name in names if name != but and not name.startswith(f"{FOLDER}/") and not name.endswith(_ARRAYS)]
     strings = frozenset({*gone.keys, *gone.images, *gone.hashes, *gone.urls.values()})
-
-    def look_at(name: str) -> tuple[int, str]:
-        path = storage.join(run_folder, *name.split("/"))
-        try:
-            return storage.stamp(path).size, next(_in_file(path, strings, gone), "")
-        except FileNotFoundError:  # of another command, such as its lock in a store
-            return 0, ""
-        except (ValueError, OSError, UnreadableError) as error:
-            return 0, f"it cannot be read ({error})"
-
-    looked = in_threads(look_at, names, at_once(run_folder))
+    seconds = SECONDS_PER_PAIR * storage.read_json(storage.join(run_folder, "manifest.json")).get("pairs", 0)
+    look_at = partial(_look_at, run_folder, strings, gone)
+    looked = processes.spread(look_at, names, seconds=seconds, at_once=at_once(run_folder))
     found = {name: what for name, (_, what) in zip(names, looked, strict=True) if what}
     return Looked(len(names), sum(size for size, _ in looked), found)
+
+
+def _look_at(run_folder: str, strings: frozenset[str], gone: Request, name: str) -> tuple[int, str]:
+    """The size of a file, and what was found in it."""
+    path = storage.join(run_folder, *name.split("/"))
+    try:
+        return storage.stamp(path).size, next(_in_file(path, strings, gone), "")
+    except FileNotFoundError:  # of another command, such as its lock in a store
+        return 0, ""
+    except (ValueError, OSError, UnreadableError) as error:
+        return 0, f"it cannot be read ({error})"
 
 
 def _in_file(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
@@ -83,9 +87,11 @@ def _in_tar(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
         for sample in shards.samples(file):
             interrupts.check()
             row = sample.row
-            there = {*(value for value in row.values() if isinstance(value, str)), sha256(sample.image).hexdigest()}
-            yield from sorted(there & strings)[:1]
-            yield from (url for name in ("image_url", "page_url") if (url := row[name]) and _is_blocked(url, gone))
+            there = [*row.values(), sha256(sample.image).hexdigest()] if gone.hashes else row.values()
+            if not strings.isdisjoint(there):
+                yield from sorted(strings.intersection(there))[:1]
+            if gone.domains:
+                yield from (url for name in ("image_url", "page_url") if (url := row[name]) and _is_blocked(url, gone))
 
 
 def _in_text(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:

@@ -27,7 +27,6 @@ from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest
 from altalign.pipelines.run.artefacts.scored import ScoreFacts
 from altalign.pipelines.run.artefacts.written import ShardFacts
-from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.score import written
 from altalign.stages import REPORT
@@ -51,7 +50,7 @@ def compact(run: Run, parent: Parent) -> int | None:
         pieces = full.units[number]
         parts = units.parts_of(full, pieces, np.arange(sum(of.end - of.begin for of in pieces)))
         with change.noted():
-            return write_shard(change.path("shards"), generations.named(1, number), copying.merged(parts))
+            return copying.copied(change.path("shards"), generations.named(1, number), parts)
 
     made = in_threads(make, list(range(len(full.units))), finding.at_once(run.folder))
     shards = [(generations.named(1, number), facts) for number, facts in enumerate(made)]

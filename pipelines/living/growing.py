@@ -5,7 +5,7 @@ samples stay are not touched. The others are written anew without those that go.
 into shards of a new generation, in the order of (image_id, key) among itself.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -27,8 +27,7 @@ from altalign.pipelines.images.for_shards import StoredColumns
 from altalign.pipelines.living import finding, removing
 from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED, kept_rows
 from altalign.pipelines.run.artefacts.fetched import first_of_each_image
-from altalign.pipelines.run.artefacts.written import ShardFacts
-from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run.artefacts.written import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import write
 from altalign.schema import SAMPLE
@@ -159,7 +158,7 @@ def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:
     """A shard of before: as it was, or without the samples that go."""
     if not stay.all():
         part = Part(parent.path("shards"), shard.name, np.flatnonzero(stay))
-        return write_shard(run.path("shards"), shard.name, copying.samples([part]))
+        return copying.copied(run.path("shards"), shard.name, [[part]])
     name = f"{shard.name}.parquet"
     storage.link(parent.path("shards", name), run.path("shards", name))
     size = storage.stamp(run.path("shards", name)).size
@@ -167,9 +166,3 @@ def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:
     return ShardFacts(
         **{**vars(facts), "parquet_bytes": size, "source_bytes": dict(removing.source_bytes(parent, shard))}
     )
-
-
-def files_of(name: str, facts: ShardFacts) -> Iterator[tuple[str, Written]]:
-    """The two files of a shard by their paths in the run."""
-    yield f"shards/{name}.tar", Written(facts.bytes, facts.sha256)
-    yield f"shards/{name}.parquet", Written(facts.parquet_bytes, facts.parquet_sha256)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,18 @@ from altalign import generations, listing, scores, storage
 from altalign.audit_tables import FAILED_ROWS, FUNNEL
 from altalign.changes import Change
 from altalign.counts import Counts, FailedCounts
-from altalign.machine.threads import in_threads
+from altalign.machine import processes
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive import copying, counting
-from altalign.pipelines.derive.copying import Part
+from altalign.pipelines.derive.copying import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.files import parquet
 from altalign.pipelines.living import finding, nearness, purging
 from altalign.pipelines.living.finding import ImagesGone, InDropped, InShard
 from altalign.pipelines.living.request import Request
 from altalign.pipelines.opening import summary
-from altalign.pipelines.run import manifest
-from altalign.pipelines.run.artefacts.written import ShardFacts
-from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run import manifest, shard_files
+from altalign.pipelines.run.artefacts.written import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
 from altalign.reasons import CURATED, KEPT, DropReason, Stage
 from altalign.schema import REMOVED
@@ -134,17 +134,19 @@ def remove(
 
 def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[str, ShardFacts | None]:
     """Write the shards anew that hold what goes; None of one of which nothing is left."""
+    write = partial(_without, parent.path("shards"), change.path("shards"))
+    shards = [(each.shard.name, each.shard.rows, each.numbers) for each in found]
+    seconds = copying.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
+    made = processes.spread(write, shards, seconds=seconds, at_once=finding.at_once(parent.folder))
+    anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
+    change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}
+    return anew
 
-    def write(each: InShard) -> ShardFacts | None:
-        stay = np.setdiff1d(np.arange(each.shard.rows, dtype=np.int64), each.numbers, assume_unique=True)
-        if not len(stay):
-            return None
-        with change.noted():
-            part = Part(parent.path("shards"), each.shard.name, stay)
-            return write_shard(change.path("shards"), each.shard.name, copying.samples([part]))
 
-    made = in_threads(write, list(found), finding.at_once(parent.folder))
-    return {each.shard.name: of for each, of in zip(found, made, strict=True)}
+def _without(folder: str, to: str, shard: tuple[str, int, Numbers]) -> ShardFacts | None:
+    name, rows, gone = shard
+    stay = np.setdiff1d(np.arange(rows, dtype=np.int64), gone, assume_unique=True)
+    return copying.copied(to, name, [[Part(folder, name, stay)]]) if len(stay) else None
 
 
 def as_it_is(shard: Shard) -> ShardFacts:
@@ -234,12 +236,7 @@ def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequen
 def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
     rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["source", "tar_offset"])
-    begins = rows["tar_offset"].to_numpy() - 512
-    sizes = np.diff(begins, append=shard.bytes - 1024).tolist()
-    found = Counter[str]()
-    for source, of_sample in zip(parquet.values(rows, "source"), sizes, strict=True):
-        found[source] += of_sample
-    return found
+    return shard_files.source_bytes(rows, shard.bytes)
 
 
 # removed.parquet -----------------------------------------------------------------------------------------------------

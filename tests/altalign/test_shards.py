@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -121,6 +122,35 @@ def test_one_read_has_an_image_and_its_caption(pairs: list[tuple[bytes, dict[str
         for other in (data[offset : offset + length - 1], data[offset + 512 : offset + 512 + length], b""):
             with pytest.raises(ValueError, match=found["key"]):
                 read_pair(other, key=found["key"], **sizes)
+
+
+@given(st.lists(SAMPLES, min_size=1, max_size=6).flatmap(st.permutations), st.randoms(use_true_random=False))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_a_copied_sample_has_the_bytes_that_it_would_be_written_with(
+    pairs: list[tuple[bytes, dict[str, Any]]], random: Random
+) -> None:
+    data, rows, _ = written(pairs)
+    ends = [*(each["tar_offset"] - 512 for each in rows[1:]), len(data) - 1024]
+    chosen = random.sample(range(len(pairs)), random.randint(1, len(pairs)))
+    file = io.BytesIO()
+    writer = ShardWriter(file)
+    places = [
+        writer.copy(data[rows[n]["tar_offset"] - 512 : ends[n]], rows[n]["key"], rows[n]["tar_offset"]) for n in chosen
+    ]
+    writer.end()
+    expected, rows_there, plain = written([pairs[number] for number in chosen])
+    assert file.getvalue() == expected
+    assert places == [each["tar_offset"] for each in rows_there]
+    assert (writer.rows, writer.bytes, writer.sha256) == (plain.rows, plain.bytes, plain.sha256)
+
+
+def test_bytes_of_no_such_sample_are_not_copied() -> None:
+    data, (first, second), _ = written([(b"x" * 900, row("one")), (b"y" * 900, row("two"))])
+    members, writer = data[: second["tar_offset"] - 512], ShardWriter(io.BytesIO())
+    for key, place in ((second["key"], first["tar_offset"]), (first["key"], second["tar_offset"])):
+        with pytest.raises(ValueError, match=f"{key}: the tar does not have this sample"):
+            writer.copy(members, key, place)
+    assert (writer.rows, writer.bytes) == (0, 0)
 
 
 def test_the_same_samples_give_the_same_bytes() -> None:
@@ -246,6 +276,24 @@ def test_a_cut_shard_is_refused(keep: int) -> None:
     data, _, _ = written([(b"x" * 900, row())])
     with pytest.raises(ValueError, match=r"tar|members"):
         list(samples(io.BytesIO(data[:keep])))
+
+
+def test_samples_that_another_archiver_packed_are_read() -> None:
+    data, _, _ = written([(b"x" * 900, row("one")), (b"", row("two"))])
+    file = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as before, tarfile.open(fileobj=file, mode="w") as tar:
+        for member in before:
+            member.mtime, member.uname = 1_700_000_000, "somebody"
+            tar.addfile(member, before.extractfile(member))
+    assert list(samples(io.BytesIO(file.getvalue()))) == list(samples(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("place", [3, 127, 150, 156, 300])
+def test_a_damaged_header_is_refused(place: int) -> None:
+    data = bytearray(written([(b"x" * 900, row("one"))])[0])
+    data[place] ^= 1
+    with pytest.raises(ValueError, match="not a whole tar: a header is damaged"):
+        list(samples(io.BytesIO(data)))
 
 
 def test_other_tars_are_refused() -> None:

@@ -20,6 +20,7 @@ import pytest
 from altalign import shards, storage
 from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
+from altalign.machine import processes
 from altalign.pipelines import cluster
 from altalign.pipelines.images import embedders
 from altalign.pipelines.living import absence
@@ -32,7 +33,7 @@ from tests.end_to_end.runs import environ, summary, tree, write_input
 pytestmark = pytest.mark.runs
 
 KILLS = 4
-# A command that is killed just before its n-th file comes to its place, is moved or deleted.
+# A command that is killed just before its n-th step: a process gets work, a file comes to its place, or is deleted.
 KILLED = """
 import os, pathlib, signal, sys
 at, seen = int(sys.argv.pop(1)), 0
@@ -46,6 +47,9 @@ def stepping(real):
     return step
 for name in ("replace", "unlink"):
     setattr(pathlib.Path, name, stepping(getattr(pathlib.Path, name)))
+from altalign.machine import processes
+processes.worth = lambda seconds, at_most: 2
+processes.InProcesses.__call__ = stepping(processes.InProcesses.__call__)
 from altalign.cli import main
 code = main(sys.argv[1:])
 print(seen)
@@ -312,6 +316,31 @@ def test_the_absence_check_finds_what_a_hand_puts_back(run: Path) -> None:
     (run / "log" / "notes.txt").write_text(f"see {row['image_url']} there", encoding="utf-8")
     found = absence.look(str(run), request, but="removed.parquet").found
     assert found.keys() >= {f"shards/{stem.name}", "log/notes.txt"}
+
+
+def test_in_processes_the_same_bytes_are_written_and_all_is_found(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, gone = lists(run)
+    shutil.copytree(run, "other")
+    assert main(["remove", "other", *options]) == 0
+    done, call = list[object](), processes._Process.call  # pyright: ignore[reportPrivateUsage]
+
+    def called(process: Any, work: Any, item: Any) -> Any:
+        done.append(item)
+        return call(process, work, item)
+
+    monkeypatch.setattr(processes, "worth", lambda _seconds, _at_most: 2)
+    monkeypatch.setattr(processes._Process, "call", called)  # pyright: ignore[reportPrivateUsage]
+    old = (run / "shards" / "00000.tar").read_bytes()
+    assert main(["remove", "run", *options]) == 0
+    assert "none has a key, digest or URL of what went" in capsys.readouterr().out
+    assert shards_of(tree(run)) == shards_of(tree(Path("other")))
+    assert done
+    (run / "shards" / "00000.tar").write_bytes(old)
+    request = Request(keys=frozenset(row["key"] for row in gone))
+    assert absence.look("run", request, but="removed.parquet").found.keys() == {"shards/00000.tar"}
+    processes.OF_COMMAND.close()
 
 
 def test_a_second_command_at_once_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
 """What `write` leaves: a mark for each shard."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from altalign.pipelines.run.units import Facts, Marks, Unit
+from altalign.storage import Written
 
 
 class ShardUnit(Unit):
@@ -25,6 +27,12 @@ class ShardFacts(Facts):
     images: int
     first_image: str
     last_image: str
+
+
+def files_of(name: str, facts: ShardFacts) -> Iterator[tuple[str, Written]]:
+    """The two files of a shard by their paths in the run."""
+    yield f"shards/{name}.tar", Written(facts.bytes, facts.sha256)
+    yield f"shards/{name}.parquet", Written(facts.parquet_bytes, facts.parquet_sha256)
 
 
 WRITTEN = Marks("write", ShardFacts)

@@ -40,7 +40,7 @@ def test_a_copied_shard_has_the_bytes_of_one_written_of_the_same_samples(
     monkeypatch.setattr(copying, "AT_ONCE_BYTES", at_once)
     of_first, of_second = np.array([0, 1, 2, 7, 38, 39]), np.array([5])
     parts = [Part(folder, "00000", of_first), Part(folder, "00001", of_second)]
-    copied = write_shard(str(tmp_path / "copied"), "00000", copying.samples(parts))
+    copied = copying.copied(str(tmp_path / "copied"), "00000", [parts])
     numbers = [*of_first.tolist(), 45]
     plain = write_shard(str(tmp_path / "plain"), "00000", ((row(n, len(images[n])), images[n]) for n in numbers))
     assert copied == plain
@@ -52,8 +52,25 @@ def test_a_tar_that_is_cut_is_named(written: tuple[str, list[bytes]]) -> None:
     folder, _ = written
     tar = Path(folder, "00000.tar")
     tar.write_bytes(tar.read_bytes()[:50_000])
-    with pytest.raises(UnreadableError, match=r"00000\.tar: it ends .* bytes before an image does"):
-        list(copying.samples([Part(folder, "00000", np.arange(40))]))
+    with pytest.raises(UnreadableError, match=r"00000\.tar: it ends .* bytes before a sample does"):
+        copying.copied(f"{folder}/copied", "00000", [[Part(folder, "00000", np.arange(40))]])
+
+
+def test_samples_of_several_sequences_come_in_one_order(written: tuple[str, list[bytes]], tmp_path: Path) -> None:
+    folder, images = written
+    for name, numbers in (("odd", range(1, 40, 2)), ("even", range(0, 40, 2))):
+        write_shard(folder, name, ((row(n, len(images[n])), images[n]) for n in numbers))
+    parts = [[Part(folder, name, np.arange(20))] for name in ("odd", "even")]
+    copied = copying.copied(str(tmp_path / "copied"), "00000", parts)
+    plain = write_shard(str(tmp_path / "plain"), "00000", ((row(n, len(images[n])), images[n]) for n in range(40)))
+    assert copied == plain
+
+
+def test_a_tar_of_another_side_car_is_named(written: tuple[str, list[bytes]]) -> None:
+    folder, _ = written
+    Path(folder, "00001.tar").rename(Path(folder, "00000.tar"))
+    with pytest.raises(UnreadableError, match=r"00000\.tar: .* (it ends|does not have this sample)"):
+        copying.copied(f"{folder}/copied", "00000", [[Part(folder, "00000", np.arange(40))]])
 
 
 @given(st.lists(st.tuples(st.text("abc", min_size=1), st.integers(0, 20))), st.integers(1, 9))
