@@ -148,7 +148,7 @@ def _where(column: Any, holds: Callable[[str], bool]) -> Mask:
 
 
 def _is_in(column: Any, values: frozenset[str]) -> Mask:
-    found: Any = pc.is_in(column, value_set=pa.array(sorted(values), pa.string()))
+    found: Any = pc.is_in(column, value_set=pa.array(list(values), pa.string()))
     return found.to_numpy().astype(bool)
 
 
