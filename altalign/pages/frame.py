@@ -4,11 +4,14 @@ import base64
 import hashlib
 import json
 import shlex
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from altalign.pages import page_text
@@ -43,6 +46,19 @@ def inline(value: object) -> Markup:
     return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
+class _Compiled(FileSystemBytecodeCache):
+    """Compiled templates, kept between commands beside their source, as Python keeps modules, where that can be."""
+
+    def __init__(self, folder: Path):
+        super().__init__(str(folder / "__pycache__"))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep a compiled template; where it cannot be kept, it is compiled each time."""
+        with suppress(OSError):
+            Path(self.directory).mkdir(exist_ok=True)
+            super().dump_bytecode(bucket)
+
+
 @cache
 def environment(folder: Path) -> Environment:
     """The templates of a folder and those of every page, with their filters."""
@@ -53,6 +69,7 @@ def environment(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=None if sys.dont_write_bytecode else _Compiled(folder),
     )
     environment.filters |= {
         "number": page_text.number,

@@ -1,6 +1,7 @@
 """The most common words of kept and dropped captions, against plain loops, and the sample that they are counted on."""
 
 import json
+import random
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from altalign.audit import run_parquet
 from altalign.audit.report import numbers, page, top_words
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
+from altalign.filters.one_caption import ngrams_of
 from tests.audit.report import report_run
 from tests.audit.report.report_run import PASSED
 
@@ -38,6 +40,18 @@ def test_words_are_counted_once_a_caption_and_the_most_common_come_first() -> No
     assert [ngram.text for ngram, _ in found.kept.bigrams[:1]] == ["a red"]
     assert [ngram.text for ngram, _ in found.dropped.bigrams] == ["click here", "a boat", "here a"]
     assert not found.is_sample
+
+
+def test_words_of_any_script_are_those_of_plain_code_also_where_many_are_as_common() -> None:
+    rng = random.Random(5)
+    parts = ["red", "Blue", "don't", "ночь", "東京", "x1", "-", "naïve", "👍", "a\u0301", "ไทย", ""]
+    kept, dropped = ([" ".join(rng.choices(parts, k=rng.randrange(9))) for _ in range(n)] for n in (400, 90))
+    found = top_words.compared(kept, dropped, (400, 90))
+    both = [Counter(ngram for caption in side for ngram in {*ngrams_of(caption)}) for side in (kept, dropped)]
+    for own, side in enumerate((found.kept, found.dropped)):
+        for told, is_kind in ((side.words, lambda text: " " not in text), (side.bigrams, lambda text: " " in text)):
+            most = sorted(filter(is_kind, both[own]), key=lambda text: (-both[own][text], text))[: top_words.MOST]
+            assert [ngram for ngram, _ in told] == [top_words.Ngram(t, both[0][t], both[1][t]) for t in most]
 
 
 def test_what_is_twice_as_common_on_a_side_is_typical_of_it() -> None:
