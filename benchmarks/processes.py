@@ -31,6 +31,11 @@ class ProgramError(Exception):
     """A program that was to be measured failed."""
 
 
+def _environment() -> dict[str, str]:
+    """That of this process; but bytecode is kept, as where a package is installed, and not compiled at each start."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     """Run a program to its end in a folder: its figures, and what it printed.
 
@@ -46,7 +51,7 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     others = _descendants({os.getpid()})
     load, busy, begin, before = os.getloadavg()[0], _busy_seconds(), time.perf_counter(), _cpu_of_children()
-    process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(argv, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     try:
         with Watch(process.pid) as watch, process.stdout:
