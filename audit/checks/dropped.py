@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ def check(
     Returns:
         Whether all files were read; only then are counts compared.
     """
-    kept, is_whole = np.sort(kept), True
+    keys, is_whole = pa.array(kept.tolist(), pa.binary()), True
     seen, _ = removed.pairs(run)
     of_several = is_merged(run.folder)
     for stage in Stage:
@@ -61,7 +62,7 @@ def check(
                 for rows in _rows(run, path):
                     _count(rows, seen)
                     if stage is not Stage.EXTRACT and not (of_several and _is_of_an_ancestor(stage, name)):
-                        _look_for(rows, kept, path, findings)
+                        _look_for(rows, keys, path, findings)
             except (UnreadableError, OSError) as error:
                 is_ours = isinstance(error, UnreadableError)
                 said = str(error).replace(run.path(path), path) if is_ours else f"{path}: {error.strerror}"
@@ -102,12 +103,11 @@ def _count(rows: pa.Table, seen: Counter[tuple[str, str, str]]) -> None:
         seen[str(entry["stage"]), str(entry["source"]), str(entry["reason"])] += entry["count_all"]
 
 
-def _look_for(rows: pa.Table, kept: npt.NDArray[np.bytes_], path: str, findings: Findings) -> None:
+def _look_for(rows: pa.Table, kept: "pa.Array[Any]", path: str, findings: Findings) -> None:
     others = rows.filter(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)))["key"].drop_null()
-    keys = np.array([str(key).encode() for key in others.to_pylist()], "S32") if len(kept) else np.empty(0, "S32")
-    places = np.minimum(np.searchsorted(kept, keys), max(0, len(kept) - 1))
-    is_kept = kept[places] == keys if len(kept) else np.zeros(len(keys), bool)
-    findings.rows("kept_or_dropped", is_kept, lambda row: f"{path}: {keys[row].decode()} is dropped, and is in a shard")
+    is_kept: Any = pc.is_in(others.cast(pa.binary()), value_set=kept)
+    said = "is dropped, and is in a shard"
+    findings.rows("kept_or_dropped", is_kept.to_numpy(), lambda row: f"{path}: {others[row].as_py()} {said}")
 
 
 def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
