@@ -36,7 +36,7 @@ from altalign.pipelines.run import waves
 from altalign.pipelines.run.artefacts.decontaminated import TESTS
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
-from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.sampled import Grown, has_work
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import write
 from altalign.schema import REMOVED
@@ -148,7 +148,7 @@ def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
     """Make the larger run, and put it in the place of the other; the caller holds the run's lock."""
     parent = parents.opened(before.folder, before.config)
     _check_fetched(before, wanted)
-    if wanted.is_frozen and not taking_over.has_work(before):
+    if wanted.is_frozen and not has_work(before):
         raise UsageError(f"{before.folder}: work/ is gone, by which verdicts could stay; add with --mode exact")
     pipeline_options = options(grown.config.engine, flags)
     check_places(grown.config)
@@ -186,7 +186,7 @@ def _prepare(before: Run, grown: Grown) -> None:
         if {name: storage.read_sealed(path).get(name) for name in said} == said:
             return
     storage.delete(storage.join(before.folder, ADDING))
-    if taking_over.has_work(before):
+    if has_work(before):
         for marks in (EXTRACTED, TESTS):
             taking_over.take_over(before, grown, marks)
     for log in storage.files_below(before.path("log", "fetch")):

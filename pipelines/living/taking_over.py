@@ -10,10 +10,9 @@ from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.counted import COUNTED
 from altalign.pipelines.run.artefacts.decontaminated import LEARNED
 from altalign.pipelines.run.artefacts.judged import JUDGED
-from altalign.pipelines.run.sampled import Grown
-from altalign.pipelines.run.units import WORK_VERSION, Facts, Marks, Run
+from altalign.pipelines.run.sampled import Grown, has_work
+from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.pipelines.stages import judge, tables
-from altalign.stages import STAGES
 
 
 def of_stage(run: Grown, stage: str) -> None:
@@ -35,13 +34,6 @@ def of_stage(run: Grown, stage: str) -> None:
     for damage in vouched.look(run, (marks,)):
         if damage.mark.stage == stage:  # it is done anew
             storage.delete(damage.mark.path)
-
-
-def has_work(before: Run) -> bool:
-    """Whether there is a `work/`, in the layout of this version."""
-    stages = storage.read_json(before.path("run.json")).get("stages", {})
-    is_ours = stages.get(STAGES[0], {}).get("reads", {}).get("work_version") == WORK_VERSION
-    return is_ours and before.is_done(STAGES[0])
 
 
 def _are_judged_alike(before: Run, run: Run) -> bool:

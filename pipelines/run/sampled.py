@@ -9,7 +9,8 @@ A run that has grown by more input takes what the smaller one has fetched in the
 from dataclasses import dataclass
 
 from altalign import storage
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import WORK_VERSION, Run
+from altalign.stages import STAGES
 
 FOLDER = "trial"  # in work/
 
@@ -43,6 +44,13 @@ class Grown(Run):
         """A path inside the run, or of a shard, without an ending, that stays as it is."""
         is_before = parts[:1] == ("shards",) and parts[-1] in self.untouched
         return storage.join(self.before, *parts) if is_before else super().path(*parts)
+
+
+def has_work(before: Run) -> bool:
+    """Whether there is a `work/`, in the layout of this version."""
+    stages = storage.read_json(before.path("run.json")).get("stages", {})
+    is_ours = stages.get(STAGES[0], {}).get("reads", {}).get("work_version") == WORK_VERSION
+    return is_ours and before.is_done(STAGES[0])
 
 
 def fetched_before(run: Run) -> list[str]:

@@ -159,7 +159,7 @@ class Files:
     step: ClassVar[str]
 
     def __init__(self, run: Run, name: str):
-        self.stem = run.work(self.step, name)
+        self.name, self.stem = name, run.work(self.step, name)
 
     def path(self, ending: str) -> str:
         """The file with this ending."""

@@ -17,14 +17,23 @@ from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.dedup.hash_tables import log2_counts
-from altalign.dedup.merge import CountHistogram, merge_ngrams, merge_pairs
+from altalign.dedup.merge import (
+    CountHistogram,
+    Entries,
+    grow_keys,
+    grow_ngrams,
+    grow_pairs,
+    merge_ngrams,
+    merge_pairs,
+)
 from altalign.dedup.spill import Flush, NgramBuffers, PairBuffers
 from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.evidence.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.files import parquet
-from altalign.pipelines.living import frozen
+from altalign.pipelines.living import frozen, merged_before
+from altalign.pipelines.living.merged_before import Before
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.artefacts.counted import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
 from altalign.pipelines.run.sampled import Grown
@@ -115,22 +124,53 @@ def _add(a: Tally, b: Tally) -> Tally:
     return a
 
 
+Kinds = list[npt.NDArray[np.uint64]]  # the slices of each kind
+
+
 def merge(run: Run, partition: int, spilled: Spilled) -> MergeFacts:
-    """Count one partition of each kind, and write its entries to files."""
+    """Count one partition of each kind, and write its entries to files; what was merged before is not merged again."""
     buckets, merged = buckets_of(run), Merged(run, f"{partition:05d}")
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
-    ngrams, hot, texts, *images = spilled.arrays(of_kinds, np.uint64)
-    hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
-    found = {"ngrams": (histogram.to_json(), len(hashes))}
-    merged.write("ngrams", hashes, counts)
-    limits = _limits(run)
-    for kind, pairs in {"texts": texts, "images": images[0] if len(images) == 1 else np.concatenate(images)}.items():
-        hashes, counts, histogram = merge_pairs(pairs.reshape(-1, 2), limit=limits[kind])
-        found[kind] = histogram.to_json(), len(hashes)
+    before = merged_before.of_partition(run, merged.name, buckets.partitions)
+    old, new = (part.arrays(of_kinds, np.uint64) for part in spilled.parted(before.units if before else 0))
+    entries, of_sources = _grown(before, old, new, _limits(run)) if before else _merged(new, _limits(run))
+    for kind, (hashes, counts, _) in entries.items():
         merged.write(kind, hashes, counts)
-    by_source = [merge_pairs(pairs.reshape(-1, 2), limit=limits["images"])[2].keys for pairs in images]
-    of_sources = by_source if len(images) > 1 else None
-    return MergeFacts(*found["ngrams"], *found["texts"], *found["images"], of_sources)
+    ngrams, texts, images = ((histogram.to_json(), len(hashes)) for hashes, _, histogram in entries.values())
+    return MergeFacts(*ngrams, *texts, *images, of_sources if len(of_sources) > 1 else None)
+
+
+def _merged(spilled: Kinds, limits: Mapping[str, int]) -> tuple[dict[str, Entries], list[int]]:
+    """The entries of each kind of table, and how many images each source has."""
+    ngrams, hot, *pairs = spilled
+    texts, *images = (each.reshape(-1, 2) for each in pairs)
+    of_sources = [merge_pairs(each, limit=limits["images"])[2].keys for each in images] if len(images) > 1 else []
+    entries = {
+        "ngrams": merge_ngrams(ngrams, hot.reshape(-1, 2)),
+        "texts": merge_pairs(texts, limit=limits["texts"]),
+        "images": merge_pairs(_one(images), limit=limits["images"]),
+    }
+    return entries, of_sources
+
+
+def _grown(before: Before, old: Kinds, new: Kinds, limits: Mapping[str, int]) -> tuple[dict[str, Entries], list[int]]:
+    """The same of a partition that was merged of its old slices."""
+    (old_ngrams, old_hot, old_texts, *old_images), (ngrams, hot, texts, *images) = (
+        [part[0], *(each.reshape(-1, 2) for each in part[1:])] for part in (old, new)
+    )
+    were = before.facts.images_of_sources or []
+    pairs = zip(were, old_images, images, strict=True) if were else ()
+    of_sources = [grow_keys(n, of_old[:, 0], of_new[:, 0]) for n, of_old, of_new in pairs]
+    entries = {
+        "ngrams": grow_ngrams(before.entries("ngrams"), old_ngrams, old_hot, ngrams, hot),
+        "texts": grow_pairs(before.entries("texts"), old_texts, texts, limit=limits["texts"]),
+        "images": grow_pairs(before.entries("images"), _one(old_images), _one(images), limit=limits["images"]),
+    }
+    return entries, of_sources
+
+
+def _one(parts: Kinds) -> npt.NDArray[np.uint64]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class Count(beam.PTransform[Any, Any]):

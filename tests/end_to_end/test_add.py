@@ -11,14 +11,17 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from altalign import storage
 from altalign.cli import main
+from altalign.dedup.merge import merge_ngrams
 from altalign.pipelines.images import measuring
 from altalign.pipelines.living import taking_over
+from altalign.pipelines.stages import tables
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
 
@@ -148,6 +151,27 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 ADD = ["add", "run", "--input", "input/part-4.parquet", "--like", "pictures"]
+
+
+def test_partitions_that_were_merged_grow_and_only_a_damaged_one_is_merged_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = list[int]()
+
+    def noted(ngrams: np.ndarray, hot: np.ndarray) -> Any:
+        merged.append(len(ngrams))
+        return merge_ngrams(ngrams, hot)
+
+    damaged = sorted((run / "work" / "tables" / "merged").glob("*.ngrams"))[3]
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    monkeypatch.setattr(tables, "merge_ngrams", noted)
+    assert main(ADD) == 0
+    assert len(merged) == 1
+    monkeypatch.setattr(tables, "merge_ngrams", merge_ngrams)
+    assert main(["curate", config("fresh", [f"input/part-{number}.parquet" for number in range(5)])]) == 0
+    names = [f"{table}.{ending}" for table in tables.TABLES.values() for ending in ("npy", "json")]
+    for path in (*(f"tables/{name}" for name in names), "audit/histograms.json"):
+        assert Path("run", path).read_bytes() == Path("fresh", path).read_bytes()
 
 
 @pytest.mark.everyday
