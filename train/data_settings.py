@@ -61,6 +61,9 @@ class DataSettings(Settings):
     """Flip half of the images from left to right."""
     auto_augment: bool = False
     """Augment by AutoAugment's policy of ImageNet (ZeroVL, section 5.1), as torchvision has it."""
+    scaled_decoding: bool = False  # ours
+    """Decode a large JPEG at 1/8 to 7/8 of its size, as small as leaves the crop all of its pixels: faster where images
+    are larger than `resize_px`, with pixels that differ by a level or two."""
     word_corruption: Share = 0.0
     """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
     replaced by others, the rest deleted."""

@@ -24,6 +24,7 @@ def pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: s
         flip=settings.flip,
         crop_area_at_least=settings.crop_area_at_least,
         auto_augment=settings.auto_augment,
+        scaled_decoding=settings.scaled_decoding,
         seed=seed,
         epoch=epoch,
         key=key,

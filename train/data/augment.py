@@ -4,6 +4,7 @@ An image is resized to a square, its aspect ratio not kept, bilinear with antial
 taken, at random with half of them flipped, or from the middle. Pixels are upright and on white, as curation saw them.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from altalign.filters import pixels
+from altalign.decoder_errors import DECODER_ERRORS
+from altalign.filters import image_headers, pixels
 from altalign.train.data.order import keyed
 
 _ANY_NUMBER = 1 << 62  # curation's own limit was kept
 _LEFT, _TOP, _FLIP, _TORCHVISION = 1, 2, 3, 6
+_JPEG = b"\xff\xd8\xff"
+_ON_THEIR_SIDE = range(5, 9)  # EXIF's orientations that swap width and height
 _ASPECT_RATIOS = (3 / 4, 4 / 3)
 
 Pixels = npt.NDArray[np.uint8]
@@ -26,15 +30,17 @@ class UndecodableError(ValueError):
     """The bytes are no sound image; the words are the decoder's."""
 
 
-def decode(data: bytes) -> Pixels:
+def decode(data: bytes, *, short_side_px: int = pixels.FULL_SIZE_PX) -> Pixels:
     """RGB pixels of an image: uint8 (height, width, 3), contiguous; upright, on white, of the first frame.
 
-    A JPEG is decoded in full, not scaled in the DCT: what is resized afterwards are its own pixels.
+    A JPEG may be scaled in the DCT to no less than `short_side_px`, by eighths. Without it, it is decoded in full: what
+    is resized afterwards are its own pixels.
 
     Raises:
         UndecodableError: it does not decode whole.
     """
-    found = pixels.decode(data, pixels_at_most=_ANY_NUMBER, colour=True, short_side_px=pixels.FULL_SIZE_PX)
+    short_side_px = short_side_px if data.startswith(_JPEG) else pixels.FULL_SIZE_PX
+    found = pixels.decode(data, pixels_at_most=_ANY_NUMBER, colour=True, short_side_px=short_side_px)
     if found.pixels is None:
         raise UndecodableError(found.damage or "no known image format")
     return found.pixels
@@ -48,29 +54,59 @@ def training_pixels(
     flip: bool,
     crop_area_at_least: float = 0.0,
     auto_augment: bool = False,
+    scaled_decoding: bool = False,
     seed: int,
     epoch: int,
     key: str,
 ) -> torch.Tensor:
     """What a tower sees of a pair in training: uint8 (3, crop_px, crop_px), by `[data]` of the settings.
 
-    The channel changes fastest in memory.
+    The channel changes fastest in memory. With `scaled_decoding` a large JPEG is scaled in the DCT, so far that the
+    crop, or what the square is made of, still has as many pixels as it gets; what is drawn is the same.
 
     Raises:
         UndecodableError: as `decode`.
     """
-    image = decode(data)
     left, top, is_flipped = chosen(resize_px - crop_px + 1, seed=seed, epoch=epoch, key=key)
     with _of_torchvision(seed, epoch, key) if crop_area_at_least or auto_augment else nullcontext() as transforms:
         if transforms and crop_area_at_least:
-            scale = (crop_area_at_least, 1.0)
-            area = transforms.RandomResizedCrop(crop_px, scale=scale, ratio=_ASPECT_RATIOS, antialias=True)
-            cropped = area(torch.from_numpy(image.copy()).permute(2, 0, 1))
+            cropped = _area(data, transforms, crop_px, crop_area_at_least, is_scaled=scaled_decoding)
         else:
+            image = decode(data, short_side_px=resize_px if scaled_decoding else pixels.FULL_SIZE_PX)
             cropped = resize(image, resize_px)[:, top : top + crop_px, left : left + crop_px]
         if flip and is_flipped:
             cropped = cropped.flip(2)
         return transforms.AutoAugment()(cropped) if transforms and auto_augment else cropped
+
+
+def _area(data: bytes, transforms: Any, crop_px: int, at_least: float, *, is_scaled: bool) -> torch.Tensor:
+    """A part of the image by its area, resized to a square: torchvision's RandomResizedCrop."""
+    area = transforms.RandomResizedCrop(crop_px, scale=(at_least, 1.0), ratio=_ASPECT_RATIOS, antialias=True)
+    sides = _sides_of_jpeg(data) if is_scaled else None
+    if sides is None:
+        return area(torch.from_numpy(decode(data).copy()).permute(2, 0, 1))
+    part = area.make_params([torch.empty(3, *sides, device="meta")])
+    needed = max(crop_px / part["height"], crop_px / part["width"])
+    image = decode(data, short_side_px=math.ceil(min(sides) * needed) if needed < 1 else pixels.FULL_SIZE_PX)
+    down, right = image.shape[0] / sides[0], image.shape[1] / sides[1]
+    top, left = round(part["top"] * down), round(part["left"] * right)
+    height = round((part["top"] + part["height"]) * down) - top
+    width = round((part["left"] + part["width"]) * right) - left
+    whole = torch.from_numpy(image.copy()).permute(2, 0, 1)
+    return transforms.functional.resized_crop(whole, top, left, height, width, [crop_px, crop_px], antialias=True)
+
+
+def _sides_of_jpeg(data: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG as its EXIF turns it; None of anything else, and of one with no sound header."""
+    if not data.startswith(_JPEG):
+        return None
+    with image_headers.STRICT_PILLOW:
+        try:
+            image, width, height = image_headers.opened("jpeg", data)
+        except DECODER_ERRORS:
+            return None  # `decode` says why
+        is_turned = image_headers.orientation_of(image) in _ON_THEIR_SIDE
+    return (width, height) if is_turned else (height, width)
 
 
 @contextmanager

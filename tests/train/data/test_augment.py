@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image
 
 from altalign.filters import pixels
 from altalign.train.data.augment import UndecodableError, chosen, decode, evaluation_pixels, resize, training_pixels
@@ -166,6 +166,69 @@ def test_a_crop_by_area_has_the_area_and_the_aspect_ratio_that_are_asked() -> No
     assert 0.55 < min(areas) < 0.7
     assert 0.85 < max(areas) <= 1
     assert 0.7 < min(ratios) < 1 < max(ratios) < 1.4
+
+
+def smooth_jpeg(width: int, height: int, *, orientation: int = 1) -> bytes:
+    """A JPEG without detail: a crop by area begins at a whole pixel of the scaled image, half a pixel off at most."""
+    coarse = np.random.default_rng(width).integers(0, 256, (height // 200, width // 200, 3), dtype=np.uint8)
+    data, exif = io.BytesIO(), Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(data, "JPEG", quality=92, exif=exif)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("area", [0.0, 0.3])
+def test_pixels_that_were_scaled_in_the_dct_are_those_of_a_full_decode_but_for_some_levels(
+    area: float, orientation: int
+) -> None:
+    """Two levels in the mean and 24 at most; the same crop, flip and policy are drawn."""
+    data = smooth_jpeg(1200, 800, orientation=orientation)
+    assert decode(data, short_side_px=96).shape != decode(data).shape
+    for epoch in range(6):
+        slow, fast = (
+            training_pixels(
+                data,
+                resize_px=96,
+                crop_px=80,
+                flip=True,
+                crop_area_at_least=area,
+                scaled_decoding=is_scaled,
+                seed=0,
+                epoch=epoch,
+                key=KEY,
+            ).int()
+            for is_scaled in (False, True)
+        )
+        apart = (slow - fast).abs()
+        assert apart.float().mean() < 2
+        assert apart.max() <= 24
+        others = training_pixels(
+            data, resize_px=96, crop_px=80, flip=True, crop_area_at_least=area, seed=1, epoch=epoch, key=KEY
+        ).int()
+        assert (slow - others).abs().float().mean() > 8  # another crop is far from it
+
+
+@pytest.mark.parametrize("area", [0.0, 0.3])
+def test_what_need_not_be_scaled_has_the_same_pixels(area: float) -> None:
+    """Small JPEGs, other formats, and a crop that needs all pixels that there are."""
+    asked = {
+        "resize_px": 40,
+        "crop_px": 40,
+        "flip": True,
+        "crop_area_at_least": area,
+        "seed": 0,
+        "epoch": 1,
+        "key": KEY,
+    }
+    for data in (KINDS["jpeg"], KINDS["png"]):
+        whole, scaled = (training_pixels(data, scaled_decoding=is_scaled, **asked) for is_scaled in (False, True))
+        assert whole.equal(scaled)
+    large = {**asked, "resize_px": 790, "crop_px": 790}
+    whole, scaled = (
+        training_pixels(smooth_jpeg(1200, 800), scaled_decoding=is_scaled, **large) for is_scaled in (False, True)
+    )
+    assert whole.equal(scaled)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 41), (41, 80), (50, 50)])
