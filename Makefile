@@ -150,10 +150,11 @@ fuzz: $(VENV)/.dev
 	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
-$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt
+$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt
 	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/webdataset-of-open-clip -r tools/webdataset.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/clip-benchmark -r tools/clip-benchmark.txt
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/loaders -r tools/loaders.txt
 	@touch $@
 
 test-readers: $(READERS)/.made
@@ -187,7 +188,7 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 
 # PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; those of the trainer run beside peers that bring torch.
 PARTS ?= text scores pages images whole trial adding removing web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
-TRAINER_PARTS := loader train_step loss_memory zerovl nlip concepts score_images eval_encode eval_memory
+TRAINER_PARTS := loader reads scaled_decoding train_step loss_memory zerovl nlip concepts score_images eval_encode eval_memory
 bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter $(TRAINER_PARTS),$(PARTS)),$(READERS)/.made)
 	@failed=; $(foreach part,$(PARTS),$(if $(filter $(TRAINER_PARTS),$(part)),$(READERS),$(BENCH))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }

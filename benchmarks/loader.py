@@ -1,16 +1,18 @@
-"""Shards to batches: our loader beside a pipeline of `webdataset`, two workers each.
+"""Shards to batches: our loader beside pipelines of `webdataset`, SPDL and Megatron Energon, two workers each.
 
-Both read the same shards with the same transforms.
+All read the same shards with the same transforms.
 
     python -m benchmarks.loader [--rounds 2]
 
-Images are of the web's size. Both give uint8 batches at 289 px of 346 and token numbers; time counts from the first
-batch on, so that neither pays for its start. Both run in `.venv-readers`, which has torch, webdataset and torchvision.
+Images are of the web's size. All give uint8 batches at 289 px of 346 and token numbers; time counts from the first
+batch on, so that none pays for its start. All run in `.venv-readers`, which has torch, webdataset and torchvision; SPDL
+and Energon are in a folder beside it (`tools/loaders.txt`).
 """
 
 import argparse
 import hashlib
 import json
+import os
 import sys
 import tarfile
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from benchmarks.harness import CACHE, READERS, Program, interleave, last_json, ratio
+from benchmarks.harness import CACHE, READERS, ROOT, Program, interleave, last_json, ratio
 from benchmarks.images import generated
 from benchmarks.processes import ProgramError
 from benchmarks.report import WITH_TORCH, target, write
@@ -27,6 +29,8 @@ from benchmarks.report import WITH_TORCH, target, write
 ROUNDS, IMAGES, PAIRS, PER_SHARD, SOURCES = 2, 300, 1200, 200, 4
 BATCH, WORKERS, EPOCHS = 64, 2, 2
 TIMES_AT_LEAST = 1.2
+PEERS = {"webdataset": "webdataset", "spdl": "SPDL", "energon": "Energon"}
+LOADERS = ROOT / ".cache" / "loaders"  # of those that the readers' environment has not
 
 
 def main() -> int:
@@ -46,10 +50,12 @@ def main() -> int:
 def compete(rounds: int, folder: Path) -> None:
     """All rounds."""
     run = run_of_images(folder)
-    done = interleave([_program(way, run) for way in ("altalign", "webdataset")], rounds, warm_up=False)
-    faster = ratio(done, "images_per_s", "altalign", "webdataset")
+    os.environ["PYTHONPATH"] = str(LOADERS)
+    done = interleave([_program(way, run) for way in ("altalign", *PEERS)], rounds, warm_up=False)
+    faster = {peer: ratio(done, "images_per_s", "altalign", peer) for peer in PEERS}
     targets = [
-        target("images a second with two workers, times webdataset's", faster["median"], at_least=TIMES_AT_LEAST)
+        target(f"images a second with two workers, times {name}'s", faster[peer]["median"], at_least=TIMES_AT_LEAST)
+        for peer, name in PEERS.items()
     ]
     print(
         write(
@@ -69,17 +75,18 @@ def compete(rounds: int, folder: Path) -> None:
 
 def run_of_images(folder: Path) -> Path:
     """A run of pairs of some sources, made where it is not there yet."""
-    return _run(generated("web", IMAGES, folder) / "web-000.tar", folder / f"loader-{PAIRS}-of-{SOURCES}")
+    made = folder / f"loader-{PAIRS}-of-{SOURCES}"
+    return made if made.is_dir() else write_run(_images(generated("web", IMAGES, folder) / "web-000.tar"), made)
 
 
 def _program(way: str, run: Path) -> Program:
-    module = "benchmarks.our_loader" if way == "altalign" else "benchmarks.peer_loader"
+    module = ["benchmarks.our_loader"] if way == "altalign" else ["benchmarks.peer_loader", way]
     return Program(
         way,
         [
             str(READERS),
             "-m",
-            module,
+            *module,
             str(run),
             "--batch",
             str(BATCH),
@@ -92,29 +99,33 @@ def _program(way: str, run: Path) -> Program:
     )
 
 
-def _run(tar: Path, folder: Path) -> Path:
-    """A finished run of pairs, made unless it is there: each image several times, as pairs of their own."""
-    if folder.is_dir():
-        return folder
+def _images(tar: Path) -> list[bytes]:
     with tarfile.open(tar) as members:
-        images = [members.extractfile(member).read() for member in members if member.name.endswith(".jpg")]  # pyright: ignore[reportOptionalMemberAccess]
+        return [members.extractfile(member).read() for member in members if member.name.endswith(".jpg")]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def write_run(
+    images: list[bytes], folder: Path, *, pairs: int = PAIRS, per_shard: int = PER_SHARD, sources: int = SOURCES
+) -> Path:
+    """A finished run of pairs: each image several times, as pairs of their own."""
     partial = folder.with_suffix(".partial")
     (partial / "shards").mkdir(parents=True, exist_ok=True)
     shards = [
-        _shard(partial / "shards" / f"{first // PER_SHARD:05}", images, range(first, first + PER_SHARD))
-        for first in range(0, PAIRS, PER_SHARD)
+        _shard(partial / "shards" / f"{first // per_shard:05}", images, range(first, first + per_shard), sources)
+        for first in range(0, pairs, per_shard)
     ]
-    manifest = {"shards": shards, "pairs": PAIRS, "schema_version": SCHEMA_VERSION}
+    manifest = {"shards": shards, "pairs": pairs, "schema_version": SCHEMA_VERSION}
     (partial / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     partial.rename(folder)
     return folder
 
 
-def _shard(stem: Path, images: list[bytes], numbers: range) -> dict[str, Any]:
+def _shard(stem: Path, images: list[bytes], numbers: range, sources: int) -> dict[str, Any]:
     with stem.with_suffix(".tar").open("wb") as file:
         writer = ShardWriter(file)
         rows = [
-            writer.write(images[number % len(images)], _row(number, images[number % len(images)])) for number in numbers
+            writer.write(image, _row(number, image, sources))
+            for number, image in ((number, images[number % len(images)]) for number in numbers)
         ]
         writer.end()
     with stem.with_suffix(".parquet").open("wb") as file:
@@ -129,7 +140,7 @@ def _shard(stem: Path, images: list[bytes], numbers: range) -> dict[str, Any]:
     }
 
 
-def _row(number: int, image: bytes) -> dict[str, Any]:
+def _row(number: int, image: bytes, sources: int) -> dict[str, Any]:
     url, caption, digest = (
         f"https://images.example/{number}.jpg",
         f"a picture with the number {number} in its name",
@@ -143,7 +154,7 @@ def _row(number: int, image: bytes) -> dict[str, Any]:
         "page_url": None,
         "source_key": None,
         "extra": None,
-        "source": f"source-{number % SOURCES}",
+        "source": f"source-{number % sources}",
     }
     sizes = {
         "width": 0,

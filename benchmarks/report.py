@@ -31,7 +31,7 @@ OUR_PACKAGES = (
         "simplejpeg",
     ),
     *("faiss-cpu", "onnxruntime", "timm", "tokenizers", "torch", "transformers"),
-    *("open_clip_torch", "torchvision", "webdataset"),  # peers that live in our environment
+    *("megatron-energon", "open_clip_torch", "spdl", "torchvision", "webdataset"),  # peers that live in our environment
 )
 WITH_TORCH = {"ours": (READERS, OUR_PACKAGES)}  # environments of what runs on torch, peers among them
 PEER_PACKAGES = (

@@ -167,6 +167,10 @@ def _hundredths(value: float) -> str:
     return f"{value:.2f}"
 
 
+def _thousandths(value: float) -> str:
+    return f"{value:.3f}"
+
+
 def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f} MB"
 
@@ -242,6 +246,15 @@ COLUMNS: dict[str, list[Column]] = {
     "descriptors": [("CPU us an image", "us_per_image", _whole), *TIME, MEMORY[0]],
     "train_step": [("Pairs a CPU s", "samples_per_cpu_s", _seconds), ("Pairs/s", "samples_per_s", _seconds), MEMORY[0]],
     "loader": [("Images/s", "images_per_s", _whole), *TIME, MEMORY[0]],
+    "reads": [
+        ("Requests a pair", "requests_per_pair", _thousandths),
+        ("Pairs/s from S3", "pairs_per_s", _whole),
+        ("Pairs/s from the disk", "pairs_per_s_from_disk", _whole),
+    ],
+    "scaled_decoding": [
+        ("CPU ms an image", "ms_per_image", _hundredths),
+        ("Levels apart, mean", "levels", _hundredths),
+    ],
     "zerovl": [("Pairs a CPU s", "pairs_per_cpu_s", _seconds), ("Pairs/s", "pairs_per_s", _seconds), MEMORY[0]],
     "nlip": [("CPU s a step", "step_cpu_s", _hundredths), ("Memory of the steps", "step_bytes", _megabytes)],
     "concepts": [("CPU s", "search_cpu_s", _seconds), ("Wall s", "search_s", _seconds), MEMORY[0]],
@@ -285,7 +298,12 @@ VERSIONS = {
     "decontaminate": ("altalign", "python", "numba", "numpy", "pillow", "simplejpeg"),
     "descriptors": ("altalign", "python", "numba", "numpy", "pillow", "imagehash"),
     "train_step": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
-    "loader": ("altalign", "python", "torch", "torchvision", "tokenizers", "simplejpeg", "webdataset"),
+    "loader": (
+        *("altalign", "python", "torch", "torchvision", "tokenizers", "simplejpeg"),
+        *("webdataset", "spdl", "megatron-energon"),
+    ),
+    "reads": ("altalign", "python", "pyarrow"),
+    "scaled_decoding": ("altalign", "python", "simplejpeg", "torch", "torchvision"),
     "zerovl": ("altalign", "python", "torch", "torchvision", "timm", "transformers", "tokenizers"),
     "nlip": ("altalign", "python", "torch", "timm", "transformers"),
     "concepts": ("altalign", "python", "torch", "numpy", "faiss-cpu"),

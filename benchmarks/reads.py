@@ -1,0 +1,139 @@
+"""What `[data] read_together` brings: requests a pair and pairs a second from an S3 server, beside the disk.
+
+    python -m benchmarks.reads [--rounds 3]
+
+The server is versitygw (`make versitygw`), on this machine: it takes its share of the cores. Small images of
+one source, one process that reads alone.
+"""
+
+import argparse
+import io
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from PIL import Image
+
+from altalign import storage
+from benchmarks.harness import CACHE, OURS, ROOT, Program, interleave, last_json, scratch
+from benchmarks.loader import write_run
+from benchmarks.our_reads import BATCH
+from benchmarks.processes import Figures, ProgramError
+from benchmarks.report import OUR_PACKAGES, target, write
+
+ROUNDS, PAIRS, PER_SHARD, IMAGES, SIDE_PX = 3, 2048, 1024, 64, 64
+TOGETHER = (1, 16, 64)
+SERVER = ROOT / ".cache" / "versitygw" / "versitygw"
+STARTS_WITHIN_S = 30.0
+_GET = " s3_GetObject "
+
+
+def main() -> int:
+    """Start the server, run, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--folder", type=Path, default=CACHE)
+    arguments = parser.parse_args()
+    try:
+        with scratch(arguments.folder.absolute()) as folder:
+            compete(arguments.rounds, folder)
+    except ProgramError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def compete(rounds: int, folder: Path) -> None:
+    """All rounds."""
+    disk = write_run(images(), folder / "run", pairs=PAIRS, per_shard=PER_SHARD, sources=1)
+    with server(folder) as log:
+        store = "s3://bench/run"
+        for path in filter(Path.is_file, disk.rglob("*")):
+            storage.put_file(str(path), f"{store}/{path.relative_to(disk)}")
+        done = interleave([_program(store, disk, together, log) for together in TOGETHER], rounds, warm_up=False)
+    last = f"read_together {TOGETHER[-1]}"
+    fewest = min(found[last]["requests_per_pair"] for found in done)
+    targets = [target(f"requests a pair, `{last}`", fewest, at_most=2 / TOGETHER[-1])]
+    facts: Figures = {"pairs": PAIRS, "per_shard": PER_SHARD, "batch": BATCH}
+    ours = {"ours": (OURS, OUR_PACKAGES)}
+    print(write("reads", done, targets, environments=ours, is_full=rounds >= ROUNDS, **facts))
+
+
+def images() -> list[bytes]:
+    """JPEGs of noise, of some kilobytes."""
+    drawn, made = random.Random(1), list[bytes]()
+    for _ in range(IMAGES):
+        data = io.BytesIO()
+        Image.frombytes("RGB", (SIDE_PX, SIDE_PX), drawn.randbytes(3 * SIDE_PX**2)).save(data, "JPEG", quality=85)
+        made.append(data.getvalue())
+    return made
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[Path]:
+    """S3 on a folder, with a bucket `bench`; the environment leads there. Yields its log of requests.
+
+    Raises:
+        ProgramError: it is not built, or does not start.
+    """
+    if not SERVER.is_file():
+        raise ProgramError(f"{SERVER}: not there; `make versitygw` builds it")
+    (folder / "files" / "bench").mkdir(parents=True)
+    log, keys = folder / "access.log", {"ROOT_ACCESS_KEY": "bench", "ROOT_SECRET_KEY": "of the benchmarks"}
+    log.touch()
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+    given = ["--port", address, "--quiet", "--access-log", str(log), "posix", str(folder / "files")]
+    running = subprocess.Popen([str(SERVER), *given], env={**os.environ, **keys}, stdout=subprocess.DEVNULL)
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://{address}",
+        "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
+        "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "ALTALIGN_CACHE": str(folder / "cache"),
+    }
+    try:
+        _wait_for(address, running)
+        yield log
+    finally:
+        running.kill()
+        running.wait()
+
+
+def _wait_for(address: str, running: "subprocess.Popen[bytes]") -> None:
+    host, port = address.split(":")
+    until = time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < until and running.poll() is None:
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        time.sleep(0.02)
+    raise ProgramError("versitygw does not start")
+
+
+def _program(store: str, disk: Path, together: int, log: Path) -> Program:
+    asked = [0]
+
+    def begin() -> None:
+        asked[0] = _gets(log)
+
+    def says(output: str) -> Figures:
+        return {**last_json(output), "requests_per_pair": (_gets(log) - asked[0]) / (PAIRS // BATCH * BATCH)}
+
+    argv = [str(OURS), "-m", "benchmarks.our_reads", store, str(disk), "--together", str(together)]
+    return Program(f"read_together {together}", argv, prepare=begin, says=says)
+
+
+def _gets(log: Path) -> int:
+    return log.read_text(encoding="utf-8").count(_GET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
