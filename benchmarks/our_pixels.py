@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from functools import partial
+from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -31,7 +32,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=100, help="at most")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    column = pq.read_table(arguments.photos, columns=["image_bytes"])["image_bytes"].to_pylist()
+    column: list[Any] = pq.read_table(arguments.photos, columns=["image_bytes"])["image_bytes"].to_pylist()
     photos = [data for data in column if data.startswith(_JPEG)][: arguments.images]
     draw = partial(training_pixels, resize_px=346, crop_px=289, flip=True, seed=0, key="0" * 32)
     of = {"crop_area_at_least": arguments.area}
