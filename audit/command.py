@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from altalign import listing, storage
+from altalign import generations, listing, storage
 from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import AltalignError, UnreadableError, UsageError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from altalign.audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
-SHARDS_AFTER_A_CURATION = 8  # read when a curation ends; `altalign audit` reads all
+SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generation; `altalign audit` reads all
 
 
 def main(argv: Sequence[str]) -> int:
@@ -168,7 +168,15 @@ def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
         run = RunFolder.open(folder)
         if not run.is_finished:
             return None
-        return run, _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
+        return run, _written(run) or write(run, shards_at_most=_at_the_end(run))
+
+
+def _at_the_end(run: RunFolder) -> int:
+    """How many shards are read: of a run that has grown those that came, for the others were read before."""
+    entries = storage.read_json(run.path("manifest.json")).get("shards", [])
+    of = [generations.of(str(entry["name"])) for entry in entries if isinstance(entry, dict) and "name" in entry]
+    newest = max(of, default=1)
+    return min(SHARDS_AFTER_A_CURATION, of.count(newest)) if newest > 1 else SHARDS_AFTER_A_CURATION
 
 
 def said_of_no_report(folder: str, error: BaseException) -> str:

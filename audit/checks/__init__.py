@@ -90,7 +90,8 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
 
     Args:
         run: the run.
-        shards_at_most: how many shards to read, those with the smallest SHA-256; None: all.
+        shards_at_most: how many shards to read: of the newest generation first, those with the smallest SHA-256; None:
+            all.
 
     Returns:
         One check for each kind of thing that was looked at, in the order of `ABOUT`. For a run that is damaged or not
@@ -160,9 +161,12 @@ def _check_rows(
 
 
 def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
-    """The shards to read: those with the smallest SHA-256, sorted by name."""
-    by_content = sorted(manifest.entries, key=lambda name: (manifest.entries[name]["sha256"], name))
-    return sorted(by_content[:at_most])
+    """The shards to read: of the newest generation first, those with the smallest SHA-256; sorted by name."""
+
+    def place(name: str) -> tuple[int, str, str]:
+        return -generations.of(name), manifest.entries[name]["sha256"], name
+
+    return sorted(sorted(manifest.entries, key=place)[:at_most])
 
 
 def _check_between(shards: list[shard.CheckedShard], findings: Findings) -> None:
@@ -180,7 +184,9 @@ def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[s
     """Notes on what was read if that was not everything."""
     notes = {"kept_or_dropped": f"searched for {many(kept, 'kept key(s)')}"}
     if len(names) < len(manifest.entries):
-        sample = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}, those with the smallest SHA-256"
+        newest = ", of the newest generation first" if len({*map(generations.of, manifest.entries)}) > 1 else ""
+        of_all_shards = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}"
+        sample = f"{of_all_shards}{newest}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "files", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"

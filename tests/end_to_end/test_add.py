@@ -1,6 +1,7 @@
 """`altalign add` and `compact`: what one run over all the input leaves, after any sequence with removals between."""
 
 import hashlib
+import json
 import os
 import random
 import re
@@ -151,6 +152,20 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 ADD = ["add", "run", "--input", "input/part-4.parquet", "--like", "pictures"]
+
+
+def test_the_checks_at_the_end_read_what_has_come_and_an_audit_reads_all(run: Path) -> None:
+    def tars() -> int:
+        checks = json.loads((run / "audit" / "checks.json").read_text())["checks"]
+        return next(check["checked"] for check in checks if check["name"] == "tars")
+
+    assert main(ADD) == 0
+    names = [entry["name"] for entry in json.loads((run / "manifest.json").read_text())["shards"]]
+    new = [name for name in names if name.startswith("g0002-")]
+    assert 0 < len(new) < len(names)
+    assert tars() == len(new)
+    assert main(["audit", "run"]) == 0
+    assert tars() == len(names)
 
 
 def test_partitions_that_were_merged_grow_and_only_a_damaged_one_is_merged_again(
