@@ -49,10 +49,21 @@ def test_other_errors_stay_what_they_are(left: list[str]) -> None:
         raise RuntimeError("index out of range")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_makes_what_the_others_wait_for(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rank", "of_machine", "expected"),
+    [
+        (0, "0", ["make", "wait", "wait"]),
+        (1, "1", ["wait", "wait", "make"]),
+        (2, "0", ["wait", "make", "wait"]),  # of another machine, which may have a disk of its own
+        (3, "1", ["wait", "wait", "make"]),
+    ],
+)
+def test_the_first_makes_what_the_others_wait_for(
+    rank: int, of_machine: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[str] = []
+    monkeypatch.setenv("LOCAL_RANK", of_machine)
     monkeypatch.setattr(Ranks, "wait", lambda _: order.append("wait"))
-    made = Ranks(rank, 2, device=None).first_then_others(lambda: order.append("make") or "made")  # type: ignore[arg-type]
+    made = Ranks(rank, 4, device=None).first_then_others(lambda: order.append("make") or "made")  # type: ignore[arg-type]
     assert made == "made"
-    assert order == (["make", "wait"] if rank == 0 else ["wait", "make"])
+    assert order == expected
