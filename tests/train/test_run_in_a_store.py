@@ -3,6 +3,7 @@ and read by other commands.
 """
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -16,12 +17,15 @@ import pytest
 
 from altalign import cli, storage
 from altalign.train import checkpoints
+from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.object_stores.servers import Server
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_sharded_run import free_port
-from tests.train.test_training_run import AT, STEPS, WATCHDOG_S, started, written
+from tests.train.test_training_run import AT, ROOT, STEPS, WATCHDOG_S, started, written
 
 pytestmark = [pytest.mark.stores, pytest.mark.trained]
+SHARDED = ["--set=loop.sharded=true", "--set=optimizer.name=adamw", "--set=loop.chunk=4"]
+SMALL_BYTES = 80 << 10  # more than the index and a lock take, less than a part of the moments beside them
 FILES = ("model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json")
 
 # A training that is killed just before its n-th object is written; of half an object nothing is seen anyway
@@ -195,22 +199,19 @@ def test_other_commands_read_it_on_another_machine(
     assert ours == expected
 
 
+def launch(made: Made, name: str) -> list[str]:
+    """What each of two machines runs, with a process of a sharded training."""
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "a-run"]
+    launched = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting, "-m", "altalign"]
+    return [*launched, *made.argv(name), *SHARDED, "--set=loop.timeout_s=60"]
+
+
 def test_machines_without_a_folder_in_common_train_one_sharded_model(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each writes its part of the moments to its own disk; on a third machine one process goes on with them."""
-    run, port, folder = made.run("sharded"), free_port(), made.on_disk.parent
-    changed = ["--set=loop.sharded=true", "--set=optimizer.name=adamw", "--set=loop.chunk=4"]
-    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "a-run"]
-    launched = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting, "-m", "altalign"]
-    machines = [
-        started(
-            [*launched, *made.argv("sharded"), *changed, "--set=loop.timeout_s=60"],
-            ALTALIGN_CACHE=str(folder / name),
-            TMPDIR=str(folder),
-        )
-        for name in ("one", "two")
-    ]
+    run, folder, launched = made.run("sharded"), made.on_disk.parent, launch(made, "sharded")
+    machines = [started(launched, ALTALIGN_CACHE=str(folder / name), TMPDIR=str(folder)) for name in ("one", "two")]
     said = [machine.communicate(timeout=WATCHDOG_S)[1] for machine in machines]
     assert [machine.returncode for machine in machines] == [0, 0], said
     digests = storage.read_json(f"{checkpoints.place_of(run, STEPS)}/manifest.json")
@@ -222,7 +223,30 @@ def test_machines_without_a_folder_in_common_train_one_sharded_model(
     expected = losses(run)
     for step in (6, STEPS):
         storage.delete(checkpoints.place_of(run, step))
-    assert cli.main([*made.argv("sharded"), *changed]) == 0
+    assert cli.main([*made.argv("sharded"), *SHARDED]) == 0
     assert losses(run) == pytest.approx(expected, rel=2e-4)  # sums are rounded in another order
     assert len(expected) == STEPS
     assert [one["ranks"] for one in storage.read_json(f"{run}/run.json")["attempts"]] == [2, 1]
+
+
+def test_a_full_disk_of_one_machine_ends_all_and_leaves_no_checkpoint(made: Made) -> None:
+    run, folder, launched = made.run("full"), made.on_disk.parent, launch(made, "full")
+    small = folder / "small"
+    small.mkdir()
+    skip_where_nothing_can_be_mounted(small)
+    mounted = f'mount -t tmpfs -o size={SMALL_BYTES} tmpfs "$0"; exec "$@"'
+    held = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    argv = [
+        [sys.executable, "-m", *launched],
+        [*UNSHARE, "sh", "-ec", mounted, str(small), sys.executable, "-m", *launched],
+    ]
+    machines = [
+        subprocess.Popen(words, env={**held, "ALTALIGN_CACHE": place}, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for words, place in zip(argv, (str(folder / "ample"), str(small)), strict=True)
+    ]
+    said = [machine.communicate(timeout=WATCHDOG_S)[1] for machine in machines]
+    assert all(machine.returncode for machine in machines), said
+    assert "no space left on the device while writing a checkpoint" in " ".join(said[1].split()), said
+    assert "rank 1 cannot write its part of a checkpoint" in " ".join(said[0].split()), said
+    assert checkpoints.finished(run) == []
+    assert [words.count("Traceback") for words in said] == [1, 1]  # the launcher's own
