@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -282,13 +282,12 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
         DamagedError: they are another model's, or cut.
     """
     try:
-        tensors, own = load_file(place / "model.safetensors"), model.state_dict()
+        own = model.state_dict()
+        tensors = _read(place / "model.safetensors", own.get)
         if optional:
             shared = {name: value for name, value in tensors.items() if name in own or not name.startswith(optional)}
             tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
-        model.load_state_dict(
-            {name: sharding.spread_like(value, own.get(name, value)) for name, value in tensors.items()}
-        )
+        model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         said = str(error).strip().splitlines()[-1].strip()
         raise DamagedError(
@@ -296,12 +295,19 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
         ) from None
 
 
+def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
+    """The tensors of a file; of those that are spread over ranks, this rank's parts."""
+    with safe_open(path, framework="pt") as file:
+        return {name: sharding.read_like(file, name, like(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
+
+
 def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:
     """Give the optimiser a checkpoint's state; `optional` as for `load_model`, and groups keep their settings then."""
     parameters = dict(
         zip(_names(optimizer), (one for of in optimizer.param_groups for one in of["params"]), strict=True)
     )
-    tensors = {**load_file(place / "optimizer.safetensors"), **spread.read(place / "moments", parameters)}
+    own = _read(place / "optimizer.safetensors", lambda path: parameters.get(path.rpartition("/")[0]))
+    tensors = {**own, **spread.read(place / "moments", parameters)}
     numbers = storage.read_json(str(place / "optimizer.json"))
     layout = optimizer.state_dict()
     state: dict[int, dict[str, object]] = {}
@@ -310,8 +316,7 @@ def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ..
         name, _, key = path.rpartition("/")
         if optional and name not in places and name.startswith(optional):
             continue
-        is_tensor = isinstance(value, Tensor)
-        state.setdefault(places[name], {})[key] = sharding.spread_like(value, parameters[name]) if is_tensor else value
+        state.setdefault(places[name], {})[key] = value
     groups = layout["param_groups"]
     if not optional:
         groups = [{**group, **kept} for group, kept in zip(groups, numbers["groups"], strict=True)]

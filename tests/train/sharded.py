@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
@@ -124,6 +128,53 @@ def refused(rank: int, ranks: int) -> str:
     return ""
 
 
+class Spied:
+    """An open safetensors file that notes which rows are read."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.rows, self.whole = file, list[int](), list[str]()
+
+    def get_tensor(self, name: str) -> Any:
+        self.whole.append(name)
+        return self.file.get_tensor(name)
+
+    def get_slice(self, name: str) -> Any:
+        return Slice(self, name)
+
+
+class Slice:
+    def __init__(self, of: Spied, name: str) -> None:
+        self.of, self.kept = of, of.file.get_slice(name)
+
+    def get_shape(self) -> Any:
+        return self.kept.get_shape()
+
+    def __getitem__(self, rows: slice) -> Any:
+        self.of.rows.append(len(found := self.kept[rows]))
+        return found
+
+
+def read(ranks: int, folder: Path) -> dict[str, Any]:
+    """What a rank reads of tensors of 1 to 9 rows that are spread, and of one that is whole."""
+    mesh, found = init_device_mesh("cpu", (ranks,)), {}
+    for rows in range(1, 10):
+        whole = torch.arange(rows * 2.0).reshape(rows, 2)
+        spread = distribute_tensor(whole, mesh, [Shard(0)])
+        path = folder / f"{rows}-{distributed.get_rank()}.safetensors"
+        save_file({"x": whole}, path)
+        with safe_open(path, framework="pt") as file:
+            spied = Spied(file)
+            same = sharding.read_like(spied, "x", spread)
+            assert isinstance(same, DTensor)
+            found[rows] = {
+                "is_right": torch.equal(same.full_tensor(), whole) and torch.equal(same.to_local(), spread.to_local()),
+                "rows": sum(spied.rows),
+                "whole": spied.whole,
+            }
+            found["plain"] = torch.equal(sharding.read_like(file, "x", whole), whole)
+    return found
+
+
 def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     meeting = f"file://{folder}/meeting"
@@ -131,7 +182,7 @@ def main() -> None:
     own, found = share(PAIRS, rank, ranks), {}
     for case in OF_RANKS[ranks]:
         found[case] = {kind: trained(case, own, is_sharded=kind == "sharded") for kind in ("whole", "sharded")}
-    found["refused"] = refused(rank, ranks)
+    found["refused"], found["read"] = refused(rank, ranks), read(ranks, folder)
     torch.save(found, folder / f"{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from altalign.train.model.compiled import BLOCKS
 from altalign.train.step.global_batch import Group
@@ -70,8 +70,13 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def spread_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor, which each rank has, as `other` is: this rank keeps its part."""
-    if not isinstance(other, DTensor) or tensor.shape != other.shape:
-        return tensor
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+def read_like(file: Any, name: str, other: Tensor | None) -> Tensor:
+    """A tensor of an open safetensors file, as `other` is: of one that is spread this rank reads its rows alone."""
+    kept = file.get_slice(name)
+    if not isinstance(other, DTensor) or tuple(kept.get_shape()) != tuple(other.shape):
+        return file.get_tensor(name)
+    own, mesh = other.to_local(), other.device_mesh
+    begin = -(-len(other) // mesh.size()) * mesh.get_local_rank()  # as torch.chunk cuts, and FSDP2
+    rows = kept[begin : begin + len(own)].to(own.device) if len(own) else own
+    about: dict[str, Any] = {"shape": other.shape, "stride": other.stride(), "run_check": False}
+    return DTensor.from_local(rows, mesh, other.placements, **about)

@@ -76,3 +76,11 @@ def test_ranks_with_different_numbers_of_chunks_are_refused(found: list[dict[str
         f"[loop] sharded = true: ranks have {chunks} chunks of 2; give [loop] chunk or global_batch so that they have "
         "as many"
     }
+
+
+def test_each_rank_reads_its_rows_of_a_checkpoint_and_no_others(found: list[dict[str, Any]]) -> None:
+    for rows in range(1, 10):
+        of_rows = [of_rank["read"][rows] for of_rank in found]
+        assert all(of["is_right"] and not of["whole"] for of in of_rows), rows
+        assert sum(of["rows"] for of in of_rows) == rows
+    assert all(of_rank["read"]["plain"] for of_rank in found)
