@@ -13,7 +13,7 @@ from altalign.audit import rows
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
 
-ALL = pc.scalar(True)  # noqa: FBT003 - the value
+ALL = rows.Condition(pc.scalar(True), ["caption"])  # noqa: FBT003 - the value
 
 
 def run_with(folder: Path, data: bytes) -> RunFolder:
@@ -53,6 +53,23 @@ def test_fewer_rows_than_the_footer_says_are_damage(tmp_path: Path) -> None:
 def test_text_that_is_no_utf_8_is_damage(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="cannot be read as Parquet"):
         list(rows.samples(run_with(tmp_path, written().replace(b"a cat", b"a \xff\xff\xff")), ALL))
+
+
+def test_other_columns_are_read_where_a_row_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, read = io.BytesIO(), list[object]()
+    captions = pa.table({"caption": [f"a cat {n}" for n in range(9)], "key": [str(n) for n in range(9)]})
+    pq.write_table(captions, file, row_group_size=3)
+    real = pq.ParquetFile.read_row_group
+
+    def noted(of: pq.ParquetFile, number: int, columns: list[str] | None = None, **more: object) -> pa.Table:
+        read.append((number, columns))
+        return real(of, number, columns=columns, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    of = rows.Condition(pc.field("caption") == "a cat 4", ["caption"])
+    found = list(rows.samples(run_with(tmp_path, file.getvalue()), of))
+    assert found == [{"caption": "a cat 4", "key": "4", "in": "shards/00000.parquet"}]
+    assert read == [(0, ["caption"]), (1, ["caption"]), (2, ["caption"]), (1, None)]
 
 
 def test_an_error_without_text_is_named_by_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
