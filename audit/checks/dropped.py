@@ -21,6 +21,7 @@ from altalign.machine import interrupts
 from altalign.reasons import KEPT, DropReason, Stage
 
 _COLUMNS = ("key", "stage", "source", "reason")
+_OF_RUN = 8  # hex digits that a file of another run's rows begins with, which may all be decimal
 
 
 def check(
@@ -55,7 +56,7 @@ def check(
     for stage in Stage:
         names = storage.names(run.path("dropped", stage.value), ".parquet")
         is_whole &= files_at_most is None or len(names) <= files_at_most
-        for name in _nearest(names, near)[:files_at_most]:
+        for name in nearest(names, near)[:files_at_most]:
             interrupts.check()
             path = f"dropped/{stage.value}/{name}"
             try:
@@ -74,18 +75,24 @@ def check(
 
 def _is_of_an_ancestor(stage: Stage, name: str) -> bool:
     """Whether another run than this has dropped the rows of a file."""
-    return stage is not Stage.SELECT or bool(re.match(r"[0-9a-f]{8}-", name))
+    return stage is not Stage.SELECT or bool(re.match(rf"[0-9a-f]{{{_OF_RUN}}}-", name))
 
 
-def _nearest(names: list[str], near: Sequence[tuple[int, int]]) -> list[str]:
+def nearest(names: Sequence[str], near: Sequence[tuple[int, int]]) -> list[str]:
     """Sorts files so that those whose partition overlaps one of these ranges come first.
 
-    The number of partitions is a power of two: the smallest that is above every number in the names.
+    The number of partitions is a power of two: the smallest that is above every number in the names. Names that begin
+    with the eight digits of another run have none.
     """
-    numbers = {name: int(number) for name in names if (number := name.partition("-")[0]).isdecimal()}
+    begins = {name: name.partition("-")[0] for name in names}
+    numbers = {name: int(begin) for name, begin in begins.items() if begin.isdecimal() and len(begin) < _OF_RUN}
     bits = max(numbers.values(), default=0).bit_length()
-    wanted = {number for first, last in near for number in range(first << bits >> 16, (last << bits >> 16) + 1)}
-    return sorted(names, key=lambda name: numbers.get(name) not in wanted)
+    ranges = [(first << bits >> 16, last << bits >> 16) for first, last in near]
+
+    def is_far(name: str) -> bool:
+        return not any(first <= numbers.get(name, -1) <= last for first, last in ranges)
+
+    return sorted(names, key=is_far)
 
 
 def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
