@@ -137,9 +137,12 @@ test-engines: $(VENV)/.dev
 	$(BRING)
 	$(VENV)/bin/python -m pytest -m java tests/end_to_end/test_engines.py tests/end_to_end/test_object_stores.py $(FLAGS)
 
+# CLUSTER=spark or flink: those of that one.
+OF_CLUSTER_spark := -k 'spark or executor'
+OF_CLUSTER_flink := -k flink
 test-clusters: $(VENV)/.dev
 	$(BRING) CLUSTERS=1
-	$(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
+	$(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(OF_CLUSTER_$(CLUSTER)) $(FLAGS)
 
 test-clusters-all: $(VENV)/.dev
 	$(BRING) CLUSTERS=1

@@ -60,6 +60,10 @@ class Made(NamedTuple):
         return ["train", self.config, f"--set=run.folder={self.run(name)}"]
 
 
+# of what is the same in every store, and takes long
+ONE_STORE = pytest.mark.parametrize("made", ["s3"], indirect=True)
+
+
 @pytest.fixture(scope="module", params=["s3", "gcs"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("made")
@@ -116,7 +120,7 @@ def test_a_run_in_a_store_leaves_what_one_on_a_disk_does(made: Made) -> None:
     assert facts["finished"]
 
 
-@pytest.mark.parametrize("draw", range(3))
+@pytest.mark.parametrize("draw", range(2))
 def test_a_killed_run_goes_on_bit_for_bit_on_an_empty_disk(
     made: Made, draw: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +144,7 @@ def test_a_killed_run_goes_on_bit_for_bit_on_an_empty_disk(
     assert attempts[-1]["from_step"] == max(there, default=0)
 
 
+@ONE_STORE
 def test_a_run_that_is_told_to_end_publishes_a_checkpoint(made: Made) -> None:
     run = made.run("told")
     process = started(["altalign", *made.argv("told"), "--set=schedule.steps=4000", "--set=loop.checkpoint_every=2"])
@@ -206,6 +211,7 @@ def launch(made: Made, name: str) -> list[str]:
     return [*launched, *made.argv(name), *SHARDED, "--set=loop.timeout_s=60"]
 
 
+@ONE_STORE
 def test_machines_without_a_folder_in_common_train_one_sharded_model(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +235,7 @@ def test_machines_without_a_folder_in_common_train_one_sharded_model(
     assert [one["ranks"] for one in storage.read_json(f"{run}/run.json")["attempts"]] == [2, 1]
 
 
+@ONE_STORE
 def test_a_full_disk_of_one_machine_ends_all_and_leaves_no_checkpoint(made: Made) -> None:
     run, folder, launched = made.run("full"), made.on_disk.parent, launch(made, "full")
     small = folder / "small"
