@@ -147,7 +147,7 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
     """
     place = folder_of(run_folder, step)
     partial = place.with_name(place.name + _PARTIAL)
-    is_remote, others = storage.is_remote(run_folder), dict[str, str]()
+    is_remote, published = storage.is_remote(run_folder), dict[str, str]()
     with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
         if kept.parts is None or kept.parts.meeting.has_own_folder(is_shared=not is_remote):
             shutil.rmtree(partial, ignore_errors=True)
@@ -155,7 +155,7 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
         if kept.parts is not None:
             kept.parts.write(partial / "moments")
             if is_remote:
-                others = _published_parts(kept.parts.meeting, partial, place_of(run_folder, step))
+                published = _published_parts(kept.parts.meeting, partial, place_of(run_folder, step))
             if not kept.parts.meeting.is_first:
                 return
         _write_tensors(kept.weights, partial / "model.safetensors")
@@ -165,12 +165,13 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
         for name in ("config.toml", "tokenizer.json"):
             (partial / name).write_bytes(storage.read_bytes(storage.join(run_folder, name)))
         files = sorted(path for path in partial.rglob("*") if path.is_file())
-        digests = others | {path.relative_to(partial).as_posix(): stored.sha256_of(path) for path in files}
+        names = [name for path in files if (name := path.relative_to(partial).as_posix()) not in published]
+        digests = published | {name: stored.sha256_of(partial / name) for name in names}
         storage.write_json(str(partial / stored.MANIFEST), digests)
         shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
         partial.rename(place)
     if is_remote:
-        stored.publish_checkpoint(place, place_of(run_folder, step), digests)
+        stored.publish_checkpoint(place, place_of(run_folder, step), digests, published)
     old = finished(run_folder)[:-keep]
     storage.delete_units([place_of(run_folder, step) for step in old])
     for step in old:

@@ -6,7 +6,7 @@ metrics, curves. Metrics are published with each checkpoint and at the end; so i
 last, without which it is not there. The store is what counts: the local folder may be lost at any time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 
@@ -70,8 +70,8 @@ def put_files(local: Path, there: str) -> dict[str, str]:
     return {name: sha256_of(local / name) for name in names}
 
 
-def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str]) -> None:
-    """Publish a whole checkpoint, of which other machines may have published parts: the manifest goes last.
+def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str], published: Collection[str]) -> None:
+    """Publish a whole checkpoint, of which machines have published some files before: the manifest goes last.
 
     `digests` has all files of the checkpoint. Others that are there were left by a try that never ended.
     """
@@ -79,7 +79,7 @@ def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str]) -> N
     known = {storage.join(there, name) for name in digests}
     for path in set(storage.files_below(there)) - known:
         storage.delete(path)
-    _put(local, there, [name for name in digests if (local / name).is_file()])
+    _put(local, there, [name for name in digests if name not in published])
     storage.put_file(str(local / MANIFEST), storage.join(there, MANIFEST))
 
 
