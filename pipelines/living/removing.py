@@ -137,6 +137,8 @@ def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[st
     write = partial(_without, parent.path("shards"), change.path("shards"))
     shards = [(each.shard.name, each.shard.rows, each.numbers) for each in found]
     seconds = copying.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
+    if storage.is_remote(change.folder):
+        seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
     made = processes.spread(write, shards, seconds=seconds, at_once=finding.at_once(parent.folder))
     anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
     change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}
