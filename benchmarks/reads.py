@@ -8,29 +8,22 @@ one source, one process that reads alone.
 
 import argparse
 import io
-import os
 import random
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from PIL import Image
 
 from altalign import storage
-from benchmarks.harness import CACHE, OURS, ROOT, Program, interleave, last_json, scratch
+from benchmarks.harness import CACHE, OURS, Program, interleave, last_json, scratch
 from benchmarks.loader import write_run
 from benchmarks.our_reads import BATCH
 from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import OUR_PACKAGES, target, write
+from benchmarks.stores import s3
 
 ROUNDS, PAIRS, PER_SHARD, IMAGES, SIDE_PX = 3, 2048, 1024, 64, 64
 TOGETHER = (1, 16, 64)
-SERVER = ROOT / ".cache" / "versitygw" / "versitygw"
-STARTS_WITHIN_S = 30.0
 _GET = " s3_GetObject "
 
 
@@ -52,7 +45,7 @@ def main() -> int:
 def compete(rounds: int, folder: Path) -> None:
     """All rounds."""
     disk = write_run(images(), folder / "run", pairs=PAIRS, per_shard=PER_SHARD, sources=1)
-    with server(folder) as log:
+    with s3(folder, "bench") as log:
         store = "s3://bench/run"
         for path in filter(Path.is_file, disk.rglob("*")):
             storage.put_file(str(path), f"{store}/{path.relative_to(disk)}")
@@ -73,49 +66,6 @@ def images() -> list[bytes]:
         Image.frombytes("RGB", (SIDE_PX, SIDE_PX), drawn.randbytes(3 * SIDE_PX**2)).save(data, "JPEG", quality=85)
         made.append(data.getvalue())
     return made
-
-
-@contextmanager
-def server(folder: Path) -> Iterator[Path]:
-    """S3 on a folder, with a bucket `bench`; the environment leads there. Yields its log of requests.
-
-    Raises:
-        ProgramError: it is not built, or does not start.
-    """
-    if not SERVER.is_file():
-        raise ProgramError(f"{SERVER}: not there; `make versitygw` builds it")
-    (folder / "files" / "bench").mkdir(parents=True)
-    log, keys = folder / "access.log", {"ROOT_ACCESS_KEY": "bench", "ROOT_SECRET_KEY": "of the benchmarks"}
-    log.touch()
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{one.getsockname()[1]}"
-    given = ["--port", address, "--quiet", "--access-log", str(log), "posix", str(folder / "files")]
-    running = subprocess.Popen([str(SERVER), *given], env={**os.environ, **keys}, stdout=subprocess.DEVNULL)
-    os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://{address}",
-        "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
-        "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "ALTALIGN_CACHE": str(folder / "cache"),
-    }
-    try:
-        _wait_for(address, running)
-        yield log
-    finally:
-        running.kill()
-        running.wait()
-
-
-def _wait_for(address: str, running: "subprocess.Popen[bytes]") -> None:
-    host, port = address.split(":")
-    until = time.monotonic() + STARTS_WITHIN_S
-    while time.monotonic() < until and running.poll() is None:
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return
-        time.sleep(0.02)
-    raise ProgramError("versitygw does not start")
 
 
 def _program(store: str, disk: Path, together: int, log: Path) -> Program:

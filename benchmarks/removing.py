@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from hashlib import sha256
 from io import BytesIO
 from multiprocessing import get_context
@@ -35,7 +34,6 @@ from altalign.key import image_id, sample_key
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive import counting, parents
 from altalign.pipelines.derive.parents import Parent
-from altalign.pipelines.engine.servers import Server, serving
 from altalign.pipelines.files import parquet
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest
@@ -44,10 +42,11 @@ from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import DROPPED
-from benchmarks.harness import ALTALIGN, CACHE, OURS, ROOT, Program, interleave, scratch
+from benchmarks.harness import ALTALIGN, CACHE, OURS, Program, interleave, scratch
 from benchmarks.images import generated
 from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import OUR_PACKAGES, target, write
+from benchmarks.stores import s3
 
 SAMPLES, ROUNDS, ONE_IN, WHOLE = (400_000, 700_000), 1, 1_000, 10_000_000
 SECONDS_AT_MOST, PER_SHARD, PER_FILE = 600.0, 10_000, 500_000
@@ -72,7 +71,7 @@ def main() -> int:
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     try:
-        with scratch(folder) as place, store(place):
+        with scratch(folder) as place, s3(place, "runs"):
             (place / "config.toml").write_text(CONFIG.format(images=generated("mixed", 300, folder)), encoding="utf-8")
             subprocess.run([*ALTALIGN, "curate", "config.toml"], cwd=place, check=True)
             compete(tuple(arguments.samples), arguments.rounds, place)
@@ -80,21 +79,6 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-@contextmanager
-def store(place: Path) -> Iterator[None]:
-    """An S3 server whose bucket `runs` is a folder; the environment leads there."""
-    (place / "files" / "runs").mkdir(parents=True)
-    binary = os.environ.get("ALTALIGN_VERSITYGW", str(ROOT / ".cache" / "versitygw" / "versitygw"))
-    secret = "of the benchmark"
-    os.environ.update({"ROOT_ACCESS_KEY": "test", "ROOT_SECRET_KEY": secret, "AWS_EC2_METADATA_DISABLED": "true"})
-    os.environ.update({"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"})
-    files = ["--quiet", "posix", str(place / "files")]
-    server = Server("versitygw", lambda port: [binary, "--port", f"127.0.0.1:{port}", *files], 60)
-    with serving(server, str(place / "server.log")) as endpoint:
-        os.environ["AWS_ENDPOINT_URL"] = f"http://{endpoint}"
-        yield
 
 
 def compete(samples: tuple[int, ...], rounds: int, place: Path) -> None:
