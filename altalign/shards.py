@@ -42,7 +42,6 @@ _MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
 _KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS = tuple(SAMPLE.names)
-_FROM_JSON = json.JSONDecoder()
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -314,7 +313,7 @@ def _sample(members: list[tuple[str, bytes]]) -> Sample:
     key, _, suffix = image_name.partition(".")
     if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
         raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
-    columns = _FROM_JSON.decode(row.decode())
+    columns = json.loads(row)
     if tuple(columns) != _COLUMNS:
         raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
     columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None

@@ -47,13 +47,13 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
             raise UsageError(f"{run.folder}: not finished; {said}")
         reopen.check_before(run, None)
         plan = planned(run)
-        if plan.anew and _has_grown(run):
-            growing.again(run, plan.anew)
-        elif plan.anew:
-            vouched.unmark(run, plan.of_marks)
-            reopen.write_settings(run)
-            curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
         if plan.anew:
+            if _has_grown(run):
+                growing.again(run, plan.anew)
+            else:
+                vouched.unmark(run, plan.of_marks)
+                reopen.write_settings(run)
+                curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
             left = [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in plan.stays]
             if left:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")
