@@ -10,6 +10,7 @@ where there is no /proc they are None.
 import ctypes
 import os
 import resource
+import shutil
 import subprocess
 import threading
 import time
@@ -44,8 +45,10 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     (cores that everything else kept busy, the hypervisor included).
 
     Raises:
-        ProgramError: it ended with another code than 0.
+        ProgramError: it is not there, or ended with another code than 0.
     """
+    if shutil.which(argv[0]) is None:
+        raise ProgramError(f"{argv[0]}: no such program; `make bench` makes the environments that it starts")
     if PROC.is_dir():
         # what a program leaves running becomes our child, whose CPU seconds we are told
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

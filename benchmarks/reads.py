@@ -3,7 +3,7 @@
     python -m benchmarks.reads [--rounds 3]
 
 The server is versitygw (`make versitygw`), on this machine: it takes its share of the cores. Small images of
-one source, one process that reads alone.
+one source, one process that reads alone, in `.venv-readers`, which has torch.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from pathlib import Path
 from PIL import Image
 
 from altalign import storage
-from benchmarks.harness import CACHE, OURS, Program, interleave, last_json, scratch
+from benchmarks.harness import CACHE, READERS, Program, interleave, last_json, scratch
 from benchmarks.loader import write_run
 from benchmarks.our_reads import BATCH
 from benchmarks.processes import Figures, ProgramError
-from benchmarks.report import OUR_PACKAGES, target, write
+from benchmarks.report import WITH_TORCH, target, write
 from benchmarks.stores import s3
 
 ROUNDS, PAIRS, PER_SHARD, IMAGES, SIDE_PX = 3, 2048, 1024, 64, 64
@@ -54,8 +54,7 @@ def compete(rounds: int, folder: Path) -> None:
     fewest = min(found[last]["requests_per_pair"] for found in done)
     targets = [target(f"requests a pair, `{last}`", fewest, at_most=2 / TOGETHER[-1])]
     facts: Figures = {"pairs": PAIRS, "per_shard": PER_SHARD, "batch": BATCH}
-    ours = {"ours": (OURS, OUR_PACKAGES)}
-    print(write("reads", done, targets, environments=ours, is_full=rounds >= ROUNDS, **facts))
+    print(write("reads", done, targets, environments=WITH_TORCH, is_full=rounds >= ROUNDS, **facts))
 
 
 def images() -> list[bytes]:
@@ -77,7 +76,7 @@ def _program(store: str, disk: Path, together: int, log: Path) -> Program:
     def says(output: str) -> Figures:
         return {**last_json(output), "requests_per_pair": (_gets(log) - asked[0]) / (PAIRS // BATCH * BATCH)}
 
-    argv = [str(OURS), "-m", "benchmarks.our_reads", store, str(disk), "--together", str(together)]
+    argv = [str(READERS), "-m", "benchmarks.our_reads", store, str(disk), "--together", str(together)]
     return Program(f"read_together {together}", argv, prepare=begin, says=says)
 
 

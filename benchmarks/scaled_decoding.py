@@ -4,15 +4,16 @@
 
 Photographs are in the column `image_bytes` of each file; without `--photos`, in those of the shared data folder beside
 the checkout. ALIGN's crop is 289 px of an image resized to 346 px; a crop by area has 60 % of the image or more.
+Programs run in `.venv-readers`, which has torch.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.harness import OURS, ROOT, Program, interleave, last_json, ratio
+from benchmarks.harness import READERS, ROOT, Program, interleave, last_json, ratio
 from benchmarks.processes import ProgramError
-from benchmarks.report import OUR_PACKAGES, target, write
+from benchmarks.report import WITH_TORCH, target, write
 
 ROUNDS = 3
 PHOTOS = [ROOT.parent / "shared" / "data" / name for name in ("near_duplicates_images.parquet", "clothing.parquet")]
@@ -40,10 +41,11 @@ def main() -> int:
 
 def compete(photos: list[Path], rounds: int) -> None:
     """All rounds."""
+    ours = [str(READERS), "-m", "benchmarks.our_pixels"]
     programs = [
         Program(
             _name(path, crop, way),
-            [str(OURS), "-m", "benchmarks.our_pixels", str(path), *given, *(["--scaled"] if way == "scaled" else [])],
+            [*ours, str(path), *given, *(["--scaled"] if way == "scaled" else [])],
             says=last_json,
         )
         for path in photos
@@ -61,7 +63,7 @@ def compete(photos: list[Path], rounds: int) -> None:
         for crop in CROPS
     ]
     is_full = rounds >= ROUNDS and photos == PHOTOS
-    print(write("scaled_decoding", done, targets, environments={"ours": (OURS, OUR_PACKAGES)}, is_full=is_full))
+    print(write("scaled_decoding", done, targets, environments=WITH_TORCH, is_full=is_full))
 
 
 def _name(photos: Path, crop: str, way: str) -> str:

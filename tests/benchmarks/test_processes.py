@@ -70,3 +70,9 @@ def test_what_a_program_prints_is_handed_on(tmp_path: Path):
 def test_a_program_that_fails_is_named_with_the_end_of_its_output(tmp_path: Path):
     with pytest.raises(ProgramError, match=r"ended with 3\nno such thing"):
         measure(python("print('no such thing')\nraise SystemExit(3)"), tmp_path)
+
+
+def test_a_program_that_is_not_there_is_named_with_what_brings_it(tmp_path: Path):
+    python = tmp_path / ".venv-readers" / "bin" / "python"
+    with pytest.raises(ProgramError, match=f"{python}: no such program; `make bench` makes"):
+        measure([str(python), "-c", ""], tmp_path)
