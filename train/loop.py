@@ -158,15 +158,21 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
 def _stepped(
     config: TrainConfig, learner: Learner | ClassLearner, step: int, batch: Batch, ranks: Ranks, sources: Sequence[str]
 ) -> dict[str, float]:
-    """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause."""
+    """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause.
+
+    All say the same, and name a file of a rank whose embeddings are no numbers, where there is one.
+    """
+
+    def place_of(rank: int) -> str:
+        return training_folder.path(config, "log", f"not-finite-step-{step}-rank-{rank}.json")
+
     try:
         return learner.step(step, batch, sources=sources)
     except NotFiniteError as error:
-        place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
-        storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
+        storage.write_json(place_of(ranks.rank), {"step": step, "keys": batch.keys, "sources": batch.sources})
         raise DivergedError(
-            f"{error}; its pairs are in {place} (a file a process); go on from an earlier checkpoint with a lower "
-            "[schedule] peak, or a longer warm-up"
+            f"{error}; its pairs are in {place_of((*error.ranks, ranks.rank)[0])} (a file a process); go on from an "
+            "earlier checkpoint with a lower [schedule] peak, or a longer warm-up"
         ) from None
 
 

@@ -104,7 +104,7 @@ def with_a_broken_rank(rank: int, chunk: int) -> dict[str, Any]:
             model.text_tower.linear.bias[0] = float("nan")
     own = pairs(12).chunk(4 * rank, 4 * rank + 4)
     result = gradients(towers, model, own, chunk=chunk, step=1, **OF_STEP)
-    return {"is_finite": result.is_finite, "gradients": len(gradients_of(model))}
+    return {"is_finite": result.is_finite, "gradients": len(gradients_of(model)), "named": result.broken}
 
 
 def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # pyright: ignore[reportPrivateImportUsage]

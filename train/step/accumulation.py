@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -63,6 +63,7 @@ class StepResult:
     drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was
     one pass.
     embeddings: of this process's images and texts, without gradient.
+    broken: where the loss is not finite, the ranks that have a pair with an embedding that is not.
     """
 
     loss: float
@@ -71,6 +72,7 @@ class StepResult:
     drift: float
     embeddings: Embeddings
     own: tuple[float, ...] = ()
+    broken: tuple[int, ...] = ()
 
     @property
     def is_finite(self) -> bool:
@@ -208,11 +210,18 @@ def _finished(
     if not result.is_finite:
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
-        return result
+        return replace(result, broken=_broken(whole, embeddings))
     if temperature.requires_grad:
         temperature.backward(total[1].to(temperature.dtype))
     batch_norm.apply_collected(model, total[len(own) :].to(statistics.dtype))
     return result
+
+
+def _broken(whole: GlobalBatch, embeddings: Embeddings) -> tuple[int, ...]:
+    """The ranks that have a pair with an embedding that is not finite. A collective."""
+    own = torch.stack([of.isfinite().all(1) for of in embeddings]).all(0)
+    of_ranks = whole.gathered(own.to(torch.uint8)).split(list(whole.sizes))
+    return tuple(rank for rank, are_finite in enumerate(of_ranks) if not are_finite.all())
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,11 @@ OWN_LOSSES = ("loss_reconstruction", "loss_caption")  # in the metrics
 
 
 class NotFiniteError(AltalignError):
-    """The loss, or the norm of its gradient, is not finite."""
+    """The loss, or the norm of its gradient, is not finite; `ranks` are those whose embeddings are not."""
+
+    def __init__(self, words: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(words)
+        self.ranks = ranks
 
 
 class Learner:
@@ -76,8 +80,11 @@ class Learner:
             autocast=self._autocast,
         )
         if not result.is_finite:
+            of = f"; embeddings of rank {', '.join(map(str, result.broken))} are no numbers" if result.broken else ""
             raise NotFiniteError(
-                f"step {number}: the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}"
+                f"step {number}: the loss is {result.loss}, at temperature {result.temperature:.4g} and rate "
+                f"{rate:.3g}{of}",
+                result.broken,
             )
         found = negatives.by_source(result, batch.sources, sources, block=config.loss.block) if sources else {}
         norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))

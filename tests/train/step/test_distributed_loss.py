@@ -75,7 +75,9 @@ def test_steps_of_ranks_are_those_of_one_process(found: list[dict[str, Any]], na
 @pytest.mark.parametrize("chunk", [2, 4])
 def test_a_number_that_is_none_on_one_rank_stops_all_at_the_same_step(found: list[dict[str, Any]], chunk: int) -> None:
     """In two passes and in one: no rank has a gradient to apply."""
-    assert [of_rank["broken"][chunk] for of_rank in found] == [{"is_finite": False, "gradients": 0}] * RANKS
+    assert [of_rank["broken"][chunk] for of_rank in found] == [
+        {"is_finite": False, "gradients": 0, "named": (2,)}
+    ] * RANKS
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, frozen) in STEPS.items() if "text_tower" not in frozen])
