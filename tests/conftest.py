@@ -15,6 +15,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from altalign.demo import web
+from altalign.machine import memory
 from tests import made_once, process_state
 from tests.end_to_end.runs import ROOT, Finished, altalign, listed, tree, write_input
 from tests.object_stores import servers
@@ -24,6 +25,12 @@ from tests.object_stores.servers import Server
 # then test nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# What runs write is made to last: 4 ms a file on the disk of a virtual machine, which is half of a small run's time;
+# nothing in memory. pytest deletes there what tests that passed have left.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and min(shutil.disk_usage(MEMORY).free, memory.free().bytes) > 10e9:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The same examples everywhere, and no limit of time: machines are busy.
 settings.register_profile("altalign", derandomize=True, deadline=None)

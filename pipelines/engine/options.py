@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
@@ -30,6 +32,20 @@ _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
 
 
+class Options(PipelineOptions):
+    """Beam's options. Beam asks for views of them hundreds of times a run, and would build a parser for each."""
+
+    def view_as(self, cls: type[Any]) -> Any:
+        """The options as those of `cls`; all views share their values."""
+        views = _VIEWS.setdefault(self, {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]
+
+
+_VIEWS = WeakKeyDictionary[Options, dict[type[Any], Any]]()  # beside the options, which are pickled
+
+
 def threads(engine: EngineSettings) -> int:
     """How many units one process works on at a time."""
     return engine.workers or cores() if engine.runner == "embedded" else 1
@@ -50,13 +66,13 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     match engine.runner:
         case "embedded":
             # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
-            return PipelineOptions(["--runner=FnApiRunner", *flags])
+            return Options(["--runner=FnApiRunner", *flags])
         case "prism":
             prism()
             if engine.workers:
                 why = "Prism decides itself how many work at once"
                 raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
-            return PipelineOptions([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
+            return Options([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
         case "dataflow":
@@ -108,7 +124,7 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     if not {"job_endpoint", "files_to_stage"} & {*named}:
         # Else every jar of its class path, 300 MB of Spark's own, goes to each executor of each job.
         added += [f"--files_to_stage={jar_of(runner, PipelineOptions(flags))}"]
-    given = PipelineOptions([*added, *flags])
+    given = Options([*added, *flags])
     master = given.get_all_options()[MASTER_FLAGS[runner]]
     portable = given.view_as(PortableOptions)
     if "environment_cache_millis" not in named:

@@ -70,6 +70,10 @@ class Made(NamedTuple):
         return f"{self.store.url}/{name}"
 
 
+# of what is the same in every store, and takes long
+ONE_STORE = pytest.mark.parametrize("made", ["s3"], indirect=True)
+
+
 @pytest.fixture(scope="module", params=["s3", "gcs"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("made")
@@ -109,6 +113,7 @@ def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(mod
     assert left_over(run) == []
 
 
+@ONE_STORE
 def test_what_was_removed_in_a_store_stays_out(made: Made) -> None:
     shutil.copytree("run", "less")
     run = made.copied("less")
@@ -125,6 +130,7 @@ def test_what_was_removed_in_a_store_stays_out(made: Made) -> None:
     assert main(["subset", run, f"{run}-of", "--keys", "keys"]) == 1  # nothing is left
 
 
+@ONE_STORE
 def test_an_addition_that_is_killed_leaves_the_old_run_or_the_new_one_and_goes_on(made: Made) -> None:
     def killed(at: int, run: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", KILLED_AT_A_CHANGE, str(at), "add", run, *made.new]
