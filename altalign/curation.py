@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from altalign import __version__, allowed_addresses, own_filters
+from altalign import __version__, allowed_addresses, own_filters, storage
 from altalign.own_filters import Own
 from altalign.prices import PricesSettings
 from altalign.settings import ReadBy, Settings
@@ -23,6 +23,7 @@ LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
+_OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 _NO_ADDRESS = " (+URL of the project)"  # the part of a user agent that nobody has filled in
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -306,9 +307,10 @@ class DecontaminateSettings(Settings):
         """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
         kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
         if kind == "run":  # what the manifest of its newest checkpoint has digests of
-            folder = Path(names[0], "checkpoints")
-            marks = sorted(folder.glob("step-*/manifest.json"), key=lambda mark: (len(str(mark)), mark))
-            return [str(marks[-1] if marks else folder / "step-0000000" / "manifest.json")]
+            folder = storage.join(names[0], "checkpoints")
+            marks = [mark for mark in storage.below(folder, "manifest.json") if _OF_A_STEP.search(mark)]
+            none = storage.join(folder, "step-0000000", "manifest.json")
+            return [max(marks, key=lambda mark: (len(mark), mark), default=none)]
         return [*names[-1:], *(str(Path(name).with_suffix(".toml")) for name in names if kind == "onnx")]
 
     @model_validator(mode="after")

@@ -231,7 +231,7 @@ class Features:
         embeddings, about = encode()
         with storage.write(array) as file:
             np.save(file, embeddings.cpu().numpy())
-        storage.write_json(facts, {"sha256": _digest(array), **about})
+        storage.write_json(facts, {"sha256": _digest(storage.mappable(array)), **about})
         return embeddings, about
 
 
@@ -243,8 +243,8 @@ def _digest(array: str) -> str:
 def _read(array: str, facts: str) -> tuple[Tensor, dict[str, Any]] | None:
     """What is kept, in memory once; None: it is damaged."""
     try:
-        about = storage.read_json(facts)
-        return (torch.from_numpy(np.load(array)), about) if _digest(array) == about["sha256"] else None
+        about, place = storage.read_json(facts), storage.mappable(array)
+        return (torch.from_numpy(np.load(place)), about) if _digest(place) == about["sha256"] else None
     except (OSError, UnreadableError, KeyError):
         return None
 

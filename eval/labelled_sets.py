@@ -176,6 +176,11 @@ def listed(path: str) -> list[tuple[str, int | str]]:
     return rows
 
 
+def beside(path: str, file: str) -> str:
+    """The path of a file that a list names."""
+    return file if storage.is_remote(file) else storage.join(storage.folder_of(path), file)
+
+
 def classes_of_lists(paths: Sequence[str]) -> Classes:
     """The classes that lists of one task have together: some may have no image in a small part."""
     labels = [label for path in paths for _, label in listed(path)]
@@ -186,7 +191,7 @@ def classes_of_lists(paths: Sequence[str]) -> Classes:
 
 def _list_rows(path: str) -> Iterator[_Row]:
     for file, label in listed(path):
-        place = Place(str(Path(path).parent / file), name=file)
+        place = Place(beside(path, file), name=file)
         yield digest(b"".join(read_places([place]))), place, label
 
 

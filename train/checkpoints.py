@@ -225,10 +225,11 @@ def brought(run_folder: str, step: int) -> Path:
         DamagedError: it is not as it was written.
     """
     place = folder_of(run_folder, step)
-    if storage.is_remote(run_folder):
-        with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
-            stored.brought_checkpoint(place_of(run_folder, step), place)
-    check(place)
+    if not storage.is_remote(run_folder):
+        check(place)
+        return place
+    with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
+        stored.brought_checkpoint(place_of(run_folder, step), place, of=_FILES)
     return place
 
 

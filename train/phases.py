@@ -95,7 +95,7 @@ def _is_finished(config: TrainConfig) -> bool:
 
 def _made(before: TrainConfig, whole: TrainConfig, what: Literal["noise", "captions"], ranks: Ranks) -> None:
     """Measure the noise of a training phase, or write its captions of the whole's pairs, unless that is done."""
-    trained = encoders.trained(before.run.folder)
+    trained = ranks.first_then_others(lambda: encoders.trained(before.run.folder))  # of a store, once a machine
     if what == "noise":
         measure.of_trained(trained, ranks)
     else:

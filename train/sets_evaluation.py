@@ -1,7 +1,6 @@
 """`altalign eval … --sets FILE`: a model on sets of the user's, and two evaluations compared."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
@@ -102,7 +101,7 @@ def _chosen(config: TrainConfig | None, model: str, step: int | None, out: str, 
         folder = out or (training_folder.path(config, "eval", folder_of(model)) if config else "")
         if not folder:
             raise UsageError("--model without a training run: say where the results go, with --out")
-        features = training_folder.path(config, "eval", "features") if config else str(Path(folder, "features"))
+        features = training_folder.path(config, "eval", "features") if config else storage.join(folder, "features")
         on = config.loop.device if config else device
         return _Chosen(model, models.opened(model, device=on), config, [], folder, features)
     if config is None:

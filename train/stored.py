@@ -83,8 +83,8 @@ def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str], publ
     storage.put_file(str(local / MANIFEST), storage.join(there, MANIFEST))
 
 
-def brought_checkpoint(there: str, local: Path) -> None:
-    """Have a published checkpoint on this machine, whole: files that are there already are not asked for.
+def brought_checkpoint(there: str, local: Path, *, of: Collection[str]) -> None:
+    """Have a published checkpoint, `of` these files at least, on this machine: what is there is not asked for.
 
     Raises:
         DamagedError: a file in the store is missing, or not as it was written.
@@ -93,6 +93,8 @@ def brought_checkpoint(there: str, local: Path) -> None:
         digests = storage.read_json(storage.join(there, MANIFEST))
     except UnreadableError:
         digests = {}
+    if not digests.keys() >= {*of}:
+        raise _damaged(there, MANIFEST)
     for path in _files(local):
         name = path.relative_to(local).as_posix()
         if digests.get(name) != sha256_of(path):

@@ -9,14 +9,13 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rich.table import Table
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError
 from altalign.eval import vtab
-from altalign.eval.labelled_sets import classes_of_lists, listed
+from altalign.eval.labelled_sets import beside, classes_of_lists, listed
 from altalign.settings import dump
 from altalign.train import loop, training_folder
 from altalign.train.settings import TrainConfig
@@ -206,8 +205,9 @@ def _check_folder(config: SweepConfig) -> None:
     """Refuse a folder that holds something else. The settings of each trial are compared when its turn comes.
 
     Raises:
-        UsageError: it does.
+        UsageError: it does, or its store does not answer.
     """
+    storage.check(config.run.folder)
     own = {*vtab.TASKS, "config.toml", RESULT}
     others = [name for name in storage.entries(config.run.folder) if name not in own and not storage.is_partial(name)]
     if others:
@@ -218,11 +218,11 @@ def _check_folder(config: SweepConfig) -> None:
 
 def _write_lists(config: SweepConfig, task: str) -> None:
     """Write the classes of a task, and the list of all its examples."""
-    lists = vtab.lists_of(str(Path(config.sweep.path).absolute()), task)
+    lists = vtab.lists_of(storage.absolute(config.sweep.path), task)
     own = training_folder.path(config, task)
     names = classes_of_lists(lists).names
     storage.write_bytes(storage.join(own, _CLASSES), "".join(f"{name}\n" for name in names).encode())
-    rows = [f"{Path(path).parent / file} {label}\n" for path in lists[:2] for file, label in listed(path)]
+    rows = [f"{beside(path, file)} {label}\n" for path in lists[:2] for file, label in listed(path)]
     storage.write_bytes(storage.join(own, _ALL), "".join(rows).encode())
 
 

@@ -69,7 +69,8 @@ def retrieve(
     known = _known(lists)
     storage.sweep(out)
     encoder = models.opened(model)
-    samples = Samples.open(storage.join(out, "index"), runs)
+    index = storage.join(storage.local_folder(out), "index")
+    samples = Samples.open(index, runs)
     nouns = _nouns(samples, texts, known, texts_at_least)
     keys, numbers = in_order(samples)
     place = storage.join(out, "concepts.parquet")
@@ -102,7 +103,7 @@ def retrieve(
         ranks=Ranks(0, 1, torch.device("cpu")),
         what="concepts",
     )
-    storage.delete(storage.join(out, "index"))
+    storage.delete(index)
     terminal.stdout().print(f"concepts: {terminal.shown(place)}", soft_wrap=True)
     return 0
 

@@ -72,7 +72,7 @@ def write(
         names = sorted(name for name in storage.entries(_of_parts(place)) if name.endswith(_ENDING))
         with storage.write(place) as file, pq.ParquetWriter(file, schema) as writer:
             for name in names:
-                writer.write_table(pq.read_table(_of_parts(place, name)))
+                writer.write_table(pq.read_table(pa.BufferReader(storage.read_bytes(_of_parts(place, name)))))
         storage.write_json(mark_of(place), asked)
         storage.delete(_of_parts(place))
     ranks.wait()

@@ -31,9 +31,11 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
         overrides: of `[evaluation]`, the sizes of its images.
 
     Raises:
-        UsageError: the form cannot hold this model, a package is missing, or `folder` is there.
+        UsageError: the form cannot hold this model, a package is missing, or `folder` is there, or in a store.
         AltalignError: what was written does not compute what the model does: a defect of ours, or of the library.
     """
+    if storage.is_remote(folder):
+        raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
     if storage.kind(folder) != "missing":
         raise UsageError(f"{folder}: it is there already; give a new folder")
     of, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
