@@ -310,10 +310,10 @@ def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
 
 
 def _bytes(run: Run, place: PoolImage) -> bytes:
-    fetched = Fetched(run, place.unit)
-    data = fetched.image(place.offset, place.bytes)
+    path, offset, *_ = Fetched(run, place.unit).range(place.offset, place.bytes)
+    data = storage.read_range(path, offset, place.bytes)
     if hashlib.sha256(data).hexdigest() != place.sha256:
-        raise UnreadableError(f"{fetched.images}: the image at byte {place.offset:,} is not the one that was fetched")
+        raise UnreadableError(f"{path}: the image at byte {offset:,} is not the one that was fetched")
     return data
 
 

@@ -18,6 +18,7 @@ from altalign.audit_tables import SAMPLES
 from altalign.filters import bounds, pixels, thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.files import parquet
+from altalign.pipelines.files.ranges import Range
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED, DropFacts
@@ -169,8 +170,8 @@ def _after_judge(run: Run) -> Iterator[Part]:
                 if places is None:
                     yield rows, None
                 else:
-                    wanted_places = [places[image_id] for image_id in parquet.values(rows, "image_id")]
-                    yield rows, _pictures(run, Fetched(run, name).images, wanted_places)
+                    fetched, images = Fetched(run, name), parquet.values(rows, "image_id")
+                    yield rows, _pictures(run, [fetched.range(*places[image_id]) for image_id in images])
 
 
 def _first_of_images(
@@ -237,8 +238,9 @@ def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:
     rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: OF_KEPT}))
     for stem in dict.fromkeys(parquet.values(rows, "stem")):
         of_shard = rows.filter(pc.field("stem") == stem)
-        places = list(zip(parquet.values(of_shard, "tar_offset"), parquet.values(of_shard, "tar_bytes"), strict=True))
-        pictured |= dict(zip(parquet.values(of_shard, "key"), _pictures(run, f"{stem}.tar", places), strict=True))
+        columns = (parquet.values(of_shard, column) for column in ("key", "tar_offset", "tar_bytes"))
+        places = {key: Range(f"{stem}.tar", offset, size) for key, offset, size in zip(*columns, strict=True)}
+        pictured |= dict(zip(places, _pictures(run, list(places.values())), strict=True))
     columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
     failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
     pictures = [pictured[key] for key in parquet.values(rows, "key")]
@@ -254,13 +256,13 @@ def first_rows(rows: pa.Table, wanted: Mapping[str, int]) -> pa.Table:
 def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
     """Thumbnails of samples of a shard, whose path without an ending is `stem`, by their keys."""
     rows = parquet.read_table(f"{stem}.parquet").select(["key", "tar_offset", "tar_bytes"]).to_pylist()
-    places = {row["key"]: (row["tar_offset"], row["tar_bytes"]) for row in rows}
-    return _pictures(run, f"{stem}.tar", [places[key] for key in keys])
+    places = {row["key"]: Range(f"{stem}.tar", row["tar_offset"], row["tar_bytes"]) for row in rows}
+    return _pictures(run, [places[key] for key in keys])
 
 
-def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    """Thumbnails of the images at these places (offset, bytes) of a file."""
-    found = storage.read_ranges(path, places) if places else ()
+def _pictures(run: Run, places: Sequence[Range]) -> list[bytes | None]:
+    """Thumbnails of the images at these places."""
+    found = storage.each(lambda of: storage.read_range(of.path, of.offset, of.length or 0), places, of=run.folder)
     return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in found]
 
 

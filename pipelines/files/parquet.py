@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -213,3 +215,20 @@ def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """A whole file that fits in memory, or some of its columns."""
     with reading(path) as file:
         return file.read(columns=None if columns is None else list(columns), use_threads=False)
+
+
+def same_rows(rows: pa.Table, others: pa.Table, *, by: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The numbers of those of n rows that are among m others with all their values, and their numbers there.
+
+    A value in the column `by` is in one of the others at most.
+    """
+    found: Any = pc.index_in(rows[by], value_set=others[by].combine_chunks())
+    here = np.flatnonzero(found.is_valid().to_numpy())
+    there = found.drop_null().to_numpy().astype(np.int64)
+    is_same = np.ones(len(here), bool)
+    for name in rows.column_names:
+        one, other = rows[name].take(here), others[name].take(there)
+        both_null = (one.is_null().to_numpy() & other.is_null().to_numpy()).astype(bool)
+        equal: Any = pc.equal(one, other)
+        is_same &= equal.fill_null(pa.scalar(value=False)).to_numpy() | both_null
+    return here[is_same], there[is_same]

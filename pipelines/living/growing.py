@@ -9,12 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from altalign import generations, storage
 from altalign.machine import interrupts
@@ -85,7 +83,7 @@ def compared(run: Run, parent: Parent) -> Compared:
         is_fresh = np.ones(len(rows), bool)
         for shard, (begin, end) in ends.items():
             if begin <= last and first <= end:
-                here, there = same_rows(rows, side_car(shard))
+                here, there = parquet.same_rows(rows, side_car(shard), by="key")
                 is_fresh[here] = False
                 stay[shard][there] = True
         if is_fresh.any():
@@ -97,20 +95,6 @@ def _ends(parent: Parent, shard: Shard) -> tuple[str, str]:
     """The first and the last image of a shard."""
     ids = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["image_id"])["image_id"]
     return str(ids[0]), str(ids[-1])
-
-
-def same_rows(rows: pa.Table, others: pa.Table) -> tuple[Numbers, Numbers]:
-    """The numbers of those of n rows that are among m others with all their values, and their numbers there."""
-    found: Any = pc.index_in(rows["key"], value_set=others["key"].combine_chunks())
-    here = np.flatnonzero(found.is_valid().to_numpy())
-    there = found.drop_null().to_numpy().astype(np.int64)
-    is_same = np.ones(len(here), bool)
-    for name in rows.column_names:
-        one, other = rows[name].take(here), others[name].take(there)
-        both_null = (one.is_null().to_numpy() & other.is_null().to_numpy()).astype(bool)
-        equal: Any = pc.equal(one, other)
-        is_same &= equal.fill_null(pa.scalar(value=False)).to_numpy() | both_null
-    return here[is_same], there[is_same]
 
 
 def written(run: Run, parent: Parent, found: Compared, generation: int) -> Placed:

@@ -1,11 +1,13 @@
 """What an addition takes over from `work/` of the run before: units whose results cannot differ, as links.
 
 A unit is a function of its input, of settings, and of what earlier stages have left. Hashes of old rows are the same
-however many rows come, as long as they are cut into as many partitions. With frozen tables so are verdicts.
+however many rows come, as long as they are cut into as many partitions. With frozen tables so are verdicts. Fetch units
+are not the same, but the bytes of their images are (`images/borrowed.py`).
 """
 
 from altalign import storage
 from altalign.pipelines.evidence import of_judge
+from altalign.pipelines.images import borrowed
 from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.counted import COUNTED
 from altalign.pipelines.run.artefacts.decontaminated import LEARNED
@@ -26,6 +28,9 @@ def of_stage(run: Grown, stage: str) -> None:
             marks = COUNTED
         case "judge" if run.is_frozen and _are_judged_alike(before, run):
             marks = JUDGED
+        case "fetch":
+            borrowed.borrow(before, run)
+            return
         case "decontaminate" if run.is_frozen:
             marks = LEARNED
         case _:

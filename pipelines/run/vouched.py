@@ -4,7 +4,7 @@ A run that goes on compares them once with what is there. What a power cut, a di
 and its unit is done anew: the same bytes, because a unit is a function of its input.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from altalign import listing, storage
@@ -24,7 +24,7 @@ from altalign.pipelines.run.artefacts.decontaminated import (
 )
 from altalign.pipelines.run.artefacts.derived import CARRIED, CHOSEN, COMMON, LISTED
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
-from altalign.pipelines.run.artefacts.fetched import FETCHED, GATHERED
+from altalign.pipelines.run.artefacts.fetched import BORROWED, FETCHED, GATHERED
 from altalign.pipelines.run.artefacts.judged import GROUPED, JUDGED
 from altalign.pipelines.run.artefacts.selected import BALANCE, CONCEPTS, THRESHOLDS, VALUES
 from altalign.pipelines.run.artefacts.written import WRITTEN
@@ -39,6 +39,7 @@ STEPS: tuple[Marks[Facts], ...] = (
     JUDGED,
     GROUPED,
     TESTS,
+    BORROWED,
     GATHERED,
     FETCHED,
     AUGMENTED,
@@ -134,8 +135,11 @@ def is_from_the_web(run: Run, damage: Damage) -> bool:
     return is_of_fetch and damage.path.endswith(FROM_THE_WEB)
 
 
-def unmark(run: Run, found: Iterable[Damage]) -> None:
-    """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first."""
+def unmark(run: Run, found: Sequence[Damage]) -> None:
+    """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first.
+
+    With a borrowed blob all goes that was fetched: what is borrowed decides what is gathered, and where images are.
+    """
     gone = list(dict.fromkeys(damage.mark for damage in found))
     with storage.noted() as block:
         storage.delete(run.path("manifest.json"))
@@ -144,6 +148,8 @@ def unmark(run: Run, found: Iterable[Damage]) -> None:
         for stage in dict.fromkeys(mark.stage for mark in gone):
             storage.delete(run.mark(stage, "done"))
     storage.sync(block)
+    if any(damage.path.startswith(f"work/{BORROWED.step}") for damage in found):
+        storage.delete_units([run.work("fetch")])
     with storage.noted() as block:
         for mark in gone:
             storage.delete(mark.path)

@@ -23,13 +23,14 @@ from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.evidence import gallery_rows, image_hosts, image_joint, images_and_bytes, outcome_joint
 from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.images import block_lists, measuring
+from altalign.pipelines.images import block_lists, borrowed, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.living.request import of_run
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.artefacts.fetched import (
+    BORROWED,
     FETCHED,
-    MEASURES,
+    KNOWN,
     Fetched,
     FetchFacts,
     FetchUnit,
@@ -37,7 +38,7 @@ from altalign.pipelines.run.artefacts.fetched import (
     survivors,
 )
 from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import FOLDER, Grown, trials
+from altalign.pipelines.run.sampled import FOLDER, trials
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rules
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
@@ -81,11 +82,11 @@ def watch(run: Run) -> type[progress.Watch]:
 def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
     """About how long these units take one core.
 
-    0 where they wait for the web, or a model looks at colours, which has threads of its own; or where an addition knows
-    most of what it would measure.
+    0 where they wait for the web, or a model looks at colours, which has threads of its own; or where most images are
+    known.
     """
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
-    is_known = isinstance(run, Grown) and storage.kind(storage.join(run.before, "work")) == "folder"
+    is_known = bool(run.finished(BORROWED.step))
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours and not is_known else 0.0
 
 
@@ -96,20 +97,21 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     of_images = rows.take(first_rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
+    known = None
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
-                is_left = pa.array([number not in blocked for number in range(len(of_images))], pa.bool_())
+                there = borrowed.outcomes(run, of_images) | blocked
+                is_left = pa.array([number not in there for number in range(len(of_images))], pa.bool_())
                 found = iter(fetch_from_files.fetch_images(run, unit, of_images.filter(is_left)))
-                outcomes = [blocked.get(number) or next(found) for number in range(len(of_images))]
+                outcomes = [there.get(number) or next(found) for number in range(len(of_images))]
+                known = _write_known(run, unit, of_images, outcomes)
             case "web":
                 outcomes = fetch_from_web.fetch_images(run, unit, of_images, blocked)
             case unknown:
                 assert_never(unknown)
     verdict = _verdict(run, of_images, outcomes)
-    if run.config.fetch.source == "archive":
-        _write_measures(run, unit, outcomes, verdict["reason"])
-    return _write(run, unit, _joined(run, rows, outcomes, verdict, image_of))
+    return _write(run, unit, _joined(run, rows, outcomes, verdict, image_of), known)
 
 
 def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
@@ -149,11 +151,21 @@ def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str,
     }
 
 
-def _write_measures(run: Run, unit: FetchUnit, outcomes: Sequence[Outcome], reason: "pa.Array[Any]") -> None:
-    """Write what was measured of images that are dropped, so that an addition need not decode them again."""
-    dropped = zip(outcomes, reason.is_valid().to_pylist(), strict=True)
-    measured = [of.measured for of, is_dropped in dropped if is_dropped and of.measured.found_sha256]
-    parquet.write(Fetched(run, unit["name"]).measures, pa.table(measuring.columns(measured), MEASURES), MEASURES)
+def _write_known(run: Run, unit: FetchUnit, rows: pa.Table, outcomes: Sequence[Outcome]) -> tuple[str, str] | None:
+    """Write what is known of images that have a place, for additions; returns the first and the last of them."""
+    has_place, is_blocked = rows["place_file"].is_valid().to_pylist(), DropReason.URL_BLOCKED
+    numbers = [number for number, of in enumerate(outcomes) if has_place[number] and of.reason is not is_blocked]
+    placed, of_images = rows.take(np.array(numbers, np.int64)), [outcomes[number] for number in numbers]
+    columns = {
+        **{name: placed[name] for name in placed.column_names if name in KNOWN.names},
+        "reason": [of.reason for of in of_images],
+        "blob_offset": [of.offset for of in of_images],
+        "blob_bytes": [of.bytes for of in of_images],
+        **measuring.columns([of.measured for of in of_images]),
+    }
+    parquet.write(Fetched(run, unit["name"]).known, parquet.table(columns, KNOWN), KNOWN)
+    ids = identity.hexed(arrays.ids_of(placed["image_id"])).to_pylist()
+    return (str(ids[0]), str(ids[-1])) if ids else None
 
 
 def _joined(
@@ -178,7 +190,7 @@ def _joined(
     return pa.table({**ids, **text, **source, **{name: column.take(image_of) for name, column in of_image.items()}})
 
 
-def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
+def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | None) -> FetchFacts:
     """Write what a unit leaves: the dropped rows of both stages, the evidence, and the rows that go on."""
     of_fetch = pa.array([reason.value for reason in REASONS[Stage.FETCH]])
     has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
@@ -214,6 +226,7 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
             *images_and_bytes.dropped_images(Stage.IMAGE, dropped),
         ],
         hosts=image_hosts.count(*(parquet.values(of_images, name) for name in names), one_in=unit["one_in"]),
+        known=known,
     )
 
 

@@ -3,7 +3,6 @@
 Rows of Parquet tables are gathered first, in one pass over each table, so that no row group is read twice.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,8 +20,7 @@ from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
-from altalign.pipelines.images import measuring
-from altalign.pipelines.images.measured_before import measured_before
+from altalign.pipelines.images import borrowed, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
@@ -32,6 +30,7 @@ from altalign.pipelines.run.artefacts.judged import GROUPED, GroupedPartition
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.pipelines.stages.image_places import Kind
 from altalign.reasons import DropReason
+from altalign.stages import damaged
 
 # Gathering rows of tables --------------------------------------------------------------------------------------------
 
@@ -64,10 +63,14 @@ def plan_gather(run: Run) -> list[Unit]:
 
 
 def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising."""
-    path = GroupedPartition(run, name).rows
-    for batch in parquet.read_whole(path, ["place_file", "place_kind", "place_offset"]):
+    """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising.
+
+    Left out are rows whose images are known.
+    """
+    columns = [f"place_{of}" for of in ("file", "kind", "offset", "length")]
+    for batch in parquet.read_whole(GroupedPartition(run, name).rows, ["image_id", *columns]):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
+        is_row &= ~borrowed.are_known(run, pa.Table.from_batches([batch]))
         places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
         files, rows = (place[is_row].astype(np.int64) for place in places)
         for file in np.unique(files).tolist():
@@ -115,14 +118,12 @@ class GatherTables(beam.PTransform[Any, Any]):
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
     """Read and measure the images of a unit (one row of `PLACED_SURVIVOR` each); their bytes go to its blob."""
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
-    known = measured_before(run, rows)
     with storage.write(Fetched(run, unit["name"]).images) as blob:
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if isinstance(data, DropReason):
                 outcomes.append(Outcome(data))
                 continue
-            measured = known.get(hashlib.sha256(data).hexdigest()) if known else None
-            measured = measured or measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
+            measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
             blob.write(data)
             outcomes.append(Outcome(None, None, end, len(data), measured))
             end += len(data)
@@ -179,10 +180,12 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
         source = run.files[file]
         match Kind(kind):
             case Kind.ROW:
-                place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
-                if place["length"] < 0:
-                    return None
-                return Range(Gathered(run, source.name).images, int(place["offset"]), int(place["length"]))
+                files = Gathered(run, source.name)
+                place = gathered(file)[np.searchsorted(gathered(file)["row"], offset) :][:1]
+                if place["row"].tolist() != [offset]:
+                    raise damaged(run.folder, files.images, f"row {offset:,} is not there")
+                start, size = int(place["offset"][0]), int(place["length"][0])
+                return None if size < 0 else Range(files.images, start, size)
             case Kind.COPIED:
                 return Range(Extracted(run, source.name).images, offset, length)
             case Kind.RANGE:

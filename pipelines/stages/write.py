@@ -19,7 +19,7 @@ from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.engine.options import threads
 from altalign.pipelines.evidence import gallery_rows, images_and_bytes
 from altalign.pipelines.files import parquet
-from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.pipelines.files.ranges import Ranges
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening import summary
@@ -86,8 +86,8 @@ def _found(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iter
     """Yields the rows of a shard; an image is read once for all its captions."""
     for name, numbers in parts:
         rows = kept_rows(run, name).take(numbers).drop_columns("rarest_log2").to_pylist()
-        blob = Fetched(run, name).images
-        places = [Range(blob, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
+        fetched = Fetched(run, name)
+        places = [fetched.range(row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None
         with Ranges(places) as ranges:
             for row, place in zip(cast(list[for_shards.Row], rows), ranges, strict=True):

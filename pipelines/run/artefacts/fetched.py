@@ -12,6 +12,7 @@ from altalign import storage
 from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, OUTCOME_JOINT
 from altalign.counts import CountRow, FailedRow
 from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.files.ranges import Range
 from altalign.pipelines.run.artefacts.judged import PLACED_SURVIVOR, GroupedPartition
 from altalign.pipelines.run.units import Facts, Files, Marks, Run, Unit
 from altalign.schema import SAMPLE
@@ -55,6 +56,7 @@ class FetchFacts(Facts):
         funnel: step, source, images and bytes, for the report.
         dropped_images: stage, reason and how many distinct images were dropped; None in marks of older versions.
         hosts: how many images of the sample each host has, how many were fetched, and how many were kept.
+        known: the first and the last image of `Fetched.known`; None where it has none.
     """
 
     kept: int
@@ -64,8 +66,17 @@ class FetchFacts(Facts):
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None
     hosts: Mapping[str, tuple[int, int, int]]
+    known: tuple[str, str] | None
 
 
+@dataclass(frozen=True)
+class BorrowFacts(Facts):
+    """The highest number of a blob that was borrowed of the runs that this one has grown from."""
+
+    blobs: int
+
+
+BORROWED = Marks("fetch/borrowed", BorrowFacts)
 GATHERED = Marks("fetch/gathered", GatherFacts)
 FETCHED = Marks("fetch/units", FetchFacts)
 
@@ -83,19 +94,26 @@ FETCHED_ROW = pa.schema(
 )
 
 
-# `measuring.Measured`, an image a row
-MEASURES = pa.schema(
+# What is known of an image of the input's own files: its place there, its place in a blob, `measuring.Measured`.
+KNOWN = pa.schema(
     [
-        ("format", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("damage", pa.string()),
-        ("is_blocked", pa.bool_()),
-        ("nsfw_score", pa.float32()),
-        ("found_sha256", pa.string()),
-        ("features", pa.binary()),
+        *(field for field in PLACED_SURVIVOR if field.name == "image_id" or field.name.startswith("place_")),
+        pa.field("reason", pa.string()),
+        pa.field("blob_offset", pa.int64()),
+        pa.field("blob_bytes", pa.int64()),
+        pa.field("format", pa.string()),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("damage", pa.string()),
+        pa.field("is_blocked", pa.bool_()),
+        pa.field("nsfw_score", pa.float32()),
+        pa.field("found_sha256", pa.string()),
+        pa.field("features", pa.binary()),
     ]
 )
+# The first and the last image of what a borrowed blob's unit knew, by the number of the blob.
+KNOWN_OF = np.dtype([("number", "<i8"), ("first", "S32"), ("last", "S32")])
+BLOB = 1 << 36  # a borrowed blob has fewer bytes; `blob_offset` below zero is of one
 
 
 class Gathered(Files):
@@ -117,19 +135,59 @@ class Gathered(Files):
         storage.write_bytes(self.path("index"), np.array(entries, ROW_INDEX).tobytes())
 
 
+class Borrowed(Files):
+    """A blob of a run that this one has grown from, by its number, and what that run's unit knew of its images.
+
+    Number 0 has the one mark, which names the files of all, and `KNOWN_OF`. A number stays with its blob however often
+    the run grows.
+    """
+
+    step = BORROWED.step
+
+    def __init__(self, run: Run, number: int = 0):
+        super().__init__(run, f"{number:09d}")
+
+    @property
+    def images(self) -> str:
+        """The bytes of images."""
+        return self.path("images")
+
+    @property
+    def known(self) -> str:
+        """What its unit knew: Parquet of `KNOWN`."""
+        return self.path("known")
+
+    @property
+    def known_of(self) -> str:
+        """Rows of `KNOWN_OF`."""
+        return self.path("index")
+
+
 class Fetched(Files):
     """What fetching a unit leaves, beside its journal where the images come from the web."""
 
     step = FETCHED.step
 
+    def __init__(self, run: Run, name: str):
+        super().__init__(run, name)
+        self._run = run
+
     @property
     def images(self) -> str:
-        """The bytes of all fetched images: a blob."""
+        """The bytes of the images that this unit has fetched: a blob."""
         return self.path("images")
+
+    def range(self, offset: int, size: int) -> Range:
+        """Where the bytes of an image are, by its `blob_offset`: in this blob or, below zero, in a borrowed one."""
+        if offset >= 0:
+            return Range(self.images, offset, size)
+        number, offset = divmod(offset, BLOB)
+        return Range(Borrowed(self._run, -number).images, offset, size)
 
     def image(self, offset: int, size: int) -> bytes:
         """The bytes of one image."""
-        return storage.read_range(self.images, offset, size)
+        path, begin, *_ = self.range(offset, size)
+        return storage.read_range(path, begin, size)
 
     def rows(self) -> pa.Table:
         """The rows (`FETCHED_ROW`) that pass the image rules, sorted by (image_id, key)."""
@@ -157,9 +215,9 @@ class Fetched(Files):
         arrays.save(self.path("features"), features)
 
     @property
-    def measures(self) -> str:
-        """What was measured of images of the input's own files that the image rules dropped: Parquet of `MEASURES`."""
-        return self.path("measures")
+    def known(self) -> str:
+        """What is known of images of the input's own files, so that an addition need not read them: of `KNOWN`."""
+        return self.path("known")
 
     def write_evidence(self, image_joint: pa.Table, image_values: pa.Table, outcome_joint: pa.Table) -> None:
         """Write the unit's part of `IMAGE_JOINT`, `IMAGE_VALUES` and `OUTCOME_JOINT`."""

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from altalign.pipelines.files.parquet import same_rows
 from altalign.pipelines.living.adding import REFUSED, without_places
-from altalign.pipelines.living.growing import same_rows
 from altalign.schema import REMOVED
 
 Row = dict[str, Any]
@@ -27,7 +27,7 @@ rows = st.lists(
 
 @given(rows, rows)
 def test_rows_are_the_same_when_all_their_values_are_nulls_too(here: list[Row], there: list[Row]) -> None:
-    one, other = same_rows(pa.Table.from_pylist(here, SCHEMA), pa.Table.from_pylist(there, SCHEMA))
+    one, other = same_rows(pa.Table.from_pylist(here, SCHEMA), pa.Table.from_pylist(there, SCHEMA), by="key")
     wanted = [(number, there.index(row)) for number, row in enumerate(here) if row in there]
     assert list(zip(one.tolist(), other.tolist(), strict=True)) == wanted
 
