@@ -205,6 +205,17 @@ def test_a_blob_that_is_lost_before_an_addition_goes_on_is_borrowed_again(there:
     assert tree(Path("run")) == tree(Path("grown"))
 
 
+def test_repair_reads_all_again_where_a_borrowed_blob_is_lost(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compact", "grown"]) == 0
+    before, lost = Path("grown/files.jsonl").read_bytes(), largest("grown/work/fetch/borrowed")
+    lost.unlink()
+    capsys.readouterr()
+    assert main(["repair", "grown"]) == 0
+    assert f"{lost.relative_to('grown')}: it is not there; made anew" in capsys.readouterr().out
+    assert Path("grown/files.jsonl").read_bytes() == before
+    assert main(["audit", "grown", "--digest"]) == 0
+
+
 def test_what_lost_the_mark_of_what_it_had_borrowed_is_read_again(there: Path) -> None:
     shutil.copytree("grown", "other")
     Path("other/work/fetch/borrowed/000000000.json").unlink()
