@@ -61,6 +61,7 @@ def test_phases_and_what_measures_and_captions_their_pairs(
     gcs: str, tmp_path: Path, elsewhere: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_disk, run = config(tmp_path, "whole"), f"{gcs}/whole"
+    on_disk = on_disk.model_copy(update={"schedule": on_disk.schedule.model_copy(update={"steps": 2})})
     in_store = on_disk.model_copy(update={"run": on_disk.run.model_copy(update={"folder": run})})
     for name in ("captioning", PHASES[-1]["name"]):  # gone on with on another machine
         elsewhere(name)
@@ -74,17 +75,19 @@ def test_phases_and_what_measures_and_captions_their_pairs(
     elsewhere("of the reader")
     for folder in (run, f"{tmp_path}/whole"):
         assert cli.main(["noise", f"{folder}/phases/noise-aware"]) == 0
-        assert cli.main(["caption", f"{folder}/phases/noise-aware", "--checkpoint", "2"]) == 0
+        assert cli.main(["caption", f"{folder}/phases/noise-aware", "--checkpoint", "1"]) == 0
         for _ in range(2):  # the second takes the embeddings that the first has left
             assert cli.main(["eval", f"{folder}/phases/captioning", "--sets", str(tmp_path / "sets.toml")]) == 0
     assert "made anew" not in capsys.readouterr().err
+    assert cli.main(["eval", f"{run}/phases/captioning", f"{tmp_path}/whole/phases/captioning"]) == 0
+    assert "24 │" in capsys.readouterr().out
     for name in (
         f"warm-up/{estimates.FILE}",
         f"noise-aware/{estimates.FILE}",
         f"captioning/{CAPTIONS}",
         f"noise-aware/{CAPTIONS}",
-        "captioning/eval/step-0000003/metrics.json",
-        "concept-enhanced/checkpoints/step-0000003/model.safetensors",
+        "captioning/eval/step-0000002/metrics.json",
+        "concept-enhanced/checkpoints/step-0000002/model.safetensors",
     ):
         ours, expected = storage.read_bytes(f"{run}/phases/{name}"), Path(tmp_path, "whole/phases", name).read_bytes()
         assert ours == expected, name
