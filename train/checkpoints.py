@@ -38,6 +38,7 @@ from altalign.train.ranks import Ranks
 from altalign.train.step import sharding
 
 _PARTIAL = ".partial"
+_OF_THE_OPTIMIZER = ("optimizer.", "moments/")  # names begin so
 _FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
 
 
@@ -185,11 +186,11 @@ def _published_parts(meeting: spread.Meeting, partial: Path, there: str) -> dict
     return {f"moments/{name}": digest for digests in of_all for name, digest in digests.items()}
 
 
-def newest(run_folder: str) -> Path | None:
-    """The newest whole checkpoint; a damaged one is named and passed over."""
+def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
+    """The newest whole checkpoint; a damaged one is named and passed over. `goes_on` as for `brought`."""
     for step in reversed(finished(run_folder)):
         try:
-            place = brought(run_folder, step)
+            place = brought(run_folder, step, goes_on=goes_on)
         except DamagedError as error:
             terminal.stderr().print(
                 f"{terminal.shown(str(error))}; going on from the one before", style="yellow", soft_wrap=True
@@ -199,16 +200,16 @@ def newest(run_folder: str) -> Path | None:
     return None
 
 
-def chosen(run_folder: str, step: int | None) -> Path:
-    """The checkpoint after `step` steps (None: the newest), checked.
+def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
+    """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`.
 
     Raises:
         UsageError: it is not there.
         DamagedError: it is not as it was written.
     """
-    place = newest(run_folder) if step is None else None
+    place = newest(run_folder, goes_on=goes_on) if step is None else None
     if step is not None and step in finished(run_folder):
-        place = brought(run_folder, step)
+        place = brought(run_folder, step, goes_on=goes_on)
     if place is None:
         there = ", ".join(map(str, finished(run_folder))) or "none"
         raise UsageError(
@@ -218,8 +219,10 @@ def chosen(run_folder: str, step: int | None) -> Path:
     return place
 
 
-def brought(run_folder: str, step: int) -> Path:
+def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
     """A checkpoint that is finished, on this machine and checked.
+
+    Where no training `goes_on` with it, what only the optimiser has stays in the store.
 
     Raises:
         DamagedError: it is not as it was written.
@@ -229,19 +232,23 @@ def brought(run_folder: str, step: int) -> Path:
         check(place)
         return place
     with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
-        stored.brought_checkpoint(place_of(run_folder, step), place, of=_FILES)
+        there, but = place_of(run_folder, step), () if goes_on else _OF_THE_OPTIMIZER
+        stored.brought_checkpoint(there, place, of=_FILES, but=but)
     return place
 
 
-def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks) -> Path | None:
-    """The checkpoint that the first rank has chosen and checked, where this rank's machine has it. A collective."""
+def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks, *, goes_on: bool = True) -> Path | None:
+    """The checkpoint that the first rank has chosen and checked, where this rank's machine has it. A collective.
+
+    `goes_on` as for `brought`.
+    """
     step = ranks.told(state_of(chosen)["step"] if chosen is not None else None)
     if step is None:
         return None
 
     def there() -> Path:
         is_brought = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
-        return brought(run_folder, step) if is_brought else folder_of(run_folder, step)
+        return brought(run_folder, step, goes_on=goes_on) if is_brought else folder_of(run_folder, step)
 
     return ranks.first_then_others(there)
 

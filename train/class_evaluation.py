@@ -65,8 +65,8 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     """
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
-        chosen = checkpoints.chosen(config.run.folder, step) if ranks.is_first else None
-        place = checkpoints.on_all_machines(config.run.folder, chosen, ranks)
+        chosen = checkpoints.chosen(config.run.folder, step, goes_on=False) if ranks.is_first else None
+        place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
         numbers = ClassNumbers.read(str(place / "tokenizer.json"))
         model = classifier_of(without_weights(config), classes=numbers.vocabulary)

@@ -191,7 +191,7 @@ def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, objec
     """
     if storage.kind(run) != "folder":
         raise UsageError(f"{run}: no such training run; give the [run] folder of a training")
-    place = checkpoints.chosen(run, step)
+    place = checkpoints.chosen(run, step, goes_on=False)
     values = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
     values["run"]["folder"] = run
     values["evaluation"].update(evaluation or {})
@@ -219,7 +219,11 @@ def opened(
     evaluation: Mapping[str, object] | None = None,
 ) -> Encoders:
     """The model of a run, ready to encode. Raises as `trained`, and where `device` is not there."""
-    of = trained(run, step=step, evaluation=evaluation)
+    return of_trained(trained(run, step=step, evaluation=evaluation), device)
+
+
+def of_trained(of: Trained, device: Device) -> Encoders:
+    """The same of a checkpoint that is open."""
     digest = storage.read_json(str(of.place / "manifest.json"))["model.safetensors"]
     on = device_of(device)
     return Encoders(of.config, of.model.to(on), of.tokenizer, Ranks(0, 1, on), digest=digest)

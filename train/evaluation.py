@@ -106,8 +106,8 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
-        chosen = checkpoints.chosen(config.run.folder, step) if ranks.is_first else None
-        place = checkpoints.on_all_machines(config.run.folder, chosen, ranks)
+        chosen = checkpoints.chosen(config.run.folder, step, goes_on=False) if ranks.is_first else None
+        place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
         # else the shards need not be here
         holds_out = any(of.kind == "held_out" for of in config.evaluation.retrieval)

@@ -88,7 +88,7 @@ def evaluate(
 def _config(given: str, step: int | None, overrides: list[str], *, is_evaluated: bool) -> TrainConfig:
     """The settings of a training run, by its folder or by a file."""
     if storage.kind(given) == "folder":
-        place = checkpoints.chosen(given, step)
+        place = checkpoints.chosen(given, step, goes_on=False)
         return TrainConfig.load(place / "config.toml", [*overrides, f"run.folder={given}"])
     config = TrainConfig.load(given, overrides)
     if is_evaluated:
@@ -107,16 +107,15 @@ def _chosen(config: TrainConfig | None, model: str, step: int | None, out: str, 
     if config is None:
         raise UsageError("nothing to evaluate; give a training run or its settings, or --model and --out")
     of_run = config.evaluation.model_dump(mode="json")
-    place = checkpoints.chosen(config.run.folder, step)
-    at = checkpoints.state_of(place)["step"]
-    opened = encoders.opened(config.run.folder, step=at, device=config.loop.device, evaluation=of_run)
+    trained = encoders.trained(config.run.folder, step=step, evaluation=of_run)
+    at, opened = trained.step, encoders.of_trained(trained, config.loop.device)
     encoder = opened.encoder
     if opened.model.captioner is not None:
         captions = Captions(opened, Prompts(opened.config.captioner, None))
         encoder = replace(encoder, write=captions.shown)
     folder = out or training_folder.path(config, "eval", f"step-{at:07}")
     features = training_folder.path(config, "eval", "features")
-    captioned = list(checkpoints.state_of(place).get("captioned_manifests", {}))
+    captioned = list(checkpoints.state_of(trained.place).get("captioned_manifests", {}))
     if captioned:
         names = ", ".join(map(terminal.shown, captioned))
         terminal.stderr().print(

@@ -83,8 +83,10 @@ def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str], publ
     storage.put_file(str(local / MANIFEST), storage.join(there, MANIFEST))
 
 
-def brought_checkpoint(there: str, local: Path, *, of: Collection[str]) -> None:
+def brought_checkpoint(there: str, local: Path, *, of: Collection[str], but: tuple[str, ...] = ()) -> None:
     """Have a published checkpoint, `of` these files at least, on this machine: what is there is not asked for.
+
+    Files whose names begin with one of `but` are not needed, and stay in the store.
 
     Raises:
         DamagedError: a file in the store is missing, or not as it was written.
@@ -99,7 +101,8 @@ def brought_checkpoint(there: str, local: Path, *, of: Collection[str]) -> None:
         name = path.relative_to(local).as_posix()
         if digests.get(name) != sha256_of(path):
             path.unlink()
-    for name in (*(name for name in digests if not (local / name).is_file()), MANIFEST):
+    missing = [name for name in digests if not name.startswith(but) and not (local / name).is_file()]
+    for name in (*missing, MANIFEST):
         try:
             storage.take_file(storage.join(there, name), str(local / name))
         except FileNotFoundError:

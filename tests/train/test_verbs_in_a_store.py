@@ -14,7 +14,7 @@ from altalign.errors import DamagedError
 from altalign.filters import pixels
 from altalign.pipelines.images import embedders
 from altalign.pipelines.score import dual_models
-from altalign.train import checkpoints, phases, stored
+from altalign.train import checkpoints, encoders, phases, stored
 from altalign.train.data.seen import Trained
 from altalign.train.data.training_data import CAPTIONS
 from altalign.train.noise import estimates
@@ -150,6 +150,13 @@ def test_a_checkpoint_is_digested_once_and_lacks_no_file(
     digested.clear()
     checkpoints.chosen(run, None)  # what is there is looked at as well
     assert sorted(name for name in digested if name != "manifest.json") == sorted(digests)
+
+    elsewhere("of the reader")  # which leaves what only a training needs
+    place = encoders.trained(run).place
+    left = {path.name for path in place.iterdir()}
+    assert {*digests, "manifest.json"} - left == {"optimizer.safetensors", "optimizer.json"}
+    assert checkpoints.chosen(run, None) == place
+    checkpoints.check(place)
 
     elsewhere("of a short manifest")
     storage.write_json(f"{checkpoints.place_of(run, 5)}/manifest.json", {"state.json": digests["state.json"]})

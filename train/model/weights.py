@@ -100,7 +100,7 @@ def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, settin
 def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
     if path.startswith(OF_RUN):
         try:
-            path = str(checkpoints.chosen(path.removeprefix(OF_RUN), None) / "model.safetensors")
+            path = str(checkpoints.chosen(path.removeprefix(OF_RUN), None, goes_on=False) / "model.safetensors")
         except UsageError as error:
             raise UsageError(f"{setting}: {error}") from None
     if path.endswith(_PICKLES):
