@@ -16,7 +16,8 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.stages import REPORT
-from tests.end_to_end.runs import environ, tree
+from tests.end_to_end.runs import environ, tree, write_input
+from tests.end_to_end.test_add_borrowed import config, write_tar
 from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
 from tests.object_stores.servers import Server
 
@@ -158,3 +159,25 @@ def test_an_addition_that_is_killed_leaves_the_old_run_or_the_new_one_and_goes_o
 def seen(run: str) -> dict[str, str]:
     """What a reader finds, without the report, which is made afterwards; names that begin with a point are nobody's."""
     return {name: of for name, of in tree_of(run).items() if not name.startswith((".", *REPORT))}
+
+
+def test_no_image_of_an_archive_in_a_store_is_asked_for_twice(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = request.getfixturevalue("s3_server").for_test(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    write_input(tmp_path, rows=120)
+    for name in ("part-0", "part-1"):
+        rows = [row for row in pq.read_table(f"input/{name}.parquet").to_pylist() if row["caption"] and row["url"]]
+        of_its_own = [{**row, "url": row["url"].replace("img", name)} for row in rows]  # no old image gets a new text
+        write_tar(Path(f"{name}.tar"), of_its_own)
+        storage.write_bytes(f"{store.url}/{name}.tar", Path(f"{name}.tar").read_bytes())
+    inputs = [f'name = "tars"\nkind = "webdataset"\npaths = ["{store.url}/part-0.tar"]']
+    assert main(["curate", config("run", inputs), f"--set=run.folder={store.url}/run"]) == 0
+    log = store.folder / "access.log"
+    before = len(log.read_text(encoding="utf-8").splitlines())
+    assert main(["add", f"{store.url}/run", "--input", f"{store.url}/part-1.tar"]) == 0
+    asked = [line for line in log.read_text(encoding="utf-8").splitlines()[before:] if "GetObject" in line]
+    assert any(f"{store.bucket}/part-1.tar" in line for line in asked)
+    assert [line for line in asked if f"{store.bucket}/part-0.tar" in line] == []
+    assert main(["audit", f"{store.url}/run", "--digest"]) == 0
