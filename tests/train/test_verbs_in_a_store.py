@@ -120,6 +120,12 @@ def test_an_export_and_models_by_the_name_of_a_run(s3: str, tmp_path: Path, caps
     assert f"{s3}/exported: other libraries write to a disk alone; give a local folder" in said
     assert said.count("\n") == 1
 
+    (tmp_path / "captions.txt").write_text("a kite\n", encoding="utf-8")
+    for out in (f"{tmp_path}/encoded", f"{s3}/encoded"):
+        assert cli.main(["encode", run, str(tmp_path / "captions.txt"), out]) == 0
+    encoded = [storage.read_bytes(f"{place}/encoded/captions.parquet") for place in (tmp_path, s3)]
+    assert encoded[0] == encoded[1]
+
     (tmp_path / "nouns.txt").write_text("kite\ncaption\nunicorn\n", encoding="utf-8")
     asked = ["--words", str(tmp_path / "nouns.txt"), "--at-least", "0"]
     curated, made = write_run(tmp_path / "curated", pairs(6)), list[bytes]()
