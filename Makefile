@@ -132,10 +132,11 @@ test-power-cuts: $(VENV)/.dev
 
 # Job servers come where Java and Maven are; without them the tests are skipped and say so. One test at a time: engines take all cores.
 BRING = @! command -v java >/dev/null || ! command -v mvn >/dev/null || $(MAKE) --no-print-directory jars
+# ENGINE=spark or flink: those of that one.
 test-engines: $(VENV)/.dev
 	$(SERVERS)
 	$(BRING)
-	$(VENV)/bin/python -m pytest -m java tests/end_to_end/test_engines.py tests/end_to_end/test_object_stores.py $(FLAGS)
+	$(VENV)/bin/python -m pytest -m java tests/end_to_end/test_engines.py tests/end_to_end/test_object_stores.py $(and $(ENGINE),-k $(ENGINE)) $(FLAGS)
 
 # CLUSTER=spark or flink: those of that one.
 OF_CLUSTER_spark := -k 'spark or executor'
