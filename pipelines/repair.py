@@ -2,13 +2,13 @@
 
 A file is damaged by what manifest and marks say of it. The mark that vouches for it goes, and its unit, or the end of
 its stage, is done anew: the same bytes, from what the stages before it have left. Other units stay. Of a run that has
-grown, shards alone are made anew, in their generations.
+grown, shards alone are made anew, in their generations; of one that was packed afterwards, all.
 """
 
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from altalign import generations, listing, storage, terminal
 from altalign.curation import CurateConfig
@@ -20,6 +20,7 @@ from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.grounds import grounds_of, resolved
 from altalign.pipelines.run import vouched
+from altalign.pipelines.run.artefacts.written import WRITTEN
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.run.vouched import Damage
 from altalign.stages import OUTPUTS, STAGES, own_files
@@ -48,12 +49,16 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
         reopen.check_before(run, None)
         plan = planned(run)
         if plan.anew:
-            if _has_grown(run):
+            if _has_grown(run) or (_is_packed(run) and all(path.startswith("shards/") for path in plan.anew)):
                 growing.again(run, plan.anew)
             else:
+                lineage = _lineage(run)
                 vouched.unmark(run, plan.of_marks)
                 reopen.write_settings(run)
                 curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
+                if lineage:
+                    manifest = storage.read_sealed(run.path("manifest.json"))
+                    storage.write_sealed(run.path("manifest.json"), {**manifest, "lineage": lineage}, durable=True)
             left = [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in plan.stays]
             if left:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")
@@ -72,6 +77,8 @@ def planned(run: Run) -> Plan:
     web = {damage.path for damage in found if vouched.is_from_the_web(run, damage)}
     of_marks = [damage for damage in found if damage.path not in web]
     can_be = _OF_THE_END | {damage.path for damage in of_marks}
+    of_shards = {path for path in wrong if path.startswith("shards/")} if growing.are_told_apart(wrong) else set[str]()
+    can_be |= of_shards if _is_packed(run) else set()
     can_be |= {"config.toml"} if "config.toml" in wrong and _is_as_listed(run) else set()
     gone = "what it is made of is gone"
     if storage.kind(run.path("work")) == "missing":
@@ -79,7 +86,7 @@ def planned(run: Run) -> Plan:
     elif "run.json" in wrong:
         can_be, gone = set[str](), "run.json is damaged"
     elif _has_grown(run):
-        can_be = {path for path in wrong if path.startswith("shards/")} if growing.are_told_apart(wrong) else set()
+        can_be = of_shards
         again = f"altalign curate {run.path('config.toml')} --set run.folder={run.folder} --rerun write"
         gone = f"the run has grown; `{again}` makes one generation, and this file with it"
     anew, stays = dict[str, str](), dict[str, str]()
@@ -102,6 +109,18 @@ def _has_grown(run: Run) -> bool:
     with suppress(UnreadableError):
         return generations.in_manifest(storage.read_sealed(run.path("manifest.json"))) > 1
     return any(generations.of(name) > 1 for name in storage.names(run.path("shards"), ".tar"))
+
+
+def _is_packed(run: Run) -> bool:
+    """Whether the shards came of a run that had grown: no mark vouches for them."""
+    return not run.finished(WRITTEN.step)
+
+
+def _lineage(run: Run) -> Any:
+    """What a run says of its parents, which no stage knows; None of a curation, or where its manifest is damaged."""
+    with suppress(UnreadableError):
+        return storage.read_sealed(run.path("manifest.json")).get("lineage")
+    return None
 
 
 def _is_as_listed(run: Run) -> bool:

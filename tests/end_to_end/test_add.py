@@ -449,7 +449,16 @@ def test_damaged_shards_of_generations_are_made_anew(run: Path, capsys: pytest.C
     said = capsys.readouterr().out
     assert all(f"shards/{name}: its SHA-256" in said for name in damaged)
     assert tree(run) == before
+
+
+def test_a_packed_run_is_repaired_to_what_it_was_its_lineage_too(run: Path) -> None:
+    assert main(ADD) == 0
     assert main(["compact", "run"]) == 0
+    before, manifest = tree(run), (run / "manifest.json").read_bytes()
+    flip(run / "shards" / "00000.tar", -1)
+    assert main(["repair", "run"]) == 0
+    assert tree(run) == before
+    assert (run / "manifest.json").read_bytes() == manifest
 
 
 @pytest.mark.parametrize("of", ["several side-cars", "a table"])

@@ -207,12 +207,12 @@ def test_a_blob_that_is_lost_before_an_addition_goes_on_is_borrowed_again(there:
 
 def test_repair_reads_all_again_where_a_borrowed_blob_is_lost(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compact", "grown"]) == 0
-    before, lost = Path("grown/files.jsonl").read_bytes(), largest("grown/work/fetch/borrowed")
+    before, lost = Path("grown/manifest.json").read_bytes(), largest("grown/work/fetch/borrowed")
     lost.unlink()
     capsys.readouterr()
     assert main(["repair", "grown"]) == 0
     assert f"{lost.relative_to('grown')}: it is not there; made anew" in capsys.readouterr().out
-    assert Path("grown/files.jsonl").read_bytes() == before
+    assert Path("grown/manifest.json").read_bytes() == before  # with the number of all files, and the lineage
     assert main(["audit", "grown", "--digest"]) == 0
 
 
