@@ -329,6 +329,7 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "audit/balanced.parquet",
         "keys.parquet",
         "keys.json",
+        "work/fetch/borrowed/*",
         "work/trial/*",
         *(pattern for pattern in patterns if pattern.startswith("trial/")),
         *(pattern for pattern in patterns if pattern.startswith("scores/")),
