@@ -33,7 +33,7 @@ help:
 	@echo "make train [CONFIG=…]   train a dual encoder on shards, by default a small one on the demo's (3 minutes on 2 cores; 5.5 GB of torch); goes on where it stopped"
 	@echo "make eval [CONFIG=…] [SETS=…]  measure a trained model, by default the demo's on retrieval, classes and neighbours (a minute)"
 	@echo "make test               the fast tests, and of all that takes long some of each kind (8 minutes on 2 slow cores)"
-	@echo "make test-all           every test that needs no Java, no cluster and no GPU (45 minutes on 2 slow cores)"
+	@echo "make test-all           every test that needs no Java, no cluster and no GPU (50 minutes on 2 slow cores)"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes); then add, remove, merge, subset, split and compact at 200 (half an hour)"
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
