@@ -57,9 +57,9 @@ def borrow(before: Run, run: Run) -> None:
     names, blobs, known_of = before.finished(FETCHED.step), of_before.get("blobs", 0), list[tuple[int, str, str]]()
     marks = storage.each(lambda name: _said(before.mark(FETCHED.step, name)), names, of=before.folder)
     for name, said in zip(names, marks, strict=True):
-        if ends := said.get("known"):
+        if of_unit := said.get("known"):
             blobs += 1
-            known_of.append((blobs, *ends))
+            known_of.append((blobs, *of_unit))
             there, here, files = Fetched(before, name), Borrowed(run, blobs), vouched.named(said)
             for source, path in ((there.images, here.images), (there.known, here.known)):
                 inside = _inside(before, source)
@@ -114,6 +114,12 @@ def outcomes(run: Run, rows: pa.Table) -> dict[int, Outcome]:
     }
 
 
+def ends(rows: pa.Table) -> tuple[str, str]:
+    """The first and the last image_id of rows, of which there are some."""
+    first, last = identity.hexed(arrays.ids_of(rows["image_id"].take([0, len(rows) - 1]))).to_pylist()
+    return str(first), str(last)
+
+
 def are_known(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether the image of each of n rows with a place (sorted by image_id) is known, bool[n]."""
     found = np.zeros(len(rows), bool)
@@ -125,8 +131,7 @@ def _known(run: Run, rows: pa.Table, columns: Sequence[str]) -> tuple[Numbers, p
     """The numbers of rows whose images are known, and what is known of these: columns of `KNOWN`."""
     parts = [KNOWN.empty_table().select(list(columns))]
     if len(rows) and storage.exists(run.mark(BORROWED.step, Borrowed(run).name)):
-        ends = identity.hexed(arrays.ids_of(rows["image_id"].take([0, len(rows) - 1])))
-        first, last = (str(end).encode() for end in ends.to_pylist())
+        first, last = (end.encode() for end in ends(rows))
         every = _known_of(path := Borrowed(run).known_of, storage.stamp(path))
         for number in every["number"][(every["first"] <= last) & (first <= every["last"])].tolist():
             path = Borrowed(run, number).known

@@ -164,8 +164,7 @@ def _write_known(run: Run, unit: FetchUnit, rows: pa.Table, outcomes: Sequence[O
         **measuring.columns([of.measured for of in of_images]),
     }
     parquet.write(Fetched(run, unit["name"]).known, parquet.table(columns, KNOWN), KNOWN)
-    ids = identity.hexed(arrays.ids_of(placed["image_id"])).to_pylist()
-    return (str(ids[0]), str(ids[-1])) if ids else None
+    return borrowed.ends(placed) if len(placed) else None
 
 
 def _joined(

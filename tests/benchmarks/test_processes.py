@@ -47,17 +47,13 @@ def test_memory_is_that_of_the_whole_tree(tmp_path: Path):
 
 @needs_proc
 def test_pages_of_a_mapped_file_are_resident_and_yet_left_out():
-    with TemporaryDirectory(dir=ON_DISK) as folder:  # a file in memory stays there, mapped or not
-        _check_mapped(Path(folder))
-
-
-def _check_mapped(folder: Path) -> None:
-    (folder / "mapped").write_bytes(b"1" * 100_000_000)
     code = (
         "import mmap, os\nm = mmap.mmap(os.open('mapped', os.O_RDONLY), 0, "
         f"prot=mmap.PROT_READ)\nsum(m[::4096])\n{BURN}"
     )
-    figures, _ = measure(python(code), folder)
+    with TemporaryDirectory(dir=ON_DISK) as folder:  # a file in memory stays there, mapped or not
+        Path(folder, "mapped").write_bytes(b"1" * 100_000_000)
+        figures, _ = measure(python(code), Path(folder))
     assert figures["peak_bytes"] > 100e6 > figures["peak_unmapped_bytes"]
 
 

@@ -103,11 +103,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def inside_a_copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    monkeypatch.chdir(copy)
+    return copy
+
+
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(made, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+    return inside_a_copy(made, tmp_path, monkeypatch)
 
 
 def blank(*paths: str) -> None:
@@ -167,9 +171,7 @@ def finished(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def there(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(finished, tmp_path / "there")
-    monkeypatch.chdir(tmp_path / "there")
-    return tmp_path / "there"
+    return inside_a_copy(finished, tmp_path, monkeypatch)
 
 
 def largest(folder: str) -> Path:

@@ -19,7 +19,7 @@ from altalign.stages import REPORT
 from tests.end_to_end.runs import environ, tree, write_input
 from tests.end_to_end.test_add_borrowed import config, write_tar
 from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
-from tests.object_stores.servers import Server
+from tests.object_stores.servers import ONE_STORE, Server
 
 pytestmark = pytest.mark.stores
 
@@ -69,10 +69,6 @@ class Made(NamedTuple):
         for path in storage.files_below(self.url):
             storage.write_bytes(path.replace(self.url, f"{self.store.url}/{name}", 1), storage.read_bytes(path))
         return f"{self.store.url}/{name}"
-
-
-# of what is the same in every store, and takes long
-ONE_STORE = pytest.mark.parametrize("made", ["s3"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["s3", "gcs"])

@@ -18,6 +18,8 @@ from altalign.machine.children import ending_with_us
 from altalign.pipelines.engine.servers import free_port
 
 STARTS_WITHIN_S = 60.0
+# for tests of what is the same in every store, and takes long, by their fixture `made`
+ONE_STORE = pytest.mark.parametrize("made", ["s3"], indirect=True)
 
 
 @dataclass

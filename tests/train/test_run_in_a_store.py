@@ -18,7 +18,7 @@ import pytest
 from altalign import cli, storage
 from altalign.train import checkpoints
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
-from tests.object_stores.servers import Server
+from tests.object_stores.servers import ONE_STORE, Server
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_sharded_run import free_port
 from tests.train.test_training_run import AT, ROOT, STEPS, WATCHDOG_S, started, written
@@ -58,10 +58,6 @@ class Made(NamedTuple):
 
     def argv(self, name: str) -> list[str]:
         return ["train", self.config, f"--set=run.folder={self.run(name)}"]
-
-
-# of what is the same in every store, and takes long
-ONE_STORE = pytest.mark.parametrize("made", ["s3"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["s3", "gcs"])

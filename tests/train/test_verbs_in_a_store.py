@@ -36,13 +36,13 @@ path = "{0}/curated"
 
 
 @pytest.fixture
-def s3(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return s3_server.for_test(tmp_path, monkeypatch).url
+def s3(s3: Server) -> str:
+    return s3.url
 
 
 @pytest.fixture
-def gcs(gcs_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return gcs_server.for_test(tmp_path, monkeypatch).url
+def gcs(gcs: Server) -> str:
+    return gcs.url
 
 
 @pytest.fixture
