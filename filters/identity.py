@@ -55,7 +55,7 @@ def rows_of(ids: npt.NDArray[np.uint8], rows: npt.NDArray[np.integer | np.bool_]
     return ids.view("V16")[rows, 0].view(np.uint8).reshape(-1, 16)
 
 
-KERNEL_FROM_ROWS = 100_000  # a millisecond of Python's own; the first call of the kernel takes half a second
+KERNEL_FROM_ROWS = 30_000  # a third of a millisecond of Python's own; the first call of the kernel takes longer
 
 
 def hexed(rows: npt.NDArray[np.uint8], is_known: pa.BooleanArray | None = None) -> pa.StringArray:

@@ -53,7 +53,7 @@ class Notes:
         """Note the dropped ones among candidates of this source."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         if len(chosen):
-            rows = gallery_rows.shortened(judged.to_arrow(source, judged.dropped[chosen]))
+            rows = gallery_rows.shortened(judged.to_arrow(source, judged.dropped[chosen]).cast(DROPPED))
             self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
             self._bytes += self._samples[-1].nbytes
             if self._bytes > _MANY_BYTES:

@@ -84,6 +84,18 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
         writer.finish()
 
 
+def with_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionaries of strings in the columns that have few distinct values; files do not tell them."""
+    fields = []
+    for field in schema:
+        if field.name in _DICTIONARY:
+            field = field.with_type(pa.dictionary(pa.int32(), field.type))
+        elif f"{field.name}.list.element" in _DICTIONARY:
+            field = field.with_type(pa.list_(pa.dictionary(pa.int32(), pa.string())))
+        fields.append(field)
+    return pa.schema(fields)
+
+
 def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
     """Write a whole table as one file."""
     with writing(path, schema) as file:

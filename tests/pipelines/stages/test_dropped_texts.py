@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from altalign.pipelines.files import parquet
 from altalign.pipelines.stages import dropped_texts
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.pipelines.stages.text_measures import TextMeasures
@@ -78,10 +79,13 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
 )
 def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[int, float]]) -> None:
     expected = []
-    with dropped_texts.writing(str(tmp_path / "dropped.parquet"), "mine") as file:
+    plain = parquet.writing(str(tmp_path / "plain"), DROPPED)  # strings, of which Arrow makes the dictionaries
+    with dropped_texts.writing(str(tmp_path / "dropped.parquet"), "mine") as file, plain as of_strings:
         for seed, (rows, share) in enumerate(batches):
             judged, of_batch = batch_of(rows, share, seed)
             file.write(judged)
+            if of_batch:
+                of_strings.write(judged.to_arrow("mine", judged.dropped).cast(DROPPED))
             expected += of_batch
             some = judged.dropped[::3]
             assert judged.to_arrow("mine", some).to_pylist() == of_batch[::3]
@@ -89,4 +93,5 @@ def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[in
     table = pq.read_table(tmp_path / "dropped.parquet")
     assert table.schema == DROPPED
     assert table.to_pylist() == expected
+    assert (tmp_path / "dropped.parquet").read_bytes() == (tmp_path / "plain").read_bytes()
     assert duckdb.sql(f"from '{tmp_path}/dropped.parquet'").to_arrow_table().to_pylist() == expected
