@@ -36,12 +36,14 @@ EXTENSIONS: Mapping[str, str] = {
 }
 
 _BLOCK = tarfile.BLOCKSIZE
+_NAME_BYTES = 100  # of a header
 _HELD_BYTES = 1 << 20  # bytes held before they are written
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 _MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the size
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
 _KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS = tuple(SAMPLE.names)
+Members = list[tuple[str, bytes]]  # of a sample: names and contents
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -185,14 +187,42 @@ def samples(tar_file: BinaryIO) -> Iterator[Sample]:
         ValueError: the file is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this
             order.
     """
-    found: list[tuple[str, bytes]] = []
-    for member in _members(tar_file):
+    pieces = iter(lambda: tar_file.read(_HELD_BYTES), b"")
+    return map(decoded, members(pieces))
+
+
+def members(tar: Iterable[bytes]) -> Iterator[Members]:
+    """The same of a tar in pieces, each sample as its three members, whose names and content nobody has looked at.
+
+    Raises:
+        ValueError: the file is a cut tar or none.
+    """
+    found: Members = []
+    for member in _members(iter(tar)):
         found.append(member)
         if len(found) == 3:
-            yield _sample(found)
-            found.clear()
+            yield found
+            found = []
     if found:
         raise ValueError(f"{found[0][0]}: the last sample has {len(found)} of its 3 members")
+
+
+def decoded(members: Members) -> Sample:
+    """The sample of three members.
+
+    Raises:
+        ValueError: they are not an image, a txt and a json of one key, in this order.
+    """
+    (image_name, image), (txt_name, txt), (json_name, row) = members
+    key, _, suffix = image_name.partition(".")
+    if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
+        raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
+    columns = json.loads(row)
+    if tuple(columns) != _COLUMNS:
+        raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
+    columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
+    columns |= {name: columns[name] or None for name in NULLABLE}
+    return Sample(image, txt.decode(), cast(SampleRow, columns))
 
 
 def extension(image_format: str) -> str:
@@ -241,24 +271,21 @@ def _header(name: str, size: int) -> bytes:
     """The 512 bytes before a member's content."""
     if size >= _MEMBER_BYTES_BELOW:
         raise ValueError(f"{name}: {size:,} bytes, more than a plain tar header can say (8 GiB)")
-    plain, total = _plain_header()
-    header, name_bytes, size_digits = bytearray(plain), name.encode("ascii"), b"%011o" % size
-    header[: len(name)] = name_bytes
-    header[124:135] = size_digits
+    before, between, after, total = _plain_header()
+    name_bytes, digits = name.encode("ascii"), b"%011o" % size
     # The checksum counts its own place as blanks.
-    header[148:155] = b"%06o\0" % (total + sum(name_bytes) + sum(size_digits))
-    return bytes(header)
+    checksum = b"%06o" % (total + sum(name_bytes) + sum(digits))
+    return b"".join((name_bytes.ljust(_NAME_BYTES, b"\0"), before, digits, between, checksum, after))
 
 
 @functools.cache
-def _plain_header() -> tuple[bytes, int]:
-    """The header without name, size and checksum, and the sum of its bytes. Sharing it saves 90 % of tarfile's time."""
+def _plain_header() -> tuple[bytes, bytes, bytes, int]:
+    """What stands between name, size and checksum, and the sum of it. Sharing it saves 90 % of tarfile's time."""
     member = tarfile.TarInfo()
     member.mtime, member.mode = _MODIFIED_S, 0o644
-    header = bytearray(member.tobuf(tarfile.USTAR_FORMAT))
-    header[124:135] = bytes(11)
-    header[148:156] = b" " * 8
-    return bytes(header), sum(header)
+    header = member.tobuf(tarfile.USTAR_FORMAT)
+    before, between, after = header[_NAME_BYTES:124], header[135:148], header[154:]
+    return before, between, after, sum(before) + sum(between) + sum(b" " * 8) + sum(header[156:])
 
 
 def _moved(sample: bytes, key: str, was: int, becomes: int) -> bytes:
@@ -275,7 +302,7 @@ def _moved(sample: bytes, key: str, was: int, becomes: int) -> bytes:
     return sample[:begin] + _member(name, sample[begin + _BLOCK : at] + after + sample[rest:].rstrip(b"\0"))
 
 
-def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
     """Name and content of each member of a tar that has plain files alone, and no extended headers."""
     held, at = b"", 0
 
@@ -283,10 +310,14 @@ def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
         """The next bytes, and the position after the block that they end in."""
         nonlocal held, at
         blocks = size + -size % _BLOCK
-        while at + blocks > len(held):
-            if not (more := file.read(max(_HELD_BYTES, blocks))):
-                raise ValueError("not a whole tar: it ends before a member or the archive does")
-            held, at = held[at:] + more, 0
+        if at + blocks > len(held):
+            parts, there = [held[at:]], len(held) - at
+            while there < blocks:
+                if not (more := next(pieces, b"")):
+                    raise ValueError("not a whole tar: it ends before a member or the archive does")
+                parts.append(more)
+                there += len(more)
+            held, at = b"".join(parts), 0
         at += blocks
         return held[at - blocks : at - blocks + size]
 
@@ -306,16 +337,3 @@ def _named(header: bytes) -> tuple[str, int]:
     except ValueError:
         raise ValueError("not a whole tar: a header is damaged, or not of a plain file") from None
     return name, size
-
-
-def _sample(members: list[tuple[str, bytes]]) -> Sample:
-    (image_name, image), (txt_name, txt), (json_name, row) = members
-    key, _, suffix = image_name.partition(".")
-    if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
-        raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
-    columns = json.loads(row)
-    if tuple(columns) != _COLUMNS:
-        raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
-    columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
-    columns |= {name: columns[name] or None for name in NULLABLE}
-    return Sample(image, txt.decode(), cast(SampleRow, columns))

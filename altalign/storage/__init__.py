@@ -30,7 +30,7 @@ __all__ = ["Block", "Growing", "Hashed", "Stamp", "Written", "full_disk", "is_fo
 Kind = Literal["file", "folder", "other", "missing"]
 _SCHEMES = ("s3://", "gs://")
 _WEB = ("https://", "http://", "hf://")
-_PIECE_BYTES = 8 << 20  # of a file that is copied to this machine
+_PIECE_BYTES = 8 << 20  # of a file that is read from its first byte to its last
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -164,6 +164,11 @@ def read_range(path: str, offset: int, length: int) -> bytes:
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
     return _at(path).read_ranges(path, ranges)
+
+
+def read_pieces(path: str) -> Iterator[bytes]:
+    """A file from its first byte to its last, in pieces; of one in a store some are asked for ahead."""
+    return read_ranges(path, [(begin, _PIECE_BYTES) for begin in range(0, stamp(path).size, _PIECE_BYTES)])
 
 
 def read_bytes(path: str) -> bytes:
@@ -338,9 +343,8 @@ def take_file(path: str, file: str) -> None:
     Raises:
         FullDiskError: no space is left.
     """
-    pieces = [(begin, _PIECE_BYTES) for begin in range(0, stamp(path).size, _PIECE_BYTES)]
     with local.write(file) as made:
-        made.writelines(read_ranges(path, pieces))
+        made.writelines(read_pieces(path))
 
 
 def write_bytes(path: str, data: bytes, *, durable: bool = False) -> None:

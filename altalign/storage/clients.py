@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
+LARGE_AT_ONCE = 2  # of such uploads: together they keep all of Arrow's 8 threads busy
+_COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
 ATTEMPTS = 5
 CONNECT_WITHIN_S = 10
 ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
@@ -135,14 +137,14 @@ def _region(bucket: str, endpoint: str) -> str | None:
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-def threads(of: str) -> ThreadPoolExecutor:
+def threads(of: str, count: int = AT_ONCE) -> ThreadPoolExecutor:
     """The threads of this process that requests of a kind wait in."""
-    return _threads(of, os.getpid())
+    return _threads(of, count, os.getpid())
 
 
 @cache
-def _threads(of: str, _process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"altalign-{of}")
+def _threads(of: str, count: int, _process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix=f"altalign-{of}")
 
 
 @contextmanager
@@ -166,8 +168,10 @@ def asking(path: str) -> Iterator[None]:
 
 def put(path: str, data: Any) -> None:
     """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the waiting thread."""
+    buffer = pa.py_buffer(data)
+    own = threads("uploads") if buffer.size <= ONE_REQUEST_BYTES else threads("large-uploads", LARGE_AT_ONCE)
     with asking(path):
-        threads("uploads").submit(_put, Place.of(path), pa.py_buffer(data)).result()
+        own.submit(_put, Place.of(path), buffer).result()
 
 
 def put_file(path: str, file: IO[bytes]) -> None:
@@ -188,7 +192,9 @@ def _put(place: Place, data: pa.Buffer) -> None:
     # else by the name: what ends in .gz would be compressed
     stream = client.open_output_stream(place.name, compression=None)
     try:
-        stream.write(data)
+        for begin in range(0, data.size, _COPIED_BYTES):
+            stream.write(data.slice(begin, min(_COPIED_BYTES, data.size - begin)))
+            stream.flush()  # waits for the parts that are under way
     finally:
         # after an error too, which it repeats: of an upload with a part that failed it makes no object
         stream.close()

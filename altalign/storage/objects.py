@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast
 
 import pyarrow.fs as pafs
 
-from altalign.machine import interrupts
+from altalign.machine import ahead, interrupts
 from altalign.storage import clients, disk_errors, local, local_copies, locks
 from altalign.storage.clients import Place, asking, check
 from altalign.storage.growing_objects import growing, is_part, whole_name
@@ -31,7 +31,8 @@ _R = TypeVar("_R")
 _BUFFER_BYTES = 64 << 10
 _GAP_BYTES = 256 << 10  # ranges nearer to one another are one request
 _RANGE_BYTES = 8 << 20  # of several ranges as one
-_AHEAD = 16  # requests for ranges under way
+_AHEAD = 16  # requests for ranges under way, fewer where they are large
+_AHEAD_BYTES = 64 << 20
 _COPIED_BYTES_AT_MOST = 5 << 30  # of S3's request CopyObject
 _KNOWN_FOR_S = 60.0
 _MAGIC = re.compile(r"[*?[]")
@@ -89,9 +90,12 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         with asking(path):
             return clients.read_at(file, begin, end - begin)
 
-    requests = list(_together(wanted))
-    answers = clients.in_order(clients.threads("reads"), read, requests, _AHEAD)
-    for (begin, _, parts), data in zip(requests, answers, strict=True):
+    own = clients.threads("reads")
+    begun = (
+        (request, own.submit(read, request), max(request[1] - request[0], _AHEAD_BYTES // _AHEAD))
+        for request in _together(wanted)
+    )
+    for (begin, _, parts), data in ahead.in_order(begun, bytes_at_most=_AHEAD_BYTES):
         interrupts.check()
         for offset, length in parts:
             yield data[offset - begin : offset - begin + length]

@@ -20,6 +20,7 @@ from altalign.audit_tables import FAILED_ROWS, FUNNEL
 from altalign.changes import Change
 from altalign.counts import Counts, FailedCounts
 from altalign.machine import processes
+from altalign.machine.cores import cores
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive import copying, counting
 from altalign.pipelines.derive.copying import Numbers, Part
@@ -38,6 +39,7 @@ from altalign.stages import REMOVED_FILE, REPORT
 
 # what holds more than is looked through, or rests on the shards as they were
 _GO = ("work", "trial", "clusters", *REPORT)
+_SHARDS_AT_ONCE_IN_STORE = 4  # each has much of what was read ahead in memory, and of what is uploaded
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,11 @@ def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[st
     """Write the shards anew that hold what goes; None of one of which nothing is left."""
     write = partial(_without, parent.path("shards"), change.path("shards"))
     shards = [(each.shard.name, each.shard.rows, each.numbers) for each in found]
-    seconds = copying.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
+    seconds, at_once = copying.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards), cores()
     if storage.is_remote(change.folder):
-        seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
-    made = processes.spread(write, shards, seconds=seconds, at_once=finding.at_once(parent.folder))
+        # each writer has to see that the run's lock still holds, which no other process does
+        seconds, at_once = 0.0, _SHARDS_AT_ONCE_IN_STORE
+    made = processes.spread(write, shards, seconds=seconds, at_once=at_once)
     anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
     change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}
     return anew

@@ -1,5 +1,6 @@
 """`altalign add` and `compact` of runs in a real S3 server, and in an emulator of GCS: what they leave on a disk."""
 
+import io
 import os
 import random
 import shutil
@@ -10,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
+from altalign.pipelines.files import parquet
 from altalign.stages import REPORT
-from tests.end_to_end.runs import environ, tree, write_input
+from tests.end_to_end.runs import ROOT, environ, tree, write_input
 from tests.end_to_end.test_add_borrowed import config, write_tar
 from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
 from tests.object_stores.servers import ONE_STORE, Server
@@ -42,6 +46,7 @@ clients._put = before(clients._put)
 objects.link = before(objects.link)
 clients.delete_object = before(clients.delete_object)
 from altalign.cli import main
+from altalign.pipelines.files import parquet
 code = main(sys.argv[1:])
 print(seen)
 sys.exit(code)
@@ -177,3 +182,67 @@ def test_no_image_of_an_archive_in_a_store_is_asked_for_twice(
     assert any(f"{store.bucket}/part-1.tar" in line for line in asked)
     assert [line for line in asked if f"{store.bucket}/part-0.tar" in line] == []
     assert main(["audit", f"{store.url}/run", "--digest"]) == 0
+
+
+# A removal that says how much memory it took.
+REMOVES = """
+import sys
+from altalign.pipelines.living import told
+from altalign.pipelines.run_arguments import config_of_run
+from tests.peak import peak_bytes
+wanted = told.Wanted({"keys": [sys.argv[2]]}, None, "", "", is_dry_run=False)
+config = config_of_run(sys.argv[1], ())
+gone = told.remove(config, wanted)
+assert told.check_absence(config, gone) == 0
+print(peak_bytes())
+"""
+LARGE_IMAGES, PER_SHARD = 240, 20  # of 1.5 MB each: 12 shards of 30 MB
+WITH_LARGE_IMAGES = """
+[run]
+folder = "{url}/run"
+keep_work = false
+
+[[input]]
+name = "tars"
+kind = "webdataset"
+paths = ["large.tar"]
+
+[text]
+vocabulary_size = 1000
+
+[shards]
+samples_per_shard = 20
+"""
+
+
+def write_large_images(path: Path) -> None:
+    noise = np.random.default_rng(0)
+    rows = []
+    for number in range(LARGE_IMAGES):
+        image = io.BytesIO()
+        Image.fromarray(noise.integers(0, 256, (1_152, 1_152, 3), np.uint8)).save(image, "jpeg", quality=95)
+        caption = f"a small red house near river number {number}"
+        rows.append({"url": f"https://img.example/{number}.jpg", "caption": caption, "image": image.getvalue()})
+    write_tar(path, rows)
+
+
+def test_memory_does_not_grow_with_the_shards_that_a_removal_writes(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_large_images(tmp_path / "large.tar")
+    Path("config.toml").write_text(WITH_LARGE_IMAGES.format(url=s3.url), encoding="utf-8")
+    assert main(["curate", "config.toml"]) == 0
+    run = f"{s3.url}/run"
+    tars = [path for path in storage.files_below(f"{run}/shards") if path.endswith(".tar")]
+    assert len(tars) == LARGE_IMAGES // PER_SHARD
+    assert sum(storage.stamp(path).size for path in tars) > 300 << 20
+    keys = [parquet.read_table(path.replace(".tar", ".parquet"))["key"][0].as_py() for path in tars]
+    Path("keys").write_text("\n".join(keys), encoding="utf-8")
+    environment = {**environ(), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", REMOVES, run, "keys"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "12 shards are written anew" in done.stdout
+    assert 0 < int(done.stdout.split()[-1]) < 800 << 20  # three copies of all shards were 900 MB by themselves

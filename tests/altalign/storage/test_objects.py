@@ -143,9 +143,11 @@ def test_a_kill_leaves_nothing(moment: str, s3: Server) -> None:
 
 @pytest.mark.parametrize("status", [403, 0])
 @pytest.mark.parametrize("what", ["partNumber=1", "partNumber=2", "uploadId", "uploads"])
+@pytest.mark.parametrize("copied", [10 << 20, 40 << 20])  # a part at a time, and all at once
 def test_an_upload_that_fails_in_any_part_leaves_nothing(
-    what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch
+    copied: int, what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(clients, "_COPIED_BYTES", copied)
     failed = []
 
     def fault(method: str, path: str) -> int | None:
