@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.train import shared_images
 from tests.train.shared_images import NAMES
+from tests.warm.python import warm
 
 ROOT = Path(__file__).parents[2]
 RANKS = 3
@@ -19,7 +19,7 @@ RANKS = 3
 def test_each_image_is_decoded_by_one_rank_and_known_to_all(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(
-            [sys.executable, shared_images.__file__, str(rank), str(RANKS), str(tmp_path)],
+            [warm(), shared_images.__file__, str(rank), str(RANKS), str(tmp_path)],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stderr=subprocess.PIPE,
             text=True,

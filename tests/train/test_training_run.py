@@ -28,6 +28,7 @@ from altalign.train import loop
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
 from tests.train.run_folders import Pair, pairs, picture, write_run, write_score
+from tests.warm.python import warm
 
 ROOT = Path(__file__).parents[2]
 STEPS = 8
@@ -96,10 +97,14 @@ def measured(run: Path, step: int = STEPS) -> dict[str, dict[str, float]]:
     return json.loads((run / "eval" / f"step-{step:07}" / "metrics.json").read_text())
 
 
-def started(argv: list[str], *, folder: Path = ROOT, **environment: str) -> "subprocess.Popen[str]":
-    held = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+def started(
+    argv: list[str], *, folder: Path = ROOT, is_warm: bool = True, **environment: str
+) -> "subprocess.Popen[str]":
+    """A module as a program; `is_warm`: where its processes may begin with the trainer imported."""
+    python = warm() if is_warm else sys.executable
+    held = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_EXEC": python, **environment}  # torchrun's, for its ranks
     return subprocess.Popen(
-        [sys.executable, "-m", *argv], cwd=folder, env=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [python, "-m", *argv], cwd=folder, env=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -247,7 +247,8 @@ def test_the_folder_of_a_curation_is_no_place_for_a_training(curated: Path, caps
 def test_a_rank_that_is_killed_ends_the_others_in_a_line(curated: Path) -> None:
     config = short(curated, schedule={"steps": 10_000}, loop={"log_every": 1, "checkpoint_every": 1000})
     process = started(
-        ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
+        ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config],
+        is_warm=False,
     )
     reached(curated, 2, process)
     tasks = Path(f"/proc/{process.pid}/task")

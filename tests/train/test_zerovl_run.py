@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from altalign.train.data.index import PAIR
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import (
     AT,
-    ROOT,
     STEPS,
     TORCHRUN,
     WATCHDOG_S,
@@ -119,9 +116,9 @@ def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(trained:
 @pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_see_what_one_does(trained: Path, tmp_path: Path, processes: int) -> None:
     shutil.copytree(trained / "curated", tmp_path / "curated")
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *TORCHRUN]
-    done = subprocess.run([*argv, written(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = started(["torch.distributed.run", "--nproc-per-node", str(processes), *TORCHRUN, written(tmp_path)])
+    _, said = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == 0, said
     for ours, theirs in zip(lines(tmp_path), lines(trained), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         # the source of each batch is among them; the first step of an attempt is not timed

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from tests.train import ranked
 from tests.train.ranked import LOSSES, STEPS, loss_of, steps_of
+from tests.warm.python import warm
 
 ROOT = Path(__file__).parents[3]
 RANKS = 3
@@ -26,7 +26,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     started = [
         subprocess.Popen(
             # A deprecation of torch's is an error here: a user would read it at every start.
-            [sys.executable, "-W", "error::FutureWarning", ranked.__file__, str(rank), str(RANKS), str(folder)],
+            [warm(), "-W", "error::FutureWarning", ranked.__file__, str(rank), str(RANKS), str(folder)],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from tests.train import sharded
 from tests.train.sharded import OF_RANKS, PAIRS, trained
+from tests.warm.python import warm
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,7 +22,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """What each rank found."""
     folder, ranks = tmp_path_factory.mktemp("ranks"), request.param
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    argv = [sys.executable, "-W", "error::FutureWarning", sharded.__file__]
+    argv = [warm(), "-W", "error::FutureWarning", sharded.__file__]
     started = [
         subprocess.Popen(
             [*argv, str(rank), str(ranks), str(folder)], env=environment, stderr=subprocess.PIPE, text=True
