@@ -1,9 +1,15 @@
 """What went is looked for in every file: each kind of entry, wherever it is."""
 
+import io
+import tarfile
+import tempfile
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from altalign import storage
 from altalign.pipelines.living import absence
@@ -15,14 +21,19 @@ IMAGE = b"an image"
 TAR, SIDE_CAR, TEXT = "shards/00000.tar", "shards/00000.parquet", "log/words.txt"
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> str:
+def write_one(folder: Path, row: Mapping[str, str]) -> None:
+    """A shard of one sample, and what says that it is one."""
     texts = {"image_url": URL, "caption": "a red kite", "page_url": PAGE, "source": "table", "source_key": None}
     names = {"key": "1" * 32, "image_id": hashed(URL), "extra": None, "format": "jpeg"}
     digests = {"sha256": "2" * 64, "found_sha256": "3" * 64}
     sizes = {"width": 300, "height": 201, "bytes": len(IMAGE), "words": 3}
-    write_shard(str(tmp_path / "shards"), "00000", [({**texts, **names, **digests, **sizes}, IMAGE)])
-    storage.write_json(str(tmp_path / "manifest.json"), {"pairs": 1})
+    write_shard(str(folder / "shards"), "00000", [({**texts, **names, **digests, **sizes, **row}, IMAGE)])
+    storage.write_json(str(folder / "manifest.json"), {"pairs": 1})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    write_one(tmp_path, {})
     (tmp_path / "log").mkdir()
     (tmp_path / TEXT).write_text(f"{'1' * 32} of {URL} {'2' * 64}", encoding="utf-8")
     return str(tmp_path)
@@ -55,3 +66,28 @@ def test_a_tar_that_is_cut_is_named(run: str) -> None:
     found = absence.look(run, Request(keys=frozenset(["4" * 32])), but="removed.parquet").found
     assert found.keys() == {TAR}
     assert found[TAR].startswith("it cannot be read (not a whole tar")
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1))
+@example('"')
+@example('https://images.example/"1"\\.jpg')
+@example("\n\x00é")
+def test_a_string_of_a_row_is_found_in_its_tar_however_it_is_escaped(said: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_one(Path(folder), {"page_url": said})
+        for wanted, found in ((said, {TAR, SIDE_CAR}), (f"{said} ", set[str]())):
+            looked = absence.look(folder, Request(urls={hashed(wanted): wanted}), but="removed.parquet")
+            assert looked.found.keys() == found
+
+
+def test_a_name_of_a_member_is_found_though_its_row_has_another(run: str) -> None:
+    tar = Path(run, TAR)
+    with tarfile.open(tar) as before:
+        contents = {member.name: before.extractfile(member).read() for member in before}  # type: ignore[union-attr]
+    with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as after:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name.replace("1" * 32, "6" * 32) if name.endswith(".txt") else name)
+            member.size = len(content)
+            after.addfile(member, io.BytesIO(content))
+    found = absence.look(run, Request(keys=frozenset(["6" * 32])), but="removed.parquet").found
+    assert found.keys() == {TAR}
