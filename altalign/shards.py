@@ -305,25 +305,30 @@ def _moved(sample: bytes, key: str, was: int, becomes: int) -> bytes:
 def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
     """Name and content of each member of a tar that has plain files alone, and no extended headers."""
     held, at = b"", 0
-
-    def taken(size: int) -> bytes:
-        """The next bytes, and the position after the block that they end in."""
-        nonlocal held, at
-        blocks = size + -size % _BLOCK
-        if at + blocks > len(held):
-            parts, there = [held[at:]], len(held) - at
-            while there < blocks:
-                if not (more := next(pieces, b"")):
-                    raise ValueError("not a whole tar: it ends before a member or the archive does")
-                parts.append(more)
-                there += len(more)
-            held, at = b"".join(parts), 0
-        at += blocks
-        return held[at - blocks : at - blocks + size]
-
-    while any(header := taken(_BLOCK)):
+    while True:
+        if at + _BLOCK > len(held):
+            held, at = _longer(held, at, _BLOCK, pieces), 0
+        header = held[at : at + _BLOCK]
+        if not any(header):
+            return
         name, size = _named(header)
-        yield name, taken(size)
+        begin, blocks = at + _BLOCK, size + -size % _BLOCK
+        if begin + blocks > len(held):
+            held, begin = _longer(held, begin, blocks, pieces), 0
+        at = begin + blocks
+        yield name, held[begin : begin + size]
+
+
+def _longer(held: bytes, at: int, size: int, pieces: Iterator[bytes]) -> bytes:
+    """What is held from a position on, with pieces behind it until it has so many bytes."""
+    parts = [held[at:]]
+    missing = size - len(parts[0])
+    while missing > 0:
+        if not (more := next(pieces, b"")):
+            raise ValueError("not a whole tar: it ends before a member or the archive does")
+        parts.append(more)
+        missing -= len(more)
+    return b"".join(parts)
 
 
 def _named(header: bytes) -> tuple[str, int]:

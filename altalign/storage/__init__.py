@@ -30,7 +30,7 @@ __all__ = ["Block", "Growing", "Hashed", "Stamp", "Written", "full_disk", "is_fo
 Kind = Literal["file", "folder", "other", "missing"]
 _SCHEMES = ("s3://", "gs://")
 _WEB = ("https://", "http://", "hf://")
-_PIECE_BYTES = 8 << 20  # of a file that is read from its first byte to its last
+_PIECE_BYTES = 1 << 20  # of a file that is read from its first byte to its last: so much stays in a processor's cache
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
