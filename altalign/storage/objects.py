@@ -33,6 +33,7 @@ _GAP_BYTES = 256 << 10  # ranges nearer to one another are one request
 _RANGE_BYTES = 8 << 20  # of several ranges as one
 _AHEAD = 16  # requests for ranges under way, fewer where they are large
 _AHEAD_BYTES = 64 << 20
+_COMPARED_BYTES = 1 << 20  # of an object that may be there already: a smaller one is as soon copied as looked at
 _COPIED_BYTES_AT_MOST = 5 << 30  # of S3's request CopyObject
 _KNOWN_FOR_S = 60.0
 _MAGIC = re.compile(r"[*?[]")
@@ -297,10 +298,27 @@ def link(path: str, target: str) -> None:
 
 
 def move_folder(path: str, target: str) -> None:
-    """Copy objects inside the store, then delete all others of the other folder."""
-    copies = {f"{absolute(target)}{name.removeprefix(absolute(path))}": name for name in files_below(path)}
-    _all(lambda name: link(copies[name], name), list(copies))
-    _all(clients.delete_object, [name for name in files_below(target) if name not in copies])
+    """Copy objects inside the store, then delete all others of the other folder.
+
+    A large one that is there already is left alone: an addition has copied it from there.
+    """
+    sizes, there = _sizes(path), _sizes(target)
+
+    def place(name: str) -> None:
+        source, copy = f"{absolute(path)}/{name}", f"{absolute(target)}/{name}"
+        is_large = sizes[name] == there.get(name, -1) >= _COMPARED_BYTES
+        if not is_large or stamp(source) != stamp(copy):
+            link(source, copy)
+
+    _all(place, list(sizes))
+    _all(clients.delete_object, [f"{absolute(target)}/{name}" for name in there if name not in sizes])
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """The bytes of all objects below a folder, by their names there."""
+    inside = f"{Place.of(folder).name}/"
+    found = (info for info in clients.listed(folder, is_recursive=True) if info.type == pafs.FileType.File)
+    return {info.path.removeprefix(inside): info.size or 0 for info in found}
 
 
 def delete(path: str) -> None:

@@ -422,6 +422,24 @@ def test_a_file_that_is_written_anew_has_another_stamp(store: Server) -> None:
     assert storage.stamp(path).to_json() != before.to_json()
 
 
+def test_a_folder_that_moves_is_copied_but_for_large_files_that_are_there(s3: Server) -> None:
+    new, old = f"{s3.url}/new", f"{s3.url}/old"
+    large, other = (random.Random(seed).randbytes(LARGE) for seed in (7, 8))
+    written = {"same": large, "changed": large, "deep/small": b"1", "gone": b"2"}
+    for name, data in written.items():
+        storage.write_bytes(f"{old}/{name}", data)
+    for name in ("same", "deep/small"):
+        storage.link(f"{old}/{name}", f"{new}/{name}")
+    storage.link(f"{new}/same", f"{old}/same")  # as an addition of before has left it
+    storage.write_bytes(f"{new}/changed", other)
+    storage.write_bytes(f"{new}/came", b"3")
+    before = len(s3.requests())
+    storage.move_folder(new, old)
+    assert s3.requests()[before:].count("CopyObject") == 3  # all but `same`
+    there = {path.removeprefix(f"{old}/"): storage.read_bytes(path) for path in storage.files_below(old)}
+    assert there == {"same": large, "changed": other, "deep/small": b"1", "came": b"3"}
+
+
 def test_many_are_asked_for_at_once_and_given_in_order(s3: Server) -> None:
     paths = [f"{s3.url}/{number:03}.json" for number in range(200)]
     assert list(storage.each(lambda path: storage.write_json(path, {"path": path}), paths, of=s3.url)) == [None] * 200
