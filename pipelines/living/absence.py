@@ -26,7 +26,7 @@ _WORDS = re.compile(rb"https?://[^\s\"'<>\\)]+|[0-9a-f]{32,}")
 _AT_ONCE_BYTES = 4 << 20
 _IN_STORE = 6  # files at a time, each with as much in memory as is read ahead
 _ARRAYS = (".npy",)
-SECONDS_PER_PAIR = 1e-5  # of one core, about
+SECONDS_PER_PAIR = 3e-5  # of one core, about, of a run in a store; on a disk less
 
 
 class Looked(NamedTuple):
