@@ -4,8 +4,9 @@ They have the same towers and the same batch.
 
 A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs:
 open_clip keeps the 1x1 convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's
-features; both have batch norm over the batch and no label smoothing. Captions of all are padded alike. Neither trainer
-of theirs knows channels last: they are measured without it, as they come, and with it.
+features; both have batch norm over the batch and no label smoothing. All are given the same captions, padded alike;
+altalign computes nothing for padding on a CPU. Neither trainer of theirs knows channels last: they are measured without
+it, as they come, and with it.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """The memory of a training on a device, foreseen: no tensor is made, torch only works out shapes (`FakeTensorMode`).
 
 Of the towers a step is gone through at two small sizes of chunk, and every storage is counted while it lives. Both the
-most that lives and what is kept for the backward grow in a line with the pairs of a chunk. Batch norm goes as on a GPU.
+most that lives and what is kept for the backward grow in a line with the pairs of a chunk. All goes as on a GPU.
 What no tensor holds is not in it: CUDA's context, workspaces of cuDNN, gaps between tensors; batches on their way.
 """
 
@@ -20,9 +20,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from altalign.errors import UsageError
-from altalign.train.model import normalise
 from altalign.train.model.compiled import BLOCKS
 from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.on_cpu import as_a_gpu
 from altalign.train.ranks import Ranks, share
 from altalign.train.settings import TrainConfig
 from altalign.train.step import arithmetic, optimizers, token_drop
@@ -133,10 +133,10 @@ class Foreseen:
 
 @contextmanager
 def without_memory(config: TrainConfig, *, vocabulary: int) -> Iterator[DualEncoder]:
-    """The model of the settings, in training; inside no tensor has memory, and batch norm goes as on a GPU."""
+    """The model of the settings, in training; inside no tensor has memory, and all goes as on a GPU."""
     with torch.device("meta"):
         model = model_of(config, vocabulary=vocabulary).train()
-    with FakeTensorMode(allow_non_fake_inputs=True), normalise.all_groups_at_once():
+    with FakeTensorMode(allow_non_fake_inputs=True), as_a_gpu():
         _take_to_cpu(model)
         yield model
 

@@ -11,9 +11,10 @@ from timm.models._efficientnet_blocks import DepthwiseSeparableConv, InvertedRes
 from timm.models.vision_transformer import Block
 from torch import _dynamo, nn
 from transformers.models.bart.modeling_bart import BartDecoderLayer, BartEncoderLayer
-from transformers.models.bert.modeling_bert import BertLayer
 
-BLOCKS = (DepthwiseSeparableConv, InvertedResidual, Block, BertLayer, BartEncoderLayer, BartDecoderLayer)
+from altalign.train.model.bert_layer import Layer
+
+BLOCKS = (DepthwiseSeparableConv, InvertedResidual, Block, Layer, BartEncoderLayer, BartDecoderLayer)
 # in training with and without gradient, in evaluation, and once more for the last chunk, which may be smaller
 _WAYS = 4
 

@@ -12,14 +12,14 @@ over ranks, the steps `moments`, `scaled`, `sums_of_gradients` and `gradient_of_
 Statistics are float32 (float64 for float64), variances biased.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from altalign.train.model.on_cpu import is_on_cpu
 
 WITHIN = (1, 3, 4)  # what a group's statistics run over, of (groups, images of a group, channels, height, width)
 
@@ -45,19 +45,6 @@ class Scales(NamedTuple):
     def groups(self) -> int:
         """How many groups there are."""
         return self.mean.shape[0]
-
-
-_AT_ONCE: list[bool] = []
-
-
-@contextmanager
-def all_groups_at_once() -> Iterator[None]:
-    """Take all groups at once on a CPU too: to foresee what a GPU does."""
-    _AT_ONCE.append(True)
-    try:
-        yield
-    finally:
-        _AT_ONCE.pop()
 
 
 def normalise(
@@ -96,7 +83,7 @@ class _Normalise(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        by_group = images.device.type == "cpu" and not how.sync and not _AT_ONCE
+        by_group = is_on_cpu(images) and not how.sync
         ctx.by_group, ctx.swish, total = by_group, how.swish, None
         if ctx.by_group:
             normalised, mean, variance, inverse = _forward_by_group(images, weight, bias, how)

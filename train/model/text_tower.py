@@ -9,6 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertModel
 
 from altalign.train.model import weights
+from altalign.train.model.bert_layer import Layer, Packed
+from altalign.train.model.on_cpu import is_on_cpu
 from altalign.train.settings import TextTowerSettings
 
 FEED_FORWARD = 4  # times the width: BERT, section 3
@@ -31,6 +33,8 @@ class TextTower(nn.Module):
             attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
         )
         self.bert = BertModel(config, add_pooling_layer=False)
+        layers = self.bert.encoder.layer
+        self.bert.encoder.layer = nn.ModuleList([Layer(layer, is_last=layer is layers[-1]) for layer in layers])
         self.num_features: int = settings.width
         self.frozen = settings.frozen
         if settings.weights:
@@ -56,6 +60,12 @@ class TextTower(nn.Module):
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first."""
-        # ready made, or transformers looks into it: a wait for the GPU
-        attended = mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
-        return self.bert(input_ids=tokens, attention_mask=attended).last_hidden_state[:, 0]
+        packed, places = None, None
+        if self.training and is_on_cpu(tokens) and not torch.compiler.is_compiling():
+            packed = Packed.of(mask)
+            tokens, places = tokens[mask][None], packed.places[None] % tokens.shape[1]
+        states = self.bert.embeddings(input_ids=tokens, position_ids=places)
+        states = states if packed is None else states[0]
+        for layer in self.bert.encoder.layer:
+            states = layer(states, mask, packed)
+        return states

@@ -16,8 +16,8 @@ def tower(**settings: object) -> TextTower:
     return TextTower(text_settings(**settings), vocabulary=VOCABULARY, tokens_at_most=TOKENS_AT_MOST)
 
 
-def of_transformers(**settings: object) -> BertModel:
-    """BERT of the same size, spelled out."""
+def of_transformers(*, add_pooling_layer: bool = True, **settings: object) -> BertModel:
+    """BERT of the same size, spelled out, with settings of its config."""
     sizes = {
         "vocab_size": 50,
         "hidden_size": 32,
@@ -26,7 +26,8 @@ def of_transformers(**settings: object) -> BertModel:
         "intermediate_size": 128,
         "max_position_embeddings": 16,
     }
-    return BertModel(BertConfig(**sizes, attn_implementation="eager"), **settings)  # type: ignore[arg-type]
+    config = BertConfig(**sizes, **settings, attn_implementation="eager")  # type: ignore[arg-type]
+    return BertModel(config, add_pooling_layer=add_pooling_layer)
 
 
 @pytest.mark.parametrize(
