@@ -18,7 +18,9 @@ from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import STEPS, TORCHRUN, WATCHDOG_S, lines, measured, settings, started, written
 
 pytestmark = pytest.mark.trained
-SHARDED = {"loop": {"sharded": True, "chunk": 4}, "optimizer": {"name": "adamw"}, "data": {"workers": 0}}
+# with 1e-8 AdamW moves a weight whose gradient is zero but for rounding as far as others, in any direction
+ADAMW = {"name": "adamw", "epsilon": 1e-2}
+SHARDED = {"loop": {"sharded": True, "chunk": 4}, "optimizer": ADAMW, "data": {"workers": 0}}
 
 
 def _write(folder: Path, **changed: Any) -> str:
@@ -67,10 +69,10 @@ def _stopped(before: Path, folder: Path) -> str:
 
 
 def _assert_near(ours: Path, expected: Path) -> None:
-    """In float32 sums are rounded in another order."""
+    """In float32 sums are rounded in another order; batch norm of four images makes more of it in gradients."""
     for one, other in zip(lines(ours), lines(expected), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=2e-4)
-        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=2e-3)
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-2)
 
 
 def test_a_sharded_run_learns_what_a_whole_one_does_and_leaves_one_model_that_others_read(
