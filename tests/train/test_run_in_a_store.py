@@ -22,6 +22,7 @@ from tests.object_stores.servers import ONE_STORE, Server
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_sharded_run import free_port
 from tests.train.test_training_run import AT, ROOT, STEPS, WATCHDOG_S, started, written
+from tests.warm.python import warm
 
 pytestmark = [pytest.mark.stores, pytest.mark.trained]
 SHARDED = ["--set=loop.sharded=true", "--set=optimizer.name=adamw", "--set=loop.chunk=4"]
@@ -124,7 +125,7 @@ def test_a_killed_run_goes_on_bit_for_bit_on_an_empty_disk(
     run, name = made.run(f"killed-{draw}"), f"killed-{draw}"
     elsewhere(made, f"first-{draw}", monkeypatch)
     process = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_AN_OBJECT, str(at), *made.argv(name)], check=False, timeout=WATCHDOG_S
+        [warm(), "-c", KILLED_AT_AN_OBJECT, str(at), *made.argv(name)], check=False, timeout=WATCHDOG_S
     )
     assert process.returncode == -signal.SIGKILL
     elsewhere(made, f"second-{draw}", monkeypatch)

@@ -7,7 +7,6 @@ here it begins with all imported. `tests/warm/client.py` is the process that a t
 import atexit
 import builtins
 import gc
-import importlib
 import json
 import os
 import runpy
@@ -23,15 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-IMPORTS = (
-    "altalign.cli",
-    "altalign.train.phases",
-    "altalign.train.report.page",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.run",
-    "torch.utils.tensorboard",
-)
+import torch
+
+from tests.warm import trainer
 
 
 def serve(listener: socket.socket) -> list[str]:
@@ -67,6 +60,7 @@ def serve(listener: socket.socket) -> list[str]:
 def begun(wanted: dict[str, Any], streams: list[int]) -> list[str]:
     """Take over what the client has of its parent; returns the arguments."""
     os.setsid()  # signals reach the client
+    torch.set_num_threads(1)  # by one thread, for the first time in a fork: threads of a backward race for it
     for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
         os.dup2(stream, number)
         os.close(stream)
@@ -100,8 +94,7 @@ def run(arguments: list[str]) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had this ignored
-    for name in IMPORTS:
-        importlib.import_module(name)
+    trainer.warm()
     names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
     others = [name for name in names if name != "jemalloc_bg_thd\n"]  # which knows of forks
     assert len(others) == 1, f"{others}: what a thread holds would be held in a fork for ever"

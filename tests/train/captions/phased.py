@@ -25,6 +25,7 @@ from altalign.train.report import page
 from altalign.train.settings import TrainConfig
 from altalign.train.step.learner import Learner
 from tests.train.run_folders import pairs, write_run
+from tests.warm import trainer
 
 PHASES: list[dict[str, Any]] = [
     {"name": "warm-up"},
@@ -137,6 +138,7 @@ def trained(values: TrainConfig, until: str, ranks: int, *, point: Point | None 
             continue
         code = 1
         try:
+            torch.set_num_threads(1)  # by one thread, for the first time in a fork: threads of a backward race for it
             os.environ.update({**world, "RANK": str(rank)})
             if point is not None and rank == victim:
                 killed_at(point)
@@ -151,6 +153,7 @@ def trained(values: TrainConfig, until: str, ranks: int, *, point: Point | None 
 def main(arguments: Sequence[str]) -> None:
     folder, ranks = Path(arguments[0]), int(arguments[1])
     torch.set_num_threads(1)
+    trainer.warm()
     in_small_parts()
     whole, in_parts = config(folder, "whole"), config(folder, "in-parts")
     assert trained(whole, "concept-enhanced", ranks) == [0] * ranks
