@@ -13,16 +13,17 @@ from altalign.settings import dump
 from altalign.train.captions.write import CAPTIONS
 from altalign.train.noise.estimates import FILE
 from tests.train.captions.phased import PHASES, config
+from tests.warm.python import warm
 
 pytestmark = pytest.mark.trained
 ROOT = Path(__file__).parents[3]
 WATCHDOG_S = 600
 
 
-def run(*arguments: str, **environment: str) -> None:
-    held = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+def run(python: str, *arguments: str) -> None:
+    held = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python}  # torchrun's
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, env=held, capture_output=True, text=True, timeout=WATCHDOG_S,
+        [python, "-m", *arguments], cwd=ROOT, env=held, capture_output=True, text=True, timeout=WATCHDOG_S,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-4000:])
@@ -38,7 +39,7 @@ def left(run_folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_phases_that_are_killed_anywhere_go_on_to_the_same_bytes(tmp_path: Path, ranks: int) -> None:
     config(tmp_path, "whole")  # which writes the pairs
-    run("tests.train.captions.phased", str(tmp_path), str(ranks))
+    run(sys.executable, "tests.train.captions.phased", str(tmp_path), str(ranks))
     whole = left(tmp_path / "whole")
     assert len(whole) == 4 * 3 * 3 + 2  # three checkpoints of each training, a table of noise and one of captions
     assert left(tmp_path / "in-parts") == whole
@@ -50,7 +51,7 @@ def test_phases_that_are_killed_anywhere_go_on_to_the_same_bytes(tmp_path: Path,
         of_ranks = config(tmp_path, "torchrun").model_dump(mode="json", exclude_none=True)
         (tmp_path / "phases.toml").write_text(dump(of_ranks), encoding="utf-8")
         at_once = ("--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", str(tmp_path / "phases.toml"))
-        run("torch.distributed.run", *at_once)
+        run(warm(), "torch.distributed.run", *at_once)
         of_torchrun, name = left(tmp_path / "torchrun"), f"phases/captioning/{CAPTIONS}"
         tables = [pq.read_table(tmp_path / folder / name) for folder in ("whole", "torchrun")]
         assert tables[0].equals(tables[1])  # of parts of another size, which are groups of rows
