@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 @cache
 def warm() -> str:
     """The path of a program that does what `python` does, for as long as this process is there."""
+    if sys.platform != "linux":  # elsewhere there are no descriptors of processes, and forks of torch end badly
+        return sys.executable
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     where, program = folder / "socket", folder / "python"
