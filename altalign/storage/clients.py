@@ -10,10 +10,9 @@ import errno
 import mmap
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError
+from altalign.machine import ahead
 from altalign.storage import is_of_web
 
 _T = TypeVar("_T")
@@ -242,22 +242,10 @@ def delete_object(path: str) -> None:
 def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
     """The result of `work` for each thing, in order, many at a time."""
     with ThreadPoolExecutor(AT_ONCE) as own:
-        yield from in_order(own, work, things, 4 * AT_ONCE)
-
-
-def in_order(own: Executor, work: Callable[[_T], _R], things: Iterable[_T], ahead: int) -> Iterator[_R]:
-    """What `work` gives of each thing, with `ahead` more of them begun; after an error nothing more is begun."""
-    waiting = deque[Future[_R]]()
-    try:
-        for thing in things:
-            waiting.append(own.submit(work, thing))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+        begun = ((None, own.submit(work, thing), 1) for thing in things)
+        with closing(ahead.in_order(begun, bytes_at_most=4 * AT_ONCE)) as results:
+            for _, result in results:
+                yield result
 
 
 # Trouble -------------------------------------------------------------------------------------------------------------
