@@ -20,6 +20,7 @@ from altalign.errors import UnreadableError
 from altalign.machine import interrupts, processes
 from altalign.machine.cores import cores
 from altalign.pipelines.files import parquet
+from altalign.pipelines.living.finding import at_once
 from altalign.pipelines.living.request import Request
 
 _WORDS = re.compile(rb"https?://[^\s\"'<>\\)]+|[0-9a-f]{32,}")
@@ -44,8 +45,8 @@ def look(run_folder: str, gone: Request, *, but: str) -> Looked:
     strings = frozenset({*gone.keys, *gone.images, *gone.hashes, *gone.urls.values()})
     seconds = SECONDS_PER_PAIR * storage.read_json(storage.join(run_folder, "manifest.json")).get("pairs", 0)
     look_at = partial(_look_at, run_folder, strings, gone)
-    at_once = max(cores(), _IN_STORE if storage.is_remote(run_folder) else 0)
-    looked = processes.spread(look_at, names, seconds=seconds, at_once=at_once)
+    files = max(cores(), at_once(run_folder, in_store=_IN_STORE))
+    looked = processes.spread(look_at, names, seconds=seconds, at_once=files)
     found = {name: what for name, (_, what) in zip(names, looked, strict=True) if what}
     return Looked(len(names), sum(size for size, _ in looked), found)
 

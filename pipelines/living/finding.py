@@ -38,9 +38,9 @@ class InDropped(NamedTuple):
     rows: pa.Table
 
 
-def at_once(folder: str) -> int:
-    """How many files of a run are read at a time."""
-    return _IN_STORE if storage.is_remote(folder) else cores()
+def at_once(folder: str, *, in_store: int = _IN_STORE) -> int:
+    """How many files of a run are worked on at a time; in a store fewer where each has much of them in memory."""
+    return in_store if storage.is_remote(folder) else cores()
 
 
 def in_shards(parent: Parent, request: Request) -> list[InShard]:

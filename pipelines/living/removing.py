@@ -20,7 +20,6 @@ from altalign.audit_tables import FAILED_ROWS, FUNNEL
 from altalign.changes import Change
 from altalign.counts import Counts, FailedCounts
 from altalign.machine import processes
-from altalign.machine.cores import cores
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive import copying, counting
 from altalign.pipelines.derive.copying import Numbers, Part
@@ -138,10 +137,10 @@ def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[st
     """Write the shards anew that hold what goes; None of one of which nothing is left."""
     write = partial(_without, parent.path("shards"), change.path("shards"))
     shards = [(each.shard.name, each.shard.rows, each.numbers) for each in found]
-    seconds, at_once = copying.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards), cores()
+    seconds = copying.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
     if storage.is_remote(change.folder):
-        # each writer has to see that the run's lock still holds, which no other process does
-        seconds, at_once = 0.0, _SHARDS_AT_ONCE_IN_STORE
+        seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
+    at_once = finding.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
     made = processes.spread(write, shards, seconds=seconds, at_once=at_once)
     anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
     change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}

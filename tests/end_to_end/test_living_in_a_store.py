@@ -46,7 +46,6 @@ clients._put = before(clients._put)
 objects.link = before(objects.link)
 clients.delete_object = before(clients.delete_object)
 from altalign.cli import main
-from altalign.pipelines.files import parquet
 code = main(sys.argv[1:])
 print(seen)
 sys.exit(code)
