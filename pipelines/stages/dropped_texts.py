@@ -42,6 +42,12 @@ class Judged:
         dictionary: Any = self.failed.dictionary
         return [tuple(reasons) for reasons in dictionary.to_pylist()]
 
+    @cached_property
+    def numbered(self) -> list[list[int]]:
+        """The same, each reason by its number in `names`."""
+        number = {name: at for at, name in enumerate(self.names)}
+        return [[number[reason] for reason in reasons] for reasons in self.combinations]
+
     @property
     def codes(self) -> npt.NDArray[np.integer]:
         """The combination of each row, by its number in `combinations`: integers[n]."""
@@ -55,16 +61,14 @@ class Judged:
     @property
     def reasons(self) -> npt.NDArray[np.uint8]:
         """The verdict of each dropped row, by its number in `names`: uint8[m]."""
-        first = [self.names.index(reasons[0]) if reasons else 0 for reasons in self.combinations]
+        first = [next(iter(numbers), 0) for numbers in self.numbered]
         return np.array(first, np.uint8)[self.codes[self.dropped]]
 
     def to_arrow(self, source: str, rows: npt.NDArray[np.int64]) -> pa.Table:
         """Rows by their numbers, all of them dropped, of schema `DROPPED` with dictionaries."""
         texts = self.candidates.select(list(STRINGS)).take(rows)
         is_known = cast(pa.BooleanArray, self.candidates["image_identity"].is_valid().take(rows))
-        number = {name: at for at, name in enumerate(self.names)}
-        combinations = pa.array([[number[name] for name in of] for of in self.combinations], pa.list_(pa.int8()))
-        failed: Any = combinations.take(self.failed.indices.take(rows))
+        failed: Any = pa.array(self.numbered, pa.list_(pa.int8())).take(self.failed.indices.take(rows))
         first = failed.flatten().take(failed.offsets[:-1])
         columns: dict[str, object] = {
             "key": identity.hexed(identity.rows_of(self.keys, rows)),
@@ -74,10 +78,7 @@ class Judged:
             "reason": self._named(first),
             "failed": pa.ListArray.from_arrays(failed.offsets, self._named(failed.flatten())),
         }
-        same = np.zeros(len(rows), np.int32)
-        for name, value in (("source", source), ("stage", Stage.JUDGE.value)):
-            columns[name] = pa.DictionaryArray.from_arrays(same, [value])
-        return parquet.table(columns, _WRITTEN)
+        return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, _WRITTEN)
 
     def _named(self, numbers: "pa.Array[Any]") -> "pa.DictionaryArray[Any, Any]":
         """Reasons by their numbers, as a dictionary of those that occur, in the order in which they do."""
