@@ -63,7 +63,7 @@ class TextTower(nn.Module):
         packed, places = None, None
         if self.training and is_on_cpu(tokens) and not torch.compiler.is_compiling():
             packed = Packed.of(mask)
-            tokens, places = tokens[mask][None], packed.places[None] % tokens.shape[1]
+            tokens, places = tokens.flatten()[packed.places][None], packed.places[None] % tokens.shape[1]
         states = self.bert.embeddings(input_ids=tokens, position_ids=places)
         states = states if packed is None else states[0]
         for layer in self.bert.encoder.layer:
