@@ -272,7 +272,7 @@ def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
     None for an image that cannot be decoded, or has more than `pixels_at_most` pixels.
     """
     side = thumbnails.WEBP_SIDE_PX
-    with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=side):
+    with enough_memory("a thumbnail", data, colour=True, pixels_at_most=pixels_at_most, short_side_px=side):
         decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=side).pixels
     return None if decoded is None else thumbnails.webp(decoded)
 
