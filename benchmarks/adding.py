@@ -1,10 +1,10 @@
 """What adding 1 % of input to a run costs, beside making the run: CPU seconds, and bytes of shards that are written.
 
-    python -m benchmarks.adding [--images 20000] [--rows 5000000]
+    python -m benchmarks.adding [--images 20000 60000] [--rows 5000000]
 
-Once to images in mixed formats, a third of which is dropped; and once to synthetic rows of text, of which nothing is
-fetched (the run has some 200 images beside them). All commands start anew and write their report, which takes as long
-whatever the size of the run: of few images it is much of the time.
+Twice to images in mixed formats, a third of which is dropped, so that a line goes through both sizes; and once to
+synthetic rows of text, of which nothing is fetched (the run has some 200 images beside them). All commands start anew
+and write their report, which takes as long whatever the size of the run: of few images it is much of the time.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
+from statistics import median
 
 import pyarrow.parquet as pq
 
@@ -27,7 +28,8 @@ from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import OUR_PACKAGES, target, write
 from benchmarks.rows import MissingError, rows
 
-IMAGES, ROWS, ROUNDS, ONE_IN = 20_000, 5_000_000, 3, 100
+IMAGES, ROWS, ROUNDS, ONE_IN = [20_000, 60_000], 5_000_000, 3, 100
+WHOLE = 5_000_000  # images to which the line goes
 BIGRAMS = 500
 CPU_AT_MOST, BYTES_AT_MOST = 0.1, 0.02
 CONFIG = """
@@ -57,17 +59,18 @@ vocabulary_size = 1_000_000
 def main() -> int:
     """Generate, run, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=IMAGES)
+    parser.add_argument("--images", type=int, nargs=2, default=IMAGES)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", type=Path, default=CACHE)
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     try:
-        with scratch(folder) as of_images, scratch(folder) as of_rows:
-            parted(generated("mixed", arguments.images, folder), of_images)
-            rows_parted(rows(arguments.rows, folder), arguments.rows // ONE_IN, of_images / "new" / "b.tar", of_rows)
-            compete(arguments, of_images, of_rows)
+        with scratch(folder) as few, scratch(folder) as many, scratch(folder) as of_rows:
+            for images, place in zip(arguments.images, (few, many), strict=True):
+                parted(generated("mixed", images, folder), place)
+            rows_parted(rows(arguments.rows, folder), arguments.rows // ONE_IN, few / "new" / "b.tar", of_rows)
+            compete(arguments, few, many, of_rows)
     except (MissingError, ProgramError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -124,7 +127,7 @@ def with_captions(images: Path, to: Path, captions: Sequence[str]) -> None:
             new.addfile(member, content)
 
 
-def programs(place: Path, what: str, new: str) -> list[Program]:
+def programs(place: Path, what: str, new: str, like: str) -> list[Program]:
     """Making the run of a folder, and adding to it in both ways; each addition finds the run as it was made."""
     run, made = place / "run", place / "made"
 
@@ -137,7 +140,7 @@ def programs(place: Path, what: str, new: str) -> list[Program]:
         run.rename(made)
         as_made()
 
-    add = [*ALTALIGN, "add", "run", "--input", new, "--like", what]
+    add = [*ALTALIGN, "add", "run", "--input", new, "--like", like]
     return [
         Program(
             f"curate {what}",
@@ -151,29 +154,36 @@ def programs(place: Path, what: str, new: str) -> list[Program]:
     ]
 
 
-def compete(arguments: argparse.Namespace, of_images: Path, of_rows: Path) -> None:
+def compete(arguments: argparse.Namespace, few: Path, many: Path, of_rows: Path) -> None:
     """Make the runs and add to them, in turns."""
-    done = interleave(
-        [*programs(of_images, "images", "new/b.tar"), *programs(of_rows, "rows", "new/rows.parquet")], arguments.rounds
-    )
-
-    def of(figure: str, adding: str, what: str, *, at_most: float, said: str) -> dict[str, object]:
-        return target(said, ratio(done, figure, adding, f"curate {what}")["median"], at_most=at_most)
-
-    cpu: Sequence[tuple[str, str]] = [
-        (f"add {what}{mode}", what) for what in ("images", "rows") for mode in ("", ", frozen")
+    sizes: list[int] = arguments.images
+    names = [f"{images:,} images" for images in sizes]
+    contestants = [
+        *programs(few, names[0], "new/b.tar", "images"),
+        *programs(many, names[1], "new/b.tar", "images"),
+        *programs(of_rows, "rows", "new/rows.parquet", "rows"),
     ]
-    targets = [
-        *(
-            of("cpu_s", name, what, at_most=CPU_AT_MOST, said=f"CPU seconds, of making the run, {name}")
-            for name, what in cpu
-        ),
-        of("bytes", "add images", "images", at_most=BYTES_AT_MOST, said="bytes written by adding images, of all"),
-    ]
+    done = interleave(contestants, arguments.rounds)
+
+    def at_whole(program: str) -> float:
+        small, large = (median(each[program.format(name)]["cpu_s"] for each in done) for name in names)
+        return large + (large - small) / (sizes[1] - sizes[0]) * (WHOLE - sizes[1])
+
+    said, targets = "CPU seconds, of making the run", list[dict[str, object]]()
+    for mode in ("", ", frozen"):
+        for what in (*names, "rows"):
+            share = ratio(done, "cpu_s", f"add {what}{mode}", f"curate {what}")["median"]
+            targets.append(target(f"{said}, add {what}{mode}", share, at_most=CPU_AT_MOST))
+        share = at_whole(f"add {{}}{mode}") / at_whole("curate {}")
+        what = f"{said}, add {WHOLE:,} images{mode}: the lines through both sizes"
+        targets.append(target(what, share, at_most=CPU_AT_MOST))
+    share = ratio(done, "bytes", f"add {names[1]}", f"curate {names[1]}")["median"]
+    targets.append(target("bytes written by adding images, of all", share, at_most=BYTES_AT_MOST))
     ours = {"ours": (OURS, OUR_PACKAGES)}
     is_full = (arguments.images, arguments.rows, arguments.rounds) == (IMAGES, ROWS, ROUNDS)
-    sizes = {"images": arguments.images, "rows": arguments.rows}
-    print(write("adding", done, targets, is_full=is_full, environments=ours, **sizes))
+    print(
+        write("adding", done, targets, is_full=is_full, environments=ours, images=arguments.images, rows=arguments.rows)
+    )
 
 
 def said(run: Path) -> Figures:
