@@ -42,7 +42,7 @@ _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes wi
 _MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the size
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
 _KEY = re.compile(r"[0-9a-f]{32}")
-_COLUMNS = tuple(SAMPLE.names)
+_COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
 Members = list[tuple[str, bytes]]  # of a sample: names and contents
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -211,18 +211,31 @@ def decoded(members: Members) -> Sample:
     """The sample of three members.
 
     Raises:
-        ValueError: they are not an image, a txt and a json of one key, in this order.
+        ValueError: they are not an image, a txt and a json of one key, in this order, or the json is none of that key.
     """
-    (image_name, image), (txt_name, txt), (json_name, row) = members
-    key, _, suffix = image_name.partition(".")
-    if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
-        raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
+    key = key_of(members)
+    (_, image), (_, txt), (_, row) = members
     columns = json.loads(row)
     if tuple(columns) != _COLUMNS:
-        raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
+        raise ValueError(f"{key}.json: its keys are not the columns of a side-car")
+    if columns["key"] != key:
+        raise ValueError(f"{key}.json: it is the row of {columns['key']}")
     columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
     columns |= {name: columns[name] or None for name in NULLABLE}
     return Sample(image, txt.decode(), cast(SampleRow, columns))
+
+
+def key_of(members: Members) -> str:
+    """The key in the names of three members.
+
+    Raises:
+        ValueError: they are not an image, a txt and a json of one key, in this order.
+    """
+    (image_name, _), (txt_name, _), (json_name, _) = members
+    key, _, suffix = image_name.partition(".")
+    if suffix not in _SUFFIXES or txt_name != f"{key}.txt" or json_name != f"{key}.json":
+        raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
+    return key
 
 
 def extension(image_format: str) -> str:

@@ -101,12 +101,18 @@ def _may_have(members: shards.Members, strings: frozenset[str], wanted: frozense
     """Whether a sample may have one of the strings: its JSON is parsed only then, which takes most of the time.
 
     Where nothing is escaped, every string stands between two quotation marks, as it is.
+
+    Raises:
+        ValueError: the members are not those of a sample.
     """
+    key = shards.key_of(members)
     (_, image), _, (_, row) = members
+    parts = row.split(b'"')
     return (
         b"\\" in row
-        or not wanted.isdisjoint(row.split(b'"'))
-        or not strings.isdisjoint(name.partition(".")[0] for name, _ in members)
+        or len(parts) % 2 == 0  # it is damaged, as parsing it will say
+        or not wanted.isdisjoint(parts)
+        or key in strings
         or (bool(gone.hashes) and sha256(image).hexdigest() in strings)
     )
 

@@ -3,9 +3,10 @@
 import io
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -80,14 +81,44 @@ def test_a_string_of_a_row_is_found_in_its_tar_however_it_is_escaped(said: str) 
             assert looked.found.keys() == found
 
 
-def test_a_name_of_a_member_is_found_though_its_row_has_another(run: str) -> None:
-    tar = Path(run, TAR)
+def rewrite(tar: Path, change: Callable[[dict[str, bytes]], dict[str, bytes]]) -> None:
+    """The members of a tar as they come out of a function of names and contents."""
     with tarfile.open(tar) as before:
         contents = {member.name: before.extractfile(member).read() for member in before}  # type: ignore[union-attr]
     with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as after:
-        for name, content in contents.items():
-            member = tarfile.TarInfo(name.replace("1" * 32, "6" * 32) if name.endswith(".txt") else name)
+        for name, content in change(contents).items():
+            member = tarfile.TarInfo(name)
             member.size = len(content)
             after.addfile(member, io.BytesIO(content))
+
+
+def renamed(contents: dict[str, bytes]) -> dict[str, bytes]:
+    """The caption's member has another key."""
+    return {name.replace("1" * 32, "6" * 32) if name.endswith(".txt") else name: of for name, of in contents.items()}
+
+
+def reordered(contents: dict[str, bytes]) -> dict[str, bytes]:
+    """The row comes first."""
+    return dict(sorted(contents.items(), key=lambda of: not of[0].endswith(".json")))
+
+
+def without_a_quotation_mark(contents: dict[str, bytes]) -> dict[str, bytes]:
+    """That which ends the page's URL is damaged."""
+    damaged = {name: of.replace(f'"{PAGE}"'.encode(), f'"{PAGE}#'.encode()) for name, of in contents.items()}
+    assert damaged != contents
+    return damaged
+
+
+@pytest.mark.parametrize("change", [renamed, reordered, without_a_quotation_mark])
+def test_a_sample_that_is_damaged_hides_nothing(change: Callable[[Any], Any], run: str) -> None:
+    rewrite(Path(run, TAR), change)
+    found = absence.look(
+        run, Request(keys=frozenset(["4" * 32]), urls={hashed(PAGE): PAGE}), but="removed.parquet"
+    ).found
+    assert found[TAR].startswith("it cannot be read (")
+
+
+def test_the_names_of_members_are_looked_at_too(run: str) -> None:
+    rewrite(Path(run, TAR), lambda all_of: {name.replace("1" * 32, "6" * 32): of for name, of in all_of.items()})
     found = absence.look(run, Request(keys=frozenset(["6" * 32])), but="removed.parquet").found
     assert found.keys() == {TAR}
