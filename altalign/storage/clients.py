@@ -28,7 +28,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
-LARGE_AT_ONCE = 2  # of such uploads: together they keep all of Arrow's 8 threads busy
+# such uploads: in S3 each has several parts under way, and two keep all of Arrow's 8 threads busy
+LARGE_AT_ONCE = {"s3": 2, "gs": 8}
 _COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
 ATTEMPTS = 5
 CONNECT_WITHIN_S = 10
@@ -166,23 +167,36 @@ def asking(path: str) -> Iterator[None]:
         raise trouble(error, path) from error
 
 
-def put(path: str, data: Any) -> None:
-    """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the waiting thread."""
-    buffer = pa.py_buffer(data)
-    own = threads("uploads") if buffer.size <= ONE_REQUEST_BYTES else threads("large-uploads", LARGE_AT_ONCE)
+def put(path: str, data: Any, *, allowed: Callable[[], None] = lambda: None) -> None:
+    """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the waiting thread.
+
+    `allowed` raises where it is not to begin any more: large uploads wait for one another.
+    """
+    buffer, place = pa.py_buffer(data), Place.of(path)
+    is_large = buffer.size > ONE_REQUEST_BYTES
+    own = threads(f"large-uploads-{place.scheme}", LARGE_AT_ONCE[place.scheme]) if is_large else threads("uploads")
+
+    def upload() -> None:
+        allowed()
+        _put(place, buffer)
+
     with asking(path):
-        own.submit(_put, Place.of(path), buffer).result()
+        uploading = own.submit(upload)
+        try:
+            uploading.result()
+        finally:
+            uploading.cancel()  # where it has not begun, and nobody waits for it
 
 
-def put_file(path: str, file: IO[bytes]) -> None:
-    """Make an object of a whole local file; a large one is mapped, not read."""
+def put_file(path: str, file: IO[bytes], *, allowed: Callable[[], None] = lambda: None) -> None:
+    """Make an object of a whole local file, as `put` does; a large one is mapped, not read."""
     size = file.seek(0, os.SEEK_END)
     if size > ONE_REQUEST_BYTES:
         file.flush()
-        put(path, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        put(path, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), allowed=allowed)
     else:
         file.seek(0)
-        put(path, file.read())
+        put(path, file.read(), allowed=allowed)
 
 
 def _put(place: Place, data: pa.Buffer) -> None:
@@ -195,9 +209,12 @@ def _put(place: Place, data: pa.Buffer) -> None:
         for begin in range(0, data.size, _COPIED_BYTES):
             stream.write(data.slice(begin, min(_COPIED_BYTES, data.size - begin)))
             stream.flush()  # waits for the parts that are under way
-    finally:
-        # after an error too, which it repeats: of an upload with a part that failed it makes no object
-        stream.close()
+    except BaseException:
+        with suppress(OSError, pa.ArrowException):
+            stream.close()  # repeats the error of a part, and makes no object
+            place.client.delete_file(place.name)  # after another error it made one, of what it was given so far
+        raise
+    stream.close()
     if is_large and (there := place.client.get_file_info(place.name).size) != data.size:
         place.client.delete_file(place.name)
         raise OSError(f"{there} bytes arrived of {data.size}")

@@ -11,8 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar, cast
+from typing import IO, Any, BinaryIO, Literal, TypeVar, cast
 
 import pyarrow.fs as pafs
 
@@ -263,17 +264,18 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:  # noqa: A
     with tempfile.SpooledTemporaryFile(clients.ONE_REQUEST_BYTES) as file:
         with disk_errors.naming_a_full_disk(tempfile.gettempdir(), path.rpartition("/")[2]):
             yield cast(BinaryIO, file)
-        locks.HELD.check(path)
-        _LISTED.pop(path, None)
-        clients.put_file(path, file)
+        _put_file(path, file)
 
 
 def put_file(file: str, path: str) -> None:
     """Upload a local file as it is."""
-    locks.HELD.check(path)
-    _LISTED.pop(path, None)
     with Path(file).open("rb") as of:
-        clients.put_file(path, of)
+        _put_file(path, of)
+
+
+def _put_file(path: str, file: IO[bytes]) -> None:
+    _LISTED.pop(path, None)
+    clients.put_file(path, file, allowed=partial(locks.HELD.check, path))
 
 
 def move(path: str, target: str) -> None:

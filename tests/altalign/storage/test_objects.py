@@ -174,6 +174,34 @@ def test_an_upload_that_fails_in_any_part_leaves_nothing(
     assert storage.read_bytes(f"{s3.url}/there.bin") == b"before"
 
 
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_an_upload_that_is_not_allowed_any_more_does_not_begin(size: int, store: Server) -> None:
+    def refuse() -> None:
+        raise StoreError("held no longer")
+
+    with pytest.raises(StoreError, match="held no longer"):
+        clients.put(f"{store.url}/new", b"x" * size, allowed=refuse)
+    assert all_names(store) == []
+
+
+def test_an_upload_whose_bytes_end_midway_leaves_nothing(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending:
+        """A buffer of which a second piece cannot be had."""
+
+        size = LARGE + (10 << 20)
+
+        def slice(self, begin: int, length: int) -> bytes:
+            if begin:
+                raise MemoryError
+            return b"x" * length
+
+    with monkeypatch.context() as own, pytest.raises(MemoryError):
+        own.setattr(clients, "_COPIED_BYTES", 10 << 20)
+        own.setattr(clients.pa, "py_buffer", lambda buffer: buffer)
+        clients.put(f"{store.url}/new", Ending())
+    assert all_names(store) == []
+
+
 def test_what_a_store_does_not_copy_for_its_size_comes_through_this_machine(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
