@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -17,9 +18,16 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forks:
         forks.connect(sys.argv[1])
         wanted = {"arguments": sys.argv[2:], "environment": dict(os.environ), "folder": os.getcwd()}  # noqa: PTH109
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)  # until the handlers are there
         socket.send_fds(forks, [json.dumps(wanted).encode()], [0, 1, 2])
+
+        def hand_on(number: int, _: object) -> None:
+            with suppress(OSError):  # the fork has ended just now
+                forks.send(bytes([number]))
+
         for number in HANDED_ON:
-            signal.signal(number, lambda number, _frame: forks.send(bytes([number])))
+            signal.signal(number, hand_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDED_ON)
         code = int(forks.recv(64) or b"-9")
     if code < 0:
         if -code in HANDED_ON:

@@ -6,6 +6,7 @@ here it begins with all imported. `tests/warm/client.py` is the process that a t
 
 import atexit
 import builtins
+import ctypes
 import gc
 import json
 import os
@@ -22,9 +23,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from tests.warm import trainer
+
+_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
 def serve(listener: socket.socket) -> list[str]:
@@ -60,6 +64,8 @@ def serve(listener: socket.socket) -> list[str]:
 def begun(wanted: dict[str, Any], streams: list[int]) -> list[str]:
     """Take over what the client has of its parent; returns the arguments."""
     os.setsid()  # signals reach the client
+    ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL))  # which nobody else would end then
+    numpy.random.seed()  # else all forks draw the same
     torch.set_num_threads(1)  # by one thread, for the first time in a fork: threads of a backward race for it
     for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
         os.dup2(stream, number)

@@ -1,7 +1,8 @@
 """A Python for tests that start trainings: its processes begin with the trainer imported.
 
 Not for a test of how processes start, of their memory, or of which they are: what the test has started is no more than
-a client of the process that trains.
+a client of the process that trains. All forks have one order of sets of strings (PYTHONHASHSEED), as ranks of their own
+have not: a test where that could matter takes `sys.executable`.
 """
 
 import atexit
@@ -31,7 +32,12 @@ def warm() -> str:
     command = [sys.executable, "-W", "error::FutureWarning", "-m", "tests.warm.forks", str(where)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     forks = subprocess.Popen(
-        ending_with_us(command), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        ending_with_us(command),
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for pytest, which ends it
     )
     atexit.register(lambda: (forks.kill(), forks.wait()))
     assert forks.stdout

@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.warm.python import warm
+from tests.warm import client
+from tests.warm.python import ROOT, warm
 
 pytestmark = pytest.mark.trained
 SAYS = "import os, sys, torch; print(sys.argv[1:], os.getcwd(), os.environ['MINE'], sys.stdin.read()); sys.exit(3)"
@@ -46,3 +48,21 @@ def test_a_signal_ends_it_with_all_that_it_has_open(number: signal.Signals, code
     _, said = process.communicate()  # until no process can write there any more
     assert process.returncode == code
     assert said == ("interrupted\n" if number == signal.SIGINT else "")
+
+
+def test_a_server_that_is_killed_takes_its_forks_along(tmp_path: Path) -> None:
+    own = "from tests.warm import forks, trainer; trainer.warm = lambda: None; forks.main()"  # nothing but torch
+    where = str(tmp_path / "socket")
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen([sys.executable, "-c", own, where], cwd=ROOT, env=one_thread, stdout=subprocess.PIPE)
+    assert server.stdout
+    assert server.stdout.readline() == b"\n"
+    process = subprocess.Popen(
+        [sys.executable, "-IS", client.__file__, where, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"waits\n"
+    server.kill()
+    process.communicate()  # until no process can write there any more
+    assert process.returncode == -signal.SIGKILL
+    server.communicate()
