@@ -162,7 +162,7 @@ class Trained:
 
     @property
     def bert(self) -> BertModel:
-        """The text tower as transformers has it.
+        """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours.
 
         Raises:
             UsageError: it is another.

@@ -71,8 +71,8 @@ def put_large_image(folder: Path, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_a_large_image_that_fits_is_decoded(folder: Path, mode: str) -> None:
     put_large_image(folder, mode)
-    # 512 MB for the image; three quarters of what is free when the first image is decoded, when the text stages may still
-    # hold some, are 430 to 590 MB of 1,000,000 kB
+    # 512 MB for the image; of 1,000,000 kB three quarters of what is free when the first image is decoded are 430 to
+    # 590 MB, by what the text stages still hold
     done = limited(folder, "-d", 1_250_000, "--set", "engine.workers=1")
     assert done.returncode == 0, done.stderr
 

@@ -1,7 +1,7 @@
 """BERT's layers, without what nobody reads: states of padding, and all but [CLS] of the last layer.
 
 In training on a CPU the tokens of all captions stand in a row, and take their places where they look at each other. A
-GPU would wait for their number, and a compiled graph has it for good: there captions are padded all the way.
+GPU would wait for their number, and a graph of the whole tower has it for good: there captions are padded all the way.
 """
 
 from typing import Any, NamedTuple
