@@ -188,7 +188,7 @@ def put(path: str, data: Any, *, allowed: Callable[[], None] = lambda: None) -> 
             uploading.cancel()  # where it has not begun, and nobody waits for it
 
 
-def put_file(path: str, file: IO[bytes], *, allowed: Callable[[], None] = lambda: None) -> None:
+def put_file(path: str, file: IO[bytes], *, allowed: Callable[[], None]) -> None:
     """Make an object of a whole local file, as `put` does; a large one is mapped, not read."""
     size = file.seek(0, os.SEEK_END)
     if size > ONE_REQUEST_BYTES:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import IO
 
 from altalign.storage import clients, disk_errors, locks
@@ -61,9 +62,9 @@ class _Growing:
     def send(self) -> None:
         """Upload what was added since the last part."""
         if self.bytes > self._sent:
-            locks.HELD.check(self._path)
             self._file.seek(self._sent)
-            clients.put(f"{self._path}.part-{self._sent:0{_DIGITS}d}", self._file.read())
+            part = f"{self._path}.part-{self._sent:0{_DIGITS}d}"
+            clients.put(part, self._file.read(), allowed=partial(locks.HELD.check, self._path))
         self._sent, self._sent_at = self.bytes, time.monotonic()
 
 
@@ -77,7 +78,7 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
         before, parts = _gather(path, file)
         size = file.truncate(min(keep if keep is not None else sys.maxsize, file.seek(0, 2)))
         if parts or size != before:
-            clients.put_file(path, file)
+            locks.put_file(path, file)
             _delete(parts)
         grown = _Growing(path, file, size)
         try:
@@ -85,7 +86,7 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
         finally:
             grown.send()
         if grown.bytes > size:
-            clients.put_file(path, file)
+            locks.put_file(path, file)
             _delete(_parts(path))
 
 
