@@ -22,7 +22,7 @@ from statistics import median
 
 import pyarrow.parquet as pq
 
-from benchmarks.harness import ALTALIGN, CACHE, OURS, Program, interleave, ratio, scratch
+from benchmarks.harness import ALTALIGN, CACHE, OURS, Program, interleave, on_line, ratio, scratch
 from benchmarks.images import generated
 from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import OUR_PACKAGES, target, write
@@ -166,8 +166,7 @@ def compete(arguments: argparse.Namespace, few: Path, many: Path, of_rows: Path)
     done = interleave(contestants, arguments.rounds)
 
     def at_whole(program: str) -> float:
-        small, large = (median(each[program.format(name)]["cpu_s"] for each in done) for name in names)
-        return large + (large - small) / (sizes[1] - sizes[0]) * (WHOLE - sizes[1])
+        return on_line(sizes, [median(each[program.format(name)]["cpu_s"] for each in done) for name in names], WHOLE)
 
     said, targets = "CPU seconds, of making the run", list[dict[str, object]]()
     for mode in ("", ", frozen"):

@@ -42,7 +42,7 @@ from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import DROPPED
-from benchmarks.harness import ALTALIGN, CACHE, OURS, Program, interleave, scratch
+from benchmarks.harness import ALTALIGN, CACHE, OURS, Program, interleave, on_line, scratch
 from benchmarks.images import generated
 from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import OUR_PACKAGES, target, write
@@ -86,8 +86,7 @@ def compete(samples: tuple[int, ...], rounds: int, place: Path) -> None:
     done = interleave([program for of in samples for program in removals(of, place)], rounds, warm_up=False)
     targets = list[Figures]()
     for where in ("disk", "S3"):
-        small, large = (min(each[f"{where}, {of:,}"]["wall_s"] for each in done) for of in samples)
-        seconds = large + (large - small) / (samples[1] - samples[0]) * (WHOLE - samples[1])
+        seconds = on_line(samples, [min(each[f"{where}, {of:,}"]["wall_s"] for each in done) for of in samples], WHOLE)
         what = f"seconds to take {WHOLE // ONE_IN:,} of {WHOLE:,} samples out, {where}: the line through both sizes"
         targets.append(target(what, seconds, at_most=SECONDS_AT_MOST))
     ours = {"ours": (OURS, OUR_PACKAGES)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness, report
-from benchmarks.harness import Program, disturbed, interleave, last_json, ratio, summary
+from benchmarks.harness import Program, disturbed, interleave, last_json, on_line, ratio, summary
 
 
 def writer(name: str, folder: Path) -> Program:
@@ -99,3 +99,7 @@ def test_a_place_for_what_runs_leave_is_deleted(tmp_path: Path):
     with harness.scratch(tmp_path / "new") as place:
         (place / "file").write_text("x")
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_line_through_two_sizes_goes_on_to_a_third():
+    assert on_line([10, 30], [5.0, 9.0], 100) == pytest.approx(23.0)
