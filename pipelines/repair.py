@@ -23,6 +23,7 @@ from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.written import WRITTEN
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.run.vouched import Damage
+from altalign.pipelines.stages import write
 from altalign.stages import OUTPUTS, STAGES, own_files
 
 _OF_THE_END = {"manifest.json", listing.FILE, *OUTPUTS["write"]} - {"shards"}  # what `write` ends with
@@ -52,13 +53,11 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
             if _has_grown(run) or (_is_packed(run) and all(path.startswith("shards/") for path in plan.anew)):
                 growing.again(run, plan.anew)
             else:
-                lineage = _lineage(run)
+                if lineage := _lineage(run):  # kept before the manifest goes: nothing else says it
+                    storage.write_sealed(write.kept_lineage(run), lineage, durable=True)
                 vouched.unmark(run, plan.of_marks)
                 reopen.write_settings(run)
                 curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
-                if lineage:
-                    manifest = storage.read_sealed(run.path("manifest.json"))
-                    storage.write_sealed(run.path("manifest.json"), {**manifest, "lineage": lineage}, durable=True)
             left = [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in plan.stays]
             if left:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")

@@ -330,6 +330,7 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "keys.parquet",
         "keys.json",
         "work/fetch/borrowed/*",
+        "work/write/lineage.json",
         "work/trial/*",
         *(pattern for pattern in patterns if pattern.startswith("trial/")),
         *(pattern for pattern in patterns if pattern.startswith("scores/")),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from altalign.cli import main
 from altalign.dedup.merge import merge_ngrams
 from altalign.pipelines.images import measuring
 from altalign.pipelines.living import taking_over
-from altalign.pipelines.stages import tables
+from altalign.pipelines.opening import reopen
+from altalign.pipelines.stages import tables, write
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
 
@@ -459,6 +461,34 @@ def test_a_packed_run_is_repaired_to_what_it_was_its_lineage_too(run: Path) -> N
     assert main(["repair", "run"]) == 0
     assert tree(run) == before
     assert (run / "manifest.json").read_bytes() == manifest
+
+
+class _KilledError(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+@pytest.mark.parametrize(("module", "name"), [(reopen, "write_settings"), (write, "end")])
+def test_a_packed_run_keeps_its_lineage_where_repair_is_killed_without_a_manifest_or_with_the_new_one(
+    run: Path, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(ADD) == 0
+    assert main(["compact", "run"]) == 0
+    before = tree(run)
+    flip(run / "dropped" / "judge" / "000000-00000.parquet", -1)
+    real = getattr(module, name)
+
+    def last(*args: Any, **more: Any) -> None:
+        real(*args, **more)
+        raise _KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, last)
+        with pytest.raises(_KilledError):
+            main(["repair", "run"])
+    assert (run / "manifest.json").exists() == (name == "end")
+    assert main(["curate", "run/config.toml", "--set", "run.folder=run"]) == 0
+    assert tree(run) == before
+    assert name == "end" or not (run / "work" / "write" / "lineage.json").exists()
 
 
 @pytest.mark.parametrize("of", ["several side-cars", "a table"])
