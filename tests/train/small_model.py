@@ -85,6 +85,8 @@ class TextTower(nn.Module):
 class SmallModel(nn.Module):
     """In float64 and training mode; the same weights each time."""
 
+    packs_captions = False
+
     def __init__(
         self,
         *,

@@ -1,7 +1,8 @@
 """BERT's layers, without what nobody reads: states of padding, and all but [CLS] of the last layer.
 
-In training on a CPU the tokens of all captions stand in a row, and take their places where they look at each other. A
-GPU would wait for their number, and a graph of the whole tower has it for good: there captions are padded all the way.
+In training the tokens of all captions stand in a row, and take their places where they look at each other. A GPU would
+wait for their number: places are worked out where the loader's mask is. A graph of the whole tower has the number for
+good: there captions are padded all the way.
 """
 
 from typing import Any, NamedTuple
@@ -22,6 +23,11 @@ class Packed(NamedTuple):
         """Where a mask (n, length) has tokens, the first of each caption among them."""
         ends = mask.sum(1).cumsum(0)
         return cls(mask.flatten().nonzero()[:, 0], functional.pad(ends[:-1], (1, 0)))
+
+    def to(self, device: torch.device) -> "Packed":
+        """The same on a device, to which it goes while other work goes on."""
+        pinned = (one.pin_memory() if device.type == "cuda" and one.device.type == "cpu" else one for one in self)
+        return Packed(*(one.to(device, non_blocking=True) for one in pinned))
 
     def spread(self, row: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """States (tokens, width) at their places (n, length, width), and zeros for padding."""

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from altalign.train.model import weights
 from altalign.train.model.bart import BartTower, Captioner
+from altalign.train.model.bert_layer import Packed
 from altalign.train.model.image_decoder import ImageDecoder
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
@@ -108,16 +109,25 @@ class DualEncoder(nn.Module):
         """Whether pairs have losses of their own beside the contrastive one."""
         return self.image_decoder is not None or self.captioner is not None
 
+    @property
+    def packs_captions(self) -> bool:
+        """Whether the text tower takes captions without their padding."""
+        return isinstance(self.text_tower, TextTower)
+
     def image_features(self, images: torch.Tensor) -> torch.Tensor:
         """Features (n, width)."""
         return self.image_projection(self.image_tower(images))
 
-    def text_features(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def text_features(self, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
         """Features (n, width). No state of an image reaches them."""
-        return self.text_projection(self._of_text(self.text_tower, tokens, mask))
+        return self.text_projection(self._of_text(self.text_tower, tokens, mask, packed))
 
-    def _of_text(self, tower: nn.Module, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _of_text(
+        self, tower: nn.Module, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None
+    ) -> torch.Tensor:
         """What a text is before its projection: (n, width)."""
+        if packed is not None:
+            return tower(tokens, mask, packed)
         if self._captions is None or self._captions.text_feature == "encoder":
             return tower(tokens, mask)
         assert isinstance(tower, BartTower)
@@ -142,13 +152,15 @@ class DualEncoder(nn.Module):
         *,
         mixup: "Mixup | None" = None,
         kept: torch.Tensor | None = None,
+        packed: Packed | None = None,
         prompted: Prompted | None = None,
         has_losses: bool = False,
     ) -> tuple[torch.Tensor, ...]:
         """Embeddings of images and of captions, in training; with `has_losses`, those of `_own_losses` after them.
 
         `mixup` mixes pixels, or features of captions before they have length 1; `kept`, int64 (n, k), are the patches
-        that a ViT looks at; `prompted` are tokens and mask of [p, q, y^m].
+        that a ViT looks at; `packed` is how captions are packed, for a tower that `packs_captions`; `prompted` are
+        tokens and mask of [p, q, y^m].
         """
         mixes = mixup.of if mixup is not None else ""
         seen = mixup.mixed(images) if mixup is not None and mixes == "images" else images
@@ -161,7 +173,7 @@ class DualEncoder(nn.Module):
         if self._captions is not None and self._captions.contrastive_text == "prompted" and prompted is not None:
             of_texts = self.text_features(*prompted)
         else:
-            of_texts = self.text_features(tokens, mask)
+            of_texts = self.text_features(tokens, mask, packed)
         if mixup is not None and mixes == "texts":
             of_texts = mixup.mixed(of_texts)
         embeddings = _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)

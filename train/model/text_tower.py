@@ -58,11 +58,15 @@ class TextTower(nn.Module):
             if enable:
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first."""
-        packed, places = None, None
-        if self.training and is_on_cpu(tokens) and not torch.compiler.is_compiling():
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
+        """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first.
+
+        `packed` is `Packed.of` that mask, for training; a CPU works it out by itself.
+        """
+        if packed is None and self.training and is_on_cpu(tokens) and not torch.compiler.is_compiling():
             packed = Packed.of(mask)
+        places = None
+        if packed is not None:
             tokens, places = tokens.flatten()[packed.places][None], packed.places[None] % tokens.shape[1]
         states = self.bert.embeddings(input_ids=tokens, position_ids=places)
         states = states if packed is None else states[0]

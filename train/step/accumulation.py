@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from altalign.errors import UsageError
 from altalign.train.data.batches import widened
 from altalign.train.model import batch_norm
+from altalign.train.model.bert_layer import Packed
 from altalign.train.step import sharding
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 from altalign.train.step.loss import Mixed
@@ -249,8 +250,11 @@ class _Passes:
 
         Where it does, the pairs' own losses come after them.
         """
-        held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
+        part, device = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))), _device(self.model)
+        held = part.to(device)
         drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
+        if self.model.packs_captions:
+            drawn["packed"] = Packed.of(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
         if self.token_drop is not None:
             drawn["kept"] = self.token_drop.kept(held.keys, held.images)
         if self.own_weights:
