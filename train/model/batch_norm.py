@@ -8,6 +8,7 @@ Variances are biased: the running ones too, as Keras has them (torch: unbiased).
 A last group that is smaller than the others stays a group, and counts in the running statistics by its images.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from torch.nn import functional
 
 from altalign.train.model.normalise import How, normalise
 
+_many: Any = torch  # `_foreach_*` are private by name alone
 Statistics = Literal["ghost", "local", "sync", "frozen"]
 
 
@@ -89,14 +91,6 @@ class BatchNorm(nn.BatchNorm2d):
         self.sums = self.sums.to(self.running_var)
         return self.sums
 
-    def step(self, total: torch.Tensor) -> None:
-        """Move the running statistics by one step; `total` has the layer's sums. No image among them: no move."""
-        means, variances, images = total.split([self.num_features, self.num_features, 1])
-        share = torch.where(images > 0, self.momentum, 0.0).to(self.running_mean)
-        for running, sums in ((self.running_mean, means), (self.running_var, variances)):
-            running.lerp_((sums / images.clamp(min=1)).to(running), share)
-        self.num_batches_tracked.add_((images > 0).squeeze())
-
 
 def convert(module: nn.Module, *, statistics: Statistics, group: int) -> None:
     """Put a BatchNorm in the place of each of timm's, with its weights and activation."""
@@ -151,6 +145,25 @@ def apply_collected(model: nn.Module, total: torch.Tensor) -> None:
     `total` is what `collected` gave, added over ranks; the model is in training mode, as it was then.
     """
     layers = _collecting_layers(model)
-    for layer, sums in zip(layers, total.split([2 * layer.num_features + 1 for layer in layers]), strict=True):
-        layer.step(sums)
-        layer.own_sums().zero_()
+    if not layers:
+        return
+    (momentum,) = {layer.momentum for layer in layers}
+    running = [numbers for layer in layers for numbers in (layer.running_mean, layer.running_var)]
+    # all layers at once: by itself each would take a dozen small operations
+    of_layers = total.split([2 * layer.num_features + 1 for layer in layers])
+    counts = torch.stack([sums[-1] for sums in of_layers])
+    images = counts[_layer_numbers(tuple(layer.num_features for layer in layers), total.device)]
+    found = torch.cat([sums[:-1] for sums in of_layers]) / images.clamp(min=1)
+    share = torch.where(images > 0, momentum, 0.0)  # no image among them: no move
+    before = torch.cat(running)
+    after = before.lerp(found.to(before), share.to(before))
+    _many._foreach_copy_(running, after.split([len(numbers) for numbers in running]))
+    tracked = [layer.num_batches_tracked for layer in layers]
+    _many._foreach_add_(tracked, (counts > 0).to(tracked[0].dtype).unbind())
+    _many._foreach_zero_([layer.own_sums() for layer in layers])
+
+
+@functools.cache
+def _layer_numbers(widths: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """The layer of each mean and each variance, of layers of these widths in a row."""
+    return torch.arange(len(widths)).repeat_interleave(2 * torch.tensor(widths)).to(device)
