@@ -9,7 +9,7 @@ from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channe
 from torch import nn
 from torch.nn import functional
 
-from altalign.train.model import align_names, batch_norm, weights
+from altalign.train.model import align_names, batch_norm, squeeze_excite, weights
 from altalign.train.settings import ImageTowerSettings
 
 STAGES = [  # of B0: EfficientNet, table 1
@@ -62,6 +62,7 @@ class ImageTower(EfficientNet):
             drop_path_rate=settings.drop_path,
         )
         batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)
+        squeeze_excite.convert(self)
         _convert_strided(self, as_if_even=settings.padding == "keras")
         self.frozen = settings.frozen
         if settings.weights:

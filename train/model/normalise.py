@@ -5,13 +5,17 @@ It keeps its input, and two numbers per channel and group.
 An activation that follows batch norm as an operation of its own keeps a second tensor of the input's size for its
 gradient. Here the gradient computes what it needs of it again from the input.
 
-The same formula three times, for speed: `_traceable` is what `torch.compile` fuses, and the twin that the others are
+The same formula several times, for speed: `_traceable` is what `torch.compile` fuses, and the twin that the others are
 tested against; on a CPU torch's own kernel goes through the groups one by one (2 to 4 times as fast); elsewhere, and
-over ranks, the steps `moments`, `scaled`, `sums_of_gradients` and `gradient_of_input` take all groups at once.
+over ranks, the steps `moments`, `scaled`, `sums_of_gradients` and `gradient_of_input` take all groups at once, on a GPU
+by `gpu_kernels`.
 
 Statistics are float32 (float64 for float64), variances biased.
 """
 
+import sys
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +25,7 @@ from torch.nn import functional
 
 from altalign.train.model.on_cpu import is_on_cpu
 
+EIGHT = 8  # of channels, 16 bytes of bfloat16, are read at once on a GPU
 WITHIN = (1, 3, 4)  # what a group's statistics run over, of (groups, images of a group, channels, height, width)
 
 
@@ -88,13 +93,15 @@ class _Normalise(torch.autograd.Function):
         if ctx.by_group:
             normalised, mean, variance, inverse = _forward_by_group(images, weight, bias, how)
         else:
-            mean, variance = moments(images, how.group)
+            steps = kernels_for(images) or _OWN
+            mean, variance = steps.moments(images, how.group)
             if how.sync:
                 mean, variance, total = _over_ranks(mean, variance, _elements(images, how.group))
             inverse = torch.rsqrt(variance + how.epsilon)
-            normalised = scaled(images, Scales(weight, bias, mean, inverse), swish=how.swish)
+            normalised = steps.scaled(images, Scales(weight, bias, mean, inverse), swish=how.swish)
         ctx.save_for_backward(images, weight, bias, mean, inverse, total)
         ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)  # no zeros for what has no gradient
         return normalised, mean, variance
 
     @staticmethod
@@ -104,16 +111,33 @@ class _Normalise(torch.autograd.Function):
         known = Scales(*scales)
         if ctx.by_group:
             return (*_backward_by_group(gradient, images, known, swish=ctx.swish), None)
-        shift, slope = sums_of_gradients(gradient, images, known, swish=ctx.swish)
-        # this rank's, as those of other layers are
-        of_weight, of_bias = slope.sum(0).to(known.weight.dtype), shift.sum(0).to(known.bias.dtype)
+        steps = kernels_for(images) or _OWN
+        sums = steps.sums_of_gradients(gradient, images, known, swish=ctx.swish)
+        of_bias, of_weight = sums.sum(1).to(known.weight.dtype)  # this rank's, as those of other layers are
         elements: float | torch.Tensor = _elements(images, images.shape[0] // known.groups)
         if total is not None:
-            both = torch.stack([shift, slope])
-            distributed.all_reduce(both)
-            shift, slope, elements = both[0], both[1], total
-        of_images = gradient_of_input(gradient, images, known, shift / elements, slope / elements, swish=ctx.swish)
+            distributed.all_reduce(sums)
+            elements = total
+        of_images = steps.gradient_of_input(gradient, images, known, sums / elements, swish=ctx.swish)
         return of_images, of_weight, of_bias, None
+
+
+_OWN: Any = sys.modules[__name__]
+
+
+def kernels_for(images: torch.Tensor) -> Any:
+    """The module `gpu_kernels`, if it can compute with such images, or None."""
+    if is_on_cpu(images) or images.dtype == torch.float64 or images.shape[1] % EIGHT or not _has_triton():
+        return None
+    from altalign.train.model import gpu_kernels
+
+    is_foreseen = images.device.type == "cpu"
+    return gpu_kernels if is_foreseen or gpu_kernels.compile_for(images.device) else None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _elements(images: torch.Tensor, group: int) -> int:
@@ -173,25 +197,25 @@ def _before_activation(
 
 def sums_of_gradients(
     gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Derivatives by each group's shift and scale (groups, channels)."""
+) -> torch.Tensor:
+    """Derivatives by each group's shift and scale (2, groups, channels)."""
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
-    return outer.sum(WITHIN), (outer * normalised).sum(WITHIN)
+    return torch.stack([outer.sum(WITHIN), (outer * normalised).sum(WITHIN)])
 
 
 def gradient_of_input(
     gradient: torch.Tensor,
     images: torch.Tensor,
     known: Scales,
-    shift: torch.Tensor,
-    slope: torch.Tensor,
+    means: torch.Tensor,
     *,
     swish: bool,
 ) -> torch.Tensor:
     """The derivative by the images, through the statistics too.
 
-    `shift` and `slope` are `sums_of_gradients` divided by the numbers of a group.
+    `means` (2, groups, channels) are `sums_of_gradients` divided by the numbers of a group.
     """
+    shift, slope = means
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     inner = (outer - _wide(shift) - normalised * _wide(slope)) * _wide(known.weight * known.inverse)
     return inner.to(images.dtype).flatten(0, 1)

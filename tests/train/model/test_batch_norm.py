@@ -98,14 +98,14 @@ def test_the_three_ways_agree(*, dtype: torch.dtype, swish: bool) -> None:
     by_group, _, _ = normalise.normalise(pixels, norm.weight, norm.bias, How(EPSILON, 4, swish))
     mean, variance = normalise.moments(pixels.detach(), 4)
     known = Scales(norm.weight.detach(), norm.bias.detach(), mean, torch.rsqrt(variance + EPSILON))
-    shift, slope = normalise.sums_of_gradients(outer, pixels.detach(), known, swish=swish)
-    at_once = normalise.gradient_of_input(outer, pixels.detach(), known, shift / 36, slope / 36, swish=swish)
+    sums = normalise.sums_of_gradients(outer, pixels.detach(), known, swish=swish)
+    at_once = normalise.gradient_of_input(outer, pixels.detach(), known, sums / 36, swish=swish)
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
     expected = torch.autograd.grad(traceable, [pixels, norm.weight, norm.bias], outer)
     found = torch.autograd.grad(by_group, [pixels, norm.weight, norm.bias], outer)
     assert by_group.dtype == traceable.dtype == at_once.dtype == found[0].dtype == dtype
     torch.testing.assert_close(by_group, traceable, rtol=tolerance, atol=tolerance)
-    for ours, others, theirs in zip((at_once, slope.sum(0), shift.sum(0)), found, expected, strict=True):
+    for ours, others, theirs in zip((at_once, sums[1].sum(0), sums[0].sum(0)), found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(others, theirs, rtol=tolerance, atol=tolerance)
 

@@ -1,0 +1,279 @@
+"""The steps of `normalise` on a GPU, each in one pass over the images, by Triton, which comes with torch's CUDA builds.
+
+As operations of torch they would be ten passes, most of them over float32: an EfficientNet is bound by memory, and
+batch norm with SiLU is most of what it moves.
+
+Images lie channels last: those of a group are a table of rows (one a pixel) by channels, of which a program goes
+through tiles. Sums are float32, of parts of a group in a fixed order: the same numbers each time. Variances are of
+distances from the group's first pixel, so that nothing cancels where means are large.
+"""
+
+# pyright: reportMissingParameterType=false
+# Triton's programs are written in Triton's language, which has types of its own.
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+from triton import language as tl
+
+from altalign import terminal
+from altalign.train.model.normalise import EIGHT
+
+if TYPE_CHECKING:
+    from altalign.train.model.normalise import Scales
+
+# The fastest of eight combinations on an H200, over seven layers of EfficientNet-B3 with 256 images.
+_TILE = 4096  # numbers of a tile
+_CHANNELS_AT_MOST = 64  # of a tile
+_WARPS = 4
+_PROGRAMS = 2048  # that sum at the same time, about
+
+# one program for all sizes: by itself Triton would compile one more for each kind of number
+_OF_ALL_SIZES: Any = {"do_not_specialize": ["rows", "eighths", "tiles"]}
+
+
+@triton.jit
+def _tile(rows, eighths, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803 - Triton's constants
+    """Where the program's group begins, its channels, and the places of a tile's numbers from its first row on."""
+    channels = eighths * 8
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    begin = tl.program_id(2).to(tl.int64) * rows * channels
+    return begin, column, tl.arange(0, ROWS)[:, None] * channels + column[None, :]
+
+
+@triton.jit
+def _before_activation(gradient, image, mean, inverse, weight, bias, SWISH: tl.constexpr):  # noqa: N803
+    """The gradient by what SiLU was taken of, and the images normalised."""
+    normalised = (image - mean[None, :]) * inverse[None, :]
+    if SWISH:
+        before = normalised * weight[None, :] + bias[None, :]
+        share = tl.sigmoid(before)
+        gradient = gradient * share * (1 + before * (1 - share))
+    return gradient, normalised
+
+
+@triton.jit(**_OF_ALL_SIZES)
+def _moments(images, partial, rows, eighths, tiles, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803
+    """Sums of distances from the group's first pixel, and of their squares."""
+    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
+    channels = eighths * 8
+    known = column < channels
+    images += begin
+    pivot = tl.load(images + column, mask=known, other=0.0).to(tl.float32)
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    squares = tl.zeros((ROWS, CHANNELS), tl.float32)
+    first = tl.program_id(0) * tiles * ROWS
+    images += first.to(tl.int64) * channels
+    for tile in range(tiles):
+        inside = (first + tile * ROWS + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+        image = tl.load(images + places, mask=inside, other=0.0).to(tl.float32)
+        away = tl.where(inside, image - pivot[None, :], 0.0)
+        total += away
+        squares += away * away
+        images += ROWS * channels
+    partial += (2 * tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * channels + column
+    tl.store(partial, tl.sum(total, 0), mask=known)
+    tl.store(partial + tl.num_programs(2) * channels, tl.sum(squares, 0), mask=known)
+
+
+@triton.jit(**_OF_ALL_SIZES)
+def _scaled(images, scale, shift, out, rows, eighths, SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803
+    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
+    channels = eighths * 8
+    known = column < channels
+    first = tl.program_id(0) * ROWS
+    begin += first.to(tl.int64) * channels
+    inside = (first + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+    of_group = tl.program_id(2) * channels + column
+    factor = tl.load(scale + of_group, mask=known, other=0.0)
+    summand = tl.load(shift + of_group, mask=known, other=0.0)
+    image = tl.load(images + begin + places, mask=inside, other=0.0).to(tl.float32)
+    normalised = image * factor[None, :] + summand[None, :]
+    if SWISH:
+        normalised = normalised * tl.sigmoid(normalised)
+    tl.store(out + begin + places, normalised.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(**_OF_ALL_SIZES)
+def _sums_of_gradients(
+    gradients, images, mean, inverse, weight, bias, partial, rows, eighths, tiles,
+    SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
+    channels = eighths * 8
+    known = column < channels
+    of_group = tl.program_id(2) * channels + column
+    of_mean = tl.load(mean + of_group, mask=known, other=0.0)
+    of_inverse = tl.load(inverse + of_group, mask=known, other=0.0)
+    of_weight = tl.load(weight + column, mask=known, other=0.0)
+    of_bias = tl.load(bias + column, mask=known, other=0.0)
+    shift = tl.zeros((ROWS, CHANNELS), tl.float32)
+    slope = tl.zeros((ROWS, CHANNELS), tl.float32)
+    first = tl.program_id(0) * tiles * ROWS
+    begin += first.to(tl.int64) * channels
+    for tile in range(tiles):
+        inside = (first + tile * ROWS + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+        image = tl.load(images + begin + places, mask=inside, other=0.0).to(tl.float32)
+        after = tl.load(gradients + begin + places, mask=inside, other=0.0).to(tl.float32)
+        outer, normalised = _before_activation(after, image, of_mean, of_inverse, of_weight, of_bias, SWISH)
+        shift += outer
+        slope += outer * normalised
+        begin += ROWS * channels
+    partial += (2 * tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * channels + column
+    tl.store(partial, tl.sum(shift, 0), mask=known)
+    tl.store(partial + tl.num_programs(2) * channels, tl.sum(slope, 0), mask=known)
+
+
+@triton.jit(**_OF_ALL_SIZES)
+def _gradient_of_input(
+    gradients, images, mean, inverse, weight, bias, shift, slope, out, rows, eighths,
+    SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
+    channels = eighths * 8
+    known = column < channels
+    first = tl.program_id(0) * ROWS
+    begin += first.to(tl.int64) * channels
+    inside = (first + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+    of_group = tl.program_id(2) * channels + column
+    of_mean = tl.load(mean + of_group, mask=known, other=0.0)
+    of_inverse = tl.load(inverse + of_group, mask=known, other=0.0)
+    of_weight = tl.load(weight + column, mask=known, other=0.0)
+    of_bias = tl.load(bias + column, mask=known, other=0.0)
+    of_shift = tl.load(shift + of_group, mask=known, other=0.0)
+    of_slope = tl.load(slope + of_group, mask=known, other=0.0)
+    image = tl.load(images + begin + places, mask=inside, other=0.0).to(tl.float32)
+    after = tl.load(gradients + begin + places, mask=inside, other=0.0).to(tl.float32)
+    outer, normalised = _before_activation(after, image, of_mean, of_inverse, of_weight, of_bias, SWISH)
+    inner = (outer - of_shift[None, :] - normalised * of_slope[None, :]) * (of_weight * of_inverse)[None, :]
+    tl.store(out + begin + places, inner.to(out.dtype.element_ty), mask=inside)
+
+
+@functools.cache
+def compile_for(device: torch.device) -> bool:
+    """Whether Triton compiles for a device: it wants a C compiler, and a GPU that it knows. Says so where it does not."""
+    numbers = torch.zeros(1, EIGHT, 1, 1, device=device)
+    try:
+        shifted(numbers, numbers[:, :, 0, 0], numbers[:, :, 0, 0])
+    except Exception as error:  # whatever stops it, there is another way
+        said = " ".join(str(error).split())[:200]
+        terminal.stderr().print(
+            f"Triton does not compile here ({type(error).__name__}: {said}); batch norm is computed in more passes, "
+            "which takes longer",
+            style="yellow",
+        )
+        return False
+    return True
+
+
+def moments(images: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `normalise.moments`."""
+    images = _last(images)
+    groups = images.shape[0] // group
+    partial, grid, shape = _in_parts(images, groups)
+    launched(_moments, grid, images, partial, *shape)
+    away, squares = partial.sum(0) / (group * images.shape[2] * images.shape[3])
+    return images[::group, :, 0, 0] + away, torch.addcmul(squares, away, away, value=-1).clamp_(min=0)
+
+
+def scaled(images: torch.Tensor, known: "Scales", *, swish: bool) -> torch.Tensor:
+    """As `normalise.scaled`."""
+    scale = known.weight * known.inverse
+    return shifted(images, scale, torch.addcmul(known.bias, known.mean, scale, value=-1), swish=swish)
+
+
+def shifted(images: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, *, swish: bool = False) -> torch.Tensor:
+    """Images x scale + shift, then SiLU.
+
+    Args:
+        images: (n, channels, height, width).
+        scale: of each channel in each group of consecutive images, float32 (groups, channels).
+        shift: likewise.
+        swish: whether SiLU follows.
+    """
+    images = _last(images)
+    out = torch.empty_like(images)
+    grid, shape = _at_once(images, len(scale))
+    launched(_scaled, grid, images, scale, shift, out, *shape, SWISH=swish)
+    return out
+
+
+def sums_of_gradients(
+    gradient: torch.Tensor, images: torch.Tensor, known: "Scales", *, swish: bool
+) -> torch.Tensor:
+    """As `normalise.sums_of_gradients`."""
+    return _sums(gradient, images, _numbers(known), swish=swish)
+
+
+def _sums(
+    gradient: torch.Tensor, images: torch.Tensor, numbers: tuple[torch.Tensor, ...], *, swish: bool
+) -> torch.Tensor:
+    images, gradient = _last(images), _last(gradient)
+    partial, grid, shape = _in_parts(images, len(numbers[0]))
+    launched(_sums_of_gradients, grid, gradient, images, *numbers, partial, *shape, SWISH=swish)
+    return partial.sum(0)
+
+
+def sums_of_products(gradient: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    """The sums of gradient x image, over the pixels of each channel of each image: float32 (n, channels)."""
+    n, channels = images.shape[:2]
+    zeros = torch.zeros(n, channels, dtype=torch.float32, device=images.device)
+    ones = torch.ones_like(zeros)
+    return _sums(gradient, images, (zeros, ones, ones[0], zeros[0]), swish=False)[1]
+
+
+def gradient_of_input(
+    gradient: torch.Tensor,
+    images: torch.Tensor,
+    known: "Scales",
+    means: torch.Tensor,
+    *,
+    swish: bool,
+) -> torch.Tensor:
+    """As `normalise.gradient_of_input`."""
+    images, gradient = _last(images), _last(gradient)
+    out = torch.empty_like(images)
+    grid, shape = _at_once(images, known.groups)
+    launched(_gradient_of_input, grid, gradient, images, *_numbers(known), *means, out, *shape, SWISH=swish)
+    return out
+
+
+def _last(images: torch.Tensor) -> torch.Tensor:
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def _numbers(known: "Scales") -> tuple[torch.Tensor, ...]:
+    """Mean and inverse by group, weight and bias: each in a row."""
+    return known.mean.contiguous(), known.inverse.contiguous(), known.weight, known.bias
+
+
+def _sizes(images: torch.Tensor, groups: int) -> tuple[int, int, dict[str, int]]:
+    """Rows of a group, tiles of them and of the channels, and a tile's sides."""
+    rows, channels = images.shape[0] // groups * images.shape[2] * images.shape[3], images.shape[1]
+    wide = min(triton.next_power_of_2(channels), _CHANNELS_AT_MOST)
+    return rows, channels, {"CHANNELS": wide, "ROWS": _TILE // wide}
+
+
+def _at_once(images: torch.Tensor, groups: int) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
+    rows, channels, sides = _sizes(images, groups)
+    grid = triton.cdiv(rows, sides["ROWS"]), triton.cdiv(channels, sides["CHANNELS"]), groups
+    return grid, (rows, channels // EIGHT, sides)
+
+
+def _in_parts(images: torch.Tensor, groups: int) -> tuple[torch.Tensor, tuple[int, int, int], tuple[Any, ...]]:
+    """Where parts of sums go (parts, 2, groups, channels), the grid of programs, and sizes."""
+    rows, channels, sides = _sizes(images, groups)
+    tiles, across = triton.cdiv(rows, sides["ROWS"]), triton.cdiv(channels, sides["CHANNELS"])
+    of_a_part = triton.cdiv(tiles, max(1, min(tiles, _PROGRAMS // (across * groups))))
+    parts = triton.cdiv(tiles, of_a_part)
+    partial = torch.empty(parts, 2, groups, channels, dtype=torch.float32, device=images.device)
+    return partial, (parts, across, groups), (rows, channels // EIGHT, of_a_part, sides)
+
+
+def launched(kernel: Any, grid: tuple[int, int, int], *given: Any, **constants: Any) -> None:
+    """Start the programs; where memory is only foreseen, there are none. Each tensor is read or written once."""
+    *tensors_and_sizes, sides = given
+    if type(tensors_and_sizes[0]) is torch.Tensor:
+        kernel[grid](*tensors_and_sizes, **sides, **constants, num_warps=_WARPS, enable_fp_fusion=True)
