@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from altalign.errors import UsageError
 from altalign.train.model.compiled import BLOCKS
+from altalign.train.model.bert_layer import Packed
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.model.on_cpu import as_a_gpu
 from altalign.train.ranks import Ranks, share
@@ -136,7 +138,7 @@ def without_memory(config: TrainConfig, *, vocabulary: int) -> Iterator[DualEnco
     """The model of the settings, in training; inside no tensor has memory, and all goes as on a GPU."""
     with torch.device("meta"):
         model = model_of(config, vocabulary=vocabulary).train()
-    with FakeTensorMode(allow_non_fake_inputs=True), as_a_gpu():
+    with FakeTensorMode(allow_non_fake_inputs=True), as_a_gpu(), _AttentionOfAGpu():
         _take_to_cpu(model)
         yield model
 
@@ -243,6 +245,8 @@ def inputs_of(config: TrainConfig, model: DualEncoder, pairs: int) -> tuple[Sequ
     if (drop := token_drop.drawn(config.image_tower, seed=0, step=1)) is not None:
         patches = (side // drop.patch_px) ** 2
         drawn["kept"] = torch.zeros(pairs, max(1, patches - round(drop.share * patches)), dtype=torch.int64)
+    if model.packs_captions:
+        drawn["packed"] = Packed(*(torch.zeros(size, dtype=torch.int64) for size in (pairs * length, pairs)))
     if model.has_decoders:
         drawn |= {"prompted": _tokens(pairs, config.captioner.tokens_at_most), "has_losses": True}
     return (images, *_tokens(pairs, length)), drawn
@@ -271,6 +275,16 @@ def _loss_of(config: TrainConfig, width: int, pairs: int) -> int:
         )
         loss.backward()
     return living.most
+
+
+class _AttentionOfAGpu(TorchFunctionMode):
+    """A GPU keeps no weights of attention for the backward; a CPU does, where some of them are dropped."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            given["dropout_p"] = 0.0
+        return func(*args, **given)
 
 
 class _Living(TorchDispatchMode):
