@@ -32,9 +32,12 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
     programs.recompile_limit = max(programs.recompile_limit, _WAYS * len(blocks))
     programs.accumulated_recompile_limit = max(programs.accumulated_recompile_limit, _WAYS * len(blocks))
     for block in blocks:
+        # torch would take the sides of images for numbers that may be any, as soon as it sees a second block, and
+        # compile for many minutes; how many tokens captions have together is another number in each step
+        shapes: dict[str, Any] = {"dynamic": isinstance(block, Layer)}
         wrapped = block.__dict__.get("forward")
         if isinstance(wrapped, partial):  # it computes activations again: what it does twice is compiled
-            block.forward = partial(wrapped.func, torch.compile(wrapped.args[0], **options), **wrapped.keywords)
+            block.forward = partial(wrapped.func, torch.compile(wrapped.args[0], **options, **shapes), **wrapped.keywords)
         else:
-            block.compile(**options)
+            block.compile(**options, **shapes)
     return len(blocks)
