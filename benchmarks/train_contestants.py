@@ -1,6 +1,6 @@
 """Contestants whose training steps are compared: altalign's, open_clip's, Hugging Face AlignModel's.
 
-They have the same towers and the same batch.
+They have the same towers and the same batch: an EfficientNet or a ViT, and BERT. AlignModel has EfficientNets alone.
 
 A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs:
 open_clip keeps the 1x1 convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's
@@ -13,7 +13,7 @@ import itertools
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from altalign.train.settings import TrainConfig
 from altalign.train.step.learner import Learner
 
 TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
+VITS = {"ti": "tiny", "s": "small", "b": "base", "l": "large"}  # as timm names what we call vit_b16
 FEATURES = {"b0": 320, "b3": 384, "b5": 512, "b7": 640}  # width of the image tower's
 SHORTEST = 6  # word pieces of a caption
 RATE, DECAY, EPSILON = 1e-3, 1e-5, 1e-6  # of the peers' optimisers; ours has its own schedule, which costs nothing
@@ -45,6 +46,11 @@ class Sizes:
     def architecture(self) -> str:
         """EfficientNet's."""
         return self.model.split("-")[0]
+
+    @property
+    def is_vit(self) -> bool:
+        """Whether the image tower is a ViT."""
+        return self.architecture.startswith("vit_")
 
     @property
     def text(self) -> tuple[int, int, int]:
@@ -78,13 +84,15 @@ class Contestant:
 def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk: int = 0) -> Contestant:
     """Altalign's, as the loop takes it."""
     layers, width, heads = sizes.text
+    of_tower = (
+        {"positions_px": sizes.px}
+        if sizes.is_vit
+        else {"batch_norm": batch_norm, "ghost_group": min(16, chunk or batch)}
+    )
     values = {
-        "image_tower": {
-            "architecture": sizes.architecture,
-            "embedding_width": sizes.embeddings,
-            "batch_norm": batch_norm,
-            "ghost_group": min(16, chunk or batch),
-        },
+        "data": {"resize_px": sizes.px, "crop_px": sizes.px},
+        "evaluation": {"crop_px": sizes.px},
+        "image_tower": {"architecture": sizes.architecture, "embedding_width": sizes.embeddings, **of_tower},
         "text_tower": {"layers": layers, "width": width, "heads": heads},
         "tokenizer": {"tokens_at_most": sizes.tokens},
         "loop": {"global_batch": batch, "chunk": chunk or batch, "compile": way.compiled, "precision": way.precision},
@@ -93,6 +101,7 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
     ranks = Ranks(0, 1, torch.device(way.device))
     learner = Learner(TrainConfig.from_values(values, where="benchmark"), vocabulary=sizes.vocabulary, ranks=ranks)
     held, steps = batch_of(sizes, batch, way.device), itertools.count(1)
+    held = replace(held, tokens=held.tokens.cpu(), mask=held.mask.cpu())  # as the loader gives them
     return Contestant(learner.model, lambda: learner.step(next(steps), held)["loss"])
 
 
@@ -150,12 +159,18 @@ def _open_clip_model(sizes: Sizes) -> Any:
     name = f"benchmark-{sizes.model}"
     with tempfile.TemporaryDirectory() as folder:
         BertConfig(**_bert(sizes)).save_pretrained(folder)
-        vision = {
-            "timm_model_name": f"tf_efficientnet_{sizes.architecture}",
-            "timm_model_pretrained": False,
-            "timm_pool": "avg",
-            "timm_proj": "linear",
-        }
+        name_and_pool = (
+            {
+                "timm_model_name": f"vit_{VITS[sizes.architecture[4:-2]]}_patch{sizes.architecture[-2:]}_224",
+                "timm_pool": "token",
+            }
+            if sizes.is_vit
+            else {
+                "timm_model_name": f"tf_efficientnet_{sizes.architecture}",
+                "timm_pool": "avg",
+            }
+        )
+        vision = {"timm_model_pretrained": False, "timm_proj": "linear", **name_and_pool}
         text = {
             "hf_model_name": folder,
             "hf_model_pretrained": False,

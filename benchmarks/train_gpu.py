@@ -2,19 +2,23 @@
 
 The figures are samples a second, peak memory and use of the GPU's arithmetic.
 
-    python3 -m benchmarks.train_gpu [--models b3-mini b5-base b7-base] [--parts sizes compiled peers global] [--seconds
-    500] [--out FILE]
+    python3 -m benchmarks.train_gpu [--models b3-mini b5-base b7-base vit_b16-base] [--parts sizes compiled peers
+    global] [--together] [--seconds 500] [--out FILE]
 
 Runs on any torch from 2.11 that sees a CUDA GPU, without uv or network, and writes benchmarks/results/train_gpu.json.
-Images are of 289 pixels, captions of up to 64 word pieces, all padded alike. The GPU is set up as `altalign train` does
-it. bfloat16; ours by LAMB, the peers by AdamW, as their trainers have it. A global batch of 16,384 pairs is in the
-GPU's memory, ours whole, open_clip's a chunk. `--device cpu`, with small sizes, tries out all of this.
+Images are of 289 pixels, of 224 for a ViT; captions of up to 64 word pieces, all padded alike. The GPU is set up as
+`altalign train` does it. bfloat16; ours by LAMB, the peers by AdamW, as their trainers have it. A global batch of
+16,384 pairs is in the GPU's memory, ours whole, open_clip's a chunk. `--device cpu`, with small sizes, tries out all of
+this.
 """
 
 import argparse
+import multiprocessing
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -27,11 +31,25 @@ if TYPE_CHECKING:
 
 NEEDED = ("numpy", "pyarrow", "pydantic", "safetensors", "timm", "tokenizers", "tomli_w", "torch", "transformers")
 PX, TOKENS, VOCABULARY, EMBEDDINGS = 289, 64, 100_000, 640
-BATCHES = {"b3-mini": (256, 512, 1024), "b5-base": (128, 256, 384), "b7-base": (64, 128, 192)}
+BATCHES = {
+    "b3-mini": (256, 512, 1024),
+    "b5-base": (128, 256, 384),
+    "b7-base": (64, 128, 192),
+    "l2-large": (16, 32, 48),
+    "vit_b16-base": (256, 512, 1024),
+}
 WHOLE = 16_384  # pairs of ALIGN's batch
 PARTS = ("sizes", "compiled", "peers", "compiled peers", "global")
 USUAL = ("sizes", "compiled", "peers", "global")
 TIMES_AT_LEAST = {"open_clip": 1.2, "AlignModel": 1.5}
+WAYS = {"": ("", ", channels last,"), ", compiled,": (", channels last, compiled,",)}  # of ours, and of a peer
+GOALS = {
+    "b3-mini": 2_500,
+    "b5-base": 1_100,
+    "b7-base": 650,
+    "l2-large": 150,
+    "vit_b16-base": 2_000,
+}  # pairs/s, one H200
 PACKAGES = ("altalign", "numpy", "open_clip_torch", "safetensors", "timm", "tokenizers", "torch", "transformers")
 HIDDEN = ("parameters", "others_cores")  # of what is printed
 
@@ -53,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"torch {torch.__version__} sees no GPU here; `--device cpu` with small --px and --batches tries this out\n"
         )
         return 1
-    measure(_plan(arguments), arguments.seconds, arguments.out, is_usual=_is_usual(arguments))
+    is_usual, is_together = _is_usual(arguments), arguments.together
+    measure(_plan(arguments), arguments.seconds, arguments.out, is_usual=is_usual, is_together=is_together)
     return 0
 
 
@@ -62,63 +81,120 @@ def absent(packages: Iterable[str]) -> list[str]:
     return [name for name in packages if find_spec(name) is None]
 
 
-def measure(plan: "Plan", seconds: float, out: Path | None, *, is_usual: bool) -> None:
+def measure(plan: "Plan", seconds: float, out: Path | None, *, is_usual: bool, is_together: bool) -> None:
     """Measure a plan until the time is up; writes the JSON after each measurement."""
     from benchmarks.gpu_steps import rate
 
-    plan.device.prepare()
     flops = plan.flops()
     for model, of_a_pair in flops.items():
         print(f"{model}: {of_a_pair / 1e9:.3g} GFLOP a pair", flush=True)
     results: dict[str, list[Figures]] = {}
     not_measured: dict[str, str] = {}
-    began = time.perf_counter()
-    for title, one in plan.measurements():
-        if time.perf_counter() - began > seconds:
-            not_measured[title] = "the time was up"
-        else:
-            try:
-                results[title] = one()
-            except Exception as error:  # what one contestant cannot do, the others are measured all the same
-                not_measured[title] = (
-                    "out of memory"
-                    if type(error).__name__ == "OutOfMemoryError"
-                    else f"{type(error).__name__}: {error}"[:300]
-                )
-        if title in not_measured:
-            print(f"{title}: not measured, {not_measured[title]}", flush=True)
+    until = time.monotonic() + seconds  # the same clock in all processes
+    for title, found in together(plan, until) if is_together else outcomes(plan, until):
+        if isinstance(found, str):
+            not_measured[title] = found
+            print(f"{title}: not measured, {found}", flush=True)
             continue
+        results[title] = found
         if "altalign" in title and plan.device.peak_flops:
-            results[title] = [
-                {**step, "utilisation": step["samples_per_s"] * flops[title.split()[0]] / plan.device.peak_flops}
-                for step in results[title]
-            ]
-        print(f"{title}: {rate(results[title]):.4g} samples a second, {_shown(results[title][-1])}", flush=True)
-        _write(plan, results, out, flops=flops, not_measured=not_measured, is_full=is_usual and plan.device.is_gpu)
+            of_the_peak = flops[title.split()[0]] / plan.device.peak_flops
+            results[title] = [{**step, "utilisation": step["samples_per_s"] * of_the_peak} for step in found]
+        print(f"{title}: {rate(found):.4g} samples a second, {_shown(results[title][-1])}", flush=True)
+        _write(plan, results, [], out, flops=flops, not_measured=not_measured, is_full=is_usual)
+    targets = [*goals(plan, results), *times_peers(plan, results)]
+    _write(plan, results, targets, out, flops=flops, not_measured=not_measured, is_full=is_usual)
 
 
-def times_peers(plan: "Plan", results: "dict[str, list[Figures]]") -> list[dict[str, Any]]:
-    """Ours beside the faster of each peer's two ways, none compiled, the same batch."""
+def outcomes(plan: "Plan", until: float) -> "Iterator[tuple[str, list[Figures] | str]]":
+    """Name and figures of each measurement, or why there are none."""
+    plan.device.prepare()
+    for title, one in plan.measurements():
+        if time.monotonic() > until:
+            yield title, "the time was up"
+            continue
+        try:
+            yield title, one()
+        except Exception as error:  # what one contestant cannot do, the others are measured all the same
+            is_full = type(error).__name__ == "OutOfMemoryError"
+            yield title, "out of memory" if is_full else f"{type(error).__name__}: {error}"[:300]
+
+
+def together(plan: "Plan", until: float) -> "Iterator[tuple[str, list[Figures] | str]]":
+    """The same, each model in a process of its own; they warm up at the same time."""
+    context = multiprocessing.get_context("spawn")
+    queue: Any = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [
+            context.Process(target=_of_model, args=(plan, model, until, Path(folder, "turns"), queue))
+            for model in plan.models
+        ]
+        for process in processes:
+            process.start()
+        for _ in processes:
+            while (found := queue.get()) is not None:
+                yield found
+        for process in processes:
+            process.join()
+
+
+def _of_model(plan: "Plan", model: str, until: float, lock: Path, queue: Any) -> None:
+    from benchmarks.gpu_steps import Turns
+
+    try:
+        for found in outcomes(replace(plan, models={model: plan.models[model]}, turns=Turns(lock)), until):
+            queue.put(found)
+    finally:
+        queue.put(None)
+
+
+def goals(plan: "Plan", results: "dict[str, list[Figures]]") -> list[dict[str, Any]]:
+    """Pairs a second that are aimed at on one H200, and what the second pass of a large batch may cost."""
     from benchmarks.gpu_steps import rate
 
-    found = []
+    found = list[dict[str, Any]]()
     for model, batches in plan.batches.items():
-        mine = f"{model} altalign {batches[1]}"
-        for peer in plan.peers:
-            theirs = [
-                rate(results[title])
-                for title in (f"{model} {peer} {batches[1]}", f"{model} {peer}, channels last, {batches[1]}")
-                if title in results
-            ]
-            if mine in results and len(theirs) == 2:
-                times = rate(results[mine]) / max(theirs)
-                found.append(
-                    target(f"{model}, times the samples a second of {peer}", times, at_least=TIMES_AT_LEAST[peer])
-                )
+        of_steps = [
+            rate(figures)
+            for title, figures in results.items()
+            if title.startswith(f"{model} altalign") and "global" not in title
+        ]
+        if of_steps and model in GOALS and "H200" in plan.device.model:
+            found.append(target(f"{model}, pairs a second", max(of_steps), at_least=GOALS[model]))
+        whole = [figures for title, figures in results.items() if title.startswith(f"{model} altalign, global batch")]
+        in_one = results.get(f"{model} altalign, compiled, {batches[1]}")
+        if whole and in_one:
+            times = rate(in_one) / rate(whole[0])
+            found.append(target(f"{model}, seconds of a global batch in two passes, times one", times, at_most=1.35))
     return found
 
 
-def _write(plan: "Plan", results: "dict[str, list[Figures]]", out: Path | None, *, is_full: bool, **facts: Any) -> None:
+def times_peers(plan: "Plan", results: "dict[str, list[Figures]]") -> list[dict[str, Any]]:
+    """Ours beside the faster of each peer's two ways, the same batch; and compiled beside compiled."""
+    from benchmarks.gpu_steps import rate
+
+    found = list[dict[str, Any]]()
+    for model, batches in plan.batches.items():
+        for peer in plan.peers:
+            for kind, ways in WAYS.items():
+                mine = results.get(f"{model} altalign{kind} {batches[1]}")
+                titles = [f"{model} {peer}{way} {batches[1]}" for way in ways]
+                theirs = [rate(results[title]) for title in titles if title in results]
+                if mine and len(theirs) == len(ways):
+                    what = f"{model}{kind or ','} times the samples a second of {peer}"
+                    found.append(target(what, rate(mine) / max(theirs), at_least=TIMES_AT_LEAST[peer]))
+    return found
+
+
+def _write(
+    plan: "Plan",
+    results: "dict[str, list[Figures]]",
+    targets: Sequence[dict[str, Any]],
+    out: Path | None,
+    *,
+    is_full: bool,
+    **facts: Any,
+) -> None:
     if not (plan.device.is_gpu or out):
         return
     rounds = [
@@ -129,10 +205,11 @@ def _write(plan: "Plan", results: "dict[str, list[Figures]]", out: Path | None, 
         "device": plan.device.model,
         "batches": plan.batches,
         "global_batch": plan.whole,
-        "px": next(iter(plan.models.values())).px,
+        "px": {model: sizes.px for model, sizes in plan.models.items()},
     }
     here = {"ours": (Path(sys.executable), PACKAGES)}
-    write("train_gpu", rounds, times_peers(plan, results), is_full=is_full, environments=here, to=out, **facts)
+    full = is_full and plan.device.is_gpu
+    write("train_gpu", rounds, targets, is_full=full, environments=here, to=out, **facts)
 
 
 def _plan(arguments: argparse.Namespace) -> "Plan":
@@ -143,7 +220,10 @@ def _plan(arguments: argparse.Namespace) -> "Plan":
     if without:
         print("open_clip: not installed here, left out")
     sizes = {
-        name: Sizes(name, arguments.px, arguments.tokens, arguments.vocabulary, EMBEDDINGS) for name in arguments.models
+        name: Sizes(
+            name, arguments.px or (224 if "vit_" in name else PX), arguments.tokens, arguments.vocabulary, EMBEDDINGS
+        )
+        for name in arguments.models
     }
     return Plan(
         device=Device(arguments.device),
@@ -153,6 +233,7 @@ def _plan(arguments: argparse.Namespace) -> "Plan":
         whole=arguments.whole,
         parts=arguments.parts,
         peers=[name for name in TIMES_AT_LEAST if name not in without],
+        profiled=arguments.profile,
         **({} if arguments.steps is None else {"steps": (arguments.steps, 1)}),
     )
 
@@ -161,12 +242,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.train_gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list(BATCHES), help="b0, b3, b5 or b7; mini, base or large")
+    parser.add_argument(
+        "--models", nargs="+", default=list(BATCHES), help="b0, b3, b5, b7, l2 or vit_b16; mini, base or large"
+    )
     parser.add_argument("--parts", nargs="+", default=list(USUAL), choices=PARTS)
     parser.add_argument("--seconds", type=float, default=500, help="start nothing after them")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="a process for each model: all warm up at once, if the GPU's memory holds them, and are timed in turn",
+    )
+    parser.add_argument("--profile", type=int, default=0, metavar="LINES", help="print what a step's time went to")
     parser.add_argument("--out", type=Path, help="where the JSON goes instead")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--px", type=int, default=PX)
+    parser.add_argument("--px", type=int, help="of all models")
     parser.add_argument(
         "--batches", type=int, nargs=3, metavar="PAIRS", help="of all models; the middle one is the peers'"
     )

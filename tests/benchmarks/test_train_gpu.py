@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,15 +55,20 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.trained
-@pytest.mark.skipif(not find_spec("open_clip"), reason="no open_clip here: `make test-readers`")
-def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path):
-    out = tmp_path / "found.json"
-    parts = ["--parts", *train_gpu.PARTS]
+pytestmark = [
+    pytest.mark.trained,
+    pytest.mark.skipif(not find_spec("open_clip"), reason="no open_clip here: `make test-readers`"),
+]
+
+
+def _measured(
+    out: Path, *flags: str, start: Sequence[str] = ("-m", "benchmarks.train_gpu")
+) -> tuple[str, dict[str, Any]]:
+    """What is printed, and what is written."""
     # compiling takes minutes on the CPU: what is compiled runs as it is
     environment = {**os.environ, "TORCH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", BLOCKED, *TINY, *parts, "--out", str(out)],
+        [sys.executable, *start, *TINY, *flags, "--out", str(out)],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -71,6 +78,11 @@ def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path
     assert ran.returncode == 0, ran.stderr
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["not_measured"] == {}
+    return ran.stdout, found
+
+
+def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path):
+    _, found = _measured(tmp_path / "found.json", "--parts", *train_gpu.PARTS, start=("-c", BLOCKED))
     peers = ["open_clip", "AlignModel"]
     assert set(found["figures"]) == {
         *(f"b0-mini altalign {batch}" for batch in (2, 3)),
@@ -81,9 +93,32 @@ def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path
     }
     assert found["flops"]["b0-mini"] > 1e8
     assert [target["what"] for target in found["targets"]] == [
-        f"b0-mini, times the samples a second of {peer}" for peer in peers
+        "b0-mini, seconds of a global batch in two passes, times one",
+        *(f"b0-mini, {way}times the samples a second of {peer}" for peer in peers for way in ("", "compiled, ")),
     ]
     assert "`b0-mini altalign 2`" in tables.shown(found)
+
+
+def test_models_are_measured_in_turn_a_vit_among_them_and_a_profile_says_what_takes_the_time(tmp_path: Path):
+    flags = [
+        "--models",
+        "vit_ti16-mini",
+        "b0-mini",
+        "--px=224",
+        "--parts",
+        "sizes",
+        "peers",
+        "--together",
+        "--profile=2",
+    ]
+    said, found = _measured(tmp_path / "found.json", *flags)
+    assert set(found["figures"]) == {
+        *(f"{model} altalign {batch}" for model in ("vit_ti16-mini", "b0-mini") for batch in (2, 3)),
+        *(f"{model} open_clip{way} 2" for model in ("vit_ti16-mini", "b0-mini") for way in ("", ", channels last,")),
+        "b0-mini altalign, batch norm over the batch, 2",
+        *(f"b0-mini AlignModel{way} 2" for way in ("", ", channels last,")),
+    }
+    assert said.count(", by kernel:") == len(found["figures"]) + 2  # of each model two batches have 2 pairs
 
 
 def test_what_is_missing_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
