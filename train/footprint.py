@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from altalign.errors import UsageError
-from altalign.train.model.compiled import BLOCKS
 from altalign.train.model.bert_layer import Packed
+from altalign.train.model.compiled import BLOCKS
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.model.on_cpu import as_a_gpu
 from altalign.train.ranks import Ranks, share

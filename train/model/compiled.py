@@ -37,7 +37,9 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
         shapes: dict[str, Any] = {"dynamic": isinstance(block, Layer)}
         wrapped = block.__dict__.get("forward")
         if isinstance(wrapped, partial):  # it computes activations again: what it does twice is compiled
-            block.forward = partial(wrapped.func, torch.compile(wrapped.args[0], **options, **shapes), **wrapped.keywords)
+            block.forward = partial(
+                wrapped.func, torch.compile(wrapped.args[0], **options, **shapes), **wrapped.keywords
+            )
         else:
             block.compile(**options, **shapes)
     return len(blocks)

@@ -200,9 +200,7 @@ def shifted(images: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, *, s
     return out
 
 
-def sums_of_gradients(
-    gradient: torch.Tensor, images: torch.Tensor, known: "Scales", *, swish: bool
-) -> torch.Tensor:
+def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: "Scales", *, swish: bool) -> torch.Tensor:
     """As `normalise.sums_of_gradients`."""
     return _sums(gradient, images, _numbers(known), swish=swish)
 

@@ -106,7 +106,9 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        if gradient is None:
+            return None, None, None, None
         images, *scales, total = ctx.saved_tensors
         known = Scales(*scales)
         if ctx.by_group:
@@ -195,9 +197,7 @@ def _before_activation(
     return outer, normalised
 
 
-def sums_of_gradients(
-    gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool
-) -> torch.Tensor:
+def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool) -> torch.Tensor:
     """Derivatives by each group's shift and scale (2, groups, channels)."""
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     return torch.stack([outer.sum(WITHIN), (outer * normalised).sum(WITHIN)])
