@@ -14,7 +14,8 @@ from transformers.models.bart.modeling_bart import BartDecoderLayer, BartEncoder
 
 from altalign.train.model.bert_layer import Layer
 
-BLOCKS = (DepthwiseSeparableConv, InvertedResidual, Block, Layer, BartEncoderLayer, BartDecoderLayer)
+_OF_IMAGES = (DepthwiseSeparableConv, InvertedResidual, Block)
+BLOCKS = (*_OF_IMAGES, Layer, BartEncoderLayer, BartDecoderLayer)
 # in training with and without gradient, in evaluation, and once more for the last chunk, which may be smaller
 _WAYS = 4
 
@@ -32,14 +33,12 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
     programs.recompile_limit = max(programs.recompile_limit, _WAYS * len(blocks))
     programs.accumulated_recompile_limit = max(programs.accumulated_recompile_limit, _WAYS * len(blocks))
     for block in blocks:
-        # torch would take the sides of images for numbers that may be any, as soon as it sees a second block, and
-        # compile for many minutes; how many tokens captions have together is another number in each step
-        shapes: dict[str, Any] = {"dynamic": isinstance(block, Layer)}
+        # as soon as it sees a second block, torch would take the sides of images for numbers that may be any, and compile
+        # for many minutes; how many tokens captions have is another number in each step
+        given = {**options, "dynamic": False if isinstance(block, _OF_IMAGES) else None}
         wrapped = block.__dict__.get("forward")
         if isinstance(wrapped, partial):  # it computes activations again: what it does twice is compiled
-            block.forward = partial(
-                wrapped.func, torch.compile(wrapped.args[0], **options, **shapes), **wrapped.keywords
-            )
+            block.forward = partial(wrapped.func, torch.compile(wrapped.args[0], **given), **wrapped.keywords)
         else:
-            block.compile(**options, **shapes)
+            block.compile(**given)
     return len(blocks)

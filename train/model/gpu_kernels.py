@@ -153,7 +153,7 @@ def _gradient_of_input(
 
 @functools.cache
 def compile_for(device: torch.device) -> bool:
-    """Whether Triton compiles for a device: it wants a C compiler, and a GPU that it knows. Says so where it does not."""
+    """Whether Triton compiles for a device: it wants a C compiler, and a GPU that it knows. Says where it does not."""
     numbers = torch.zeros(1, EIGHT, 1, 1, device=device)
     try:
         shifted(numbers, numbers[:, :, 0, 0], numbers[:, :, 0, 0])
