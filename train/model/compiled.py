@@ -33,8 +33,8 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
     programs.recompile_limit = max(programs.recompile_limit, _WAYS * len(blocks))
     programs.accumulated_recompile_limit = max(programs.accumulated_recompile_limit, _WAYS * len(blocks))
     for block in blocks:
-        # as soon as it sees a second block, torch would take the sides of images for numbers that may be any, and compile
-        # for many minutes; how many tokens captions have is another number in each step
+        # as soon as it sees a second block, torch would take the sides of images for numbers that may be any, and
+        # compile for many minutes; how many tokens captions have is another number in each step
         given = {**options, "dynamic": False if isinstance(block, _OF_IMAGES) else None}
         wrapped = block.__dict__.get("forward")
         if isinstance(wrapped, partial):  # it computes activations again: what it does twice is compiled
