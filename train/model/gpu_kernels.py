@@ -273,5 +273,8 @@ def _in_parts(images: torch.Tensor, groups: int) -> tuple[torch.Tensor, tuple[in
 def launched(kernel: Any, grid: tuple[int, int, int], *given: Any, **constants: Any) -> None:
     """Start the programs; where memory is only foreseen, there are none. Each tensor is read or written once."""
     *tensors_and_sizes, sides = given
-    if type(tensors_and_sizes[0]) is torch.Tensor:
+    first: torch.Tensor = tensors_and_sizes[0]
+    if type(first) is not torch.Tensor:
+        return
+    with torch.cuda.device_of(first):  # Triton starts them on the current device
         kernel[grid](*tensors_and_sizes, **sides, **constants, num_warps=_WARPS, enable_fp_fusion=True)
