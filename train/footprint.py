@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from altalign.errors import UsageError
@@ -104,8 +104,8 @@ class Foreseen:
         unit = unit_of(config)
         sizes = [2 * unit, 3 * unit]
         with without_memory(config, vocabulary=vocabulary) as model:
-            if config.loop.activation_checkpointing:
-                model.checkpoint_activations()
+            if config.loop.checkpoints_activations:
+                model.checkpoint_activations(config.loop.checkpointed_stages)
             steps = [_step(config, model, pairs) for pairs in sizes]
             optimizer = optimizers.make_optimizer(model, config.optimizer)
             with _Living() as living:
@@ -138,7 +138,7 @@ def without_memory(config: TrainConfig, *, vocabulary: int) -> Iterator[DualEnco
     """The model of the settings, in training; inside no tensor has memory, and all goes as on a GPU."""
     with torch.device("meta"):
         model = model_of(config, vocabulary=vocabulary).train()
-    with FakeTensorMode(allow_non_fake_inputs=True), as_a_gpu(), _AttentionOfAGpu():
+    with FakeTensorMode(allow_non_fake_inputs=True), as_a_gpu(), _attention_of_a_gpu():
         _take_to_cpu(model)
         yield model
 
@@ -277,14 +277,16 @@ def _loss_of(config: TrainConfig, width: int, pairs: int) -> int:
     return living.most
 
 
-class _AttentionOfAGpu(TorchFunctionMode):
+@contextmanager
+def _attention_of_a_gpu() -> Iterator[None]:
     """A GPU keeps no weights of attention for the backward; a CPU does, where some of them are dropped."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            given["dropout_p"] = 0.0
-        return func(*args, **given)
+    own: Any = functional.scaled_dot_product_attention
+    # no mode of torch: backward, which computes some forwards again, would leave it
+    functional.scaled_dot_product_attention = lambda *given, **more: own(*given, **{**more, "dropout_p": 0.0})
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = own
 
 
 class _Living(TorchDispatchMode):

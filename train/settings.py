@@ -251,6 +251,8 @@ class LoopSettings(Settings):
     are of factors with 10 bits after the first."""
     activation_checkpointing: bool = False
     """Compute activations again instead of keeping them: less memory, a third more time."""
+    checkpointed_stages: Annotated[Whole, Field(le=7)] = 0
+    """The same of so many of EfficientNet's seven stages alone, from the first: they keep most. `0`: of none."""
     compile: bool = False
     """Compile the blocks of the towers with `torch.compile`. The first step takes minutes longer."""
     sharded: bool = False
@@ -269,6 +271,11 @@ class LoopSettings(Settings):
     """Steps between checkpoints; there is one after the last step, and one when the run is told to stop."""
     keep_checkpoints: Positive = 3
     """How many of the newest are kept."""
+
+    @property
+    def checkpoints_activations(self) -> bool:
+        """Whether activations of all blocks, or of some stages, are computed again."""
+        return self.activation_checkpointing or bool(self.checkpointed_stages)
 
 
 class TrainConfig(Settings):
@@ -300,6 +307,7 @@ class TrainConfig(Settings):
     def _parts_agree(self) -> Self:
         tower, chunk, data = self.image_tower, self.loop.chunk, self.data
         self._check_patches()
+        self._check_stages()
         self._check_sharded()
         self._check_classification()
         self._check_noise()
@@ -381,6 +389,19 @@ class TrainConfig(Settings):
             raise ValueError('[captioner] weight: it wants [text_tower] architecture = "bart", and a ViT; give both')
         if self.loss.mixup or self.data.word_corruption:
             raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
+
+    def _check_stages(self) -> None:
+        if not self.loop.checkpointed_stages:
+            return
+        if self.image_tower.is_vit:
+            raise ValueError(
+                f"[loop] checkpointed_stages ({self.loop.checkpointed_stages}): {self.image_tower.architecture} has "
+                "no stages; give 0, or activation_checkpointing = true"
+            )
+        if self.loop.activation_checkpointing:
+            raise ValueError(
+                "[loop] checkpointed_stages with activation_checkpointing, which is of all; give one of them"
+            )
 
     def _check_patches(self) -> None:
         if not self.image_tower.is_vit:

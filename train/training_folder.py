@@ -29,6 +29,7 @@ FREE = (
         "loop.compile",
         "loop.sharded",
         "loop.activation_checkpointing",
+        "loop.checkpointed_stages",
         "loop.log_every",
         "loop.wandb_project",
         "loop.evaluate_every",

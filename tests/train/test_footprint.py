@@ -24,6 +24,7 @@ TOWERS: dict[str, dict[str, Any]] = {
     "EfficientNet and BERT": {},
     "bfloat16": {"loop": {"precision": "bfloat16"}},
     "activation checkpointing": {"loop": {"activation_checkpointing": True}},
+    "two stages computed again": {"loop": {"checkpointed_stages": 2}},
     "a frozen tower": {"text_tower": {"frozen": True}},
     "ViT that drops tokens": {
         "image_tower": {
@@ -84,6 +85,30 @@ def test_checkpointing_keeps_less() -> None:
     plain, less = (Foreseen.of(config(**TOWERS[name]), vocabulary=VOCABULARY) for name in list(TOWERS)[0:3:2])
     assert less.footprint(16).activations < 0.5 * plain.footprint(16).activations
     assert less.footprint(16).total < plain.footprint(16).total
+
+
+@pytest.mark.trained
+def test_attention_keeps_no_weights_on_a_gpu_where_some_are_dropped_too() -> None:
+    """On a CPU it does; and what is computed again has to be what was there before."""
+    kept, dropping = (
+        [
+            Foreseen.of(
+                config(
+                    tokenizer={"tokens_at_most": 64},
+                    text_tower={"heads": 8, "dropout": dropout},
+                    loop={"activation_checkpointing": again},
+                ),
+                vocabulary=VOCABULARY,
+            ).footprint(16)
+            for again in (False, True)
+        ]
+        for dropout in (0.0, 0.1)
+    )
+    a_mask = (
+        16 * 64 * 64 * 4
+    )  # of hidden states, of which dropout keeps five; weights of attention are 24 times as many
+    for without, found in zip(kept, dropping, strict=True):
+        assert without.activations <= found.activations < without.activations + 10 * a_mask
 
 
 def test_the_chunk_is_the_largest_that_fits_and_no_larger_than_what_a_device_has() -> None:

@@ -456,6 +456,11 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
         ({"data": {"sampling": "one_source"}}, 2, 'is all there is; give more sources, or "random"'),
         ({"image_tower": {"token_drop": 0.25}}, 2, 'architecture = "b0" has no tokens'),
         ({"image_tower": {"architecture": "vit_ti16"}, "data": {"crop_px": 30}}, 2, "no multiple of the patches"),
+        (
+            {"loop": {"checkpointed_stages": 2, "activation_checkpointing": True}},
+            2,
+            "checkpointed_stages with activation_checkpointing, which is of all",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line(

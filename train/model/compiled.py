@@ -33,9 +33,10 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
     programs.recompile_limit = max(programs.recompile_limit, _WAYS * len(blocks))
     programs.accumulated_recompile_limit = max(programs.accumulated_recompile_limit, _WAYS * len(blocks))
     for block in blocks:
-        # as soon as it sees a second block, torch would take the sides of images for numbers that may be any, and
-        # compile for many minutes; how many tokens captions have is another number in each step
-        given = {**options, "dynamic": False if isinstance(block, _OF_IMAGES) else None}
+        # As soon as it sees a second block, torch would take the sides of images for numbers that may be any, and
+        # compile for many minutes. How many tokens captions have is another number in each step: left to itself, torch
+        # compiles for one number first, and what a checkpoint computes again may then come from another program.
+        given = {**options, "dynamic": not isinstance(block, _OF_IMAGES)}
         wrapped = block.__dict__.get("forward")
         if isinstance(wrapped, partial):  # it computes activations again: what it does twice is compiled
             block.forward = partial(wrapped.func, torch.compile(wrapped.args[0], **given), **wrapped.keywords)

@@ -8,6 +8,7 @@ from timm.layers import Conv2dSame  # pyright: ignore[reportPrivateImportUsage]
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels  # pyright: ignore[reportPrivateImportUsage]
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from altalign.train.model import align_names, batch_norm, squeeze_excite, weights
 from altalign.train.settings import ImageTowerSettings
@@ -81,6 +82,12 @@ class ImageTower(EfficientNet):
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
         """As torch's, but a frozen tower stays in evaluation: its running statistics, and no path dropped."""
         return super().train(mode and not self.frozen)
+
+    def checkpoint_stages(self, count: int) -> None:
+        """Compute activations of the first stages again instead of keeping them."""
+        for stage in list(self.blocks.children())[:count]:
+            for block in stage.children():
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Features (n, num_features) of images (n, 3, height, width), uint8 or floats from 0 to 255."""

@@ -26,8 +26,8 @@ class ClassLearner:
     def __init__(self, config: TrainConfig, *, classes: int, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
         self.model = classifier_of(config, classes=classes).to(ranks.device).to(memory_format=torch.channels_last)
-        if config.loop.activation_checkpointing:
-            self.model.checkpoint_activations()
+        if config.loop.checkpoints_activations:
+            self.model.checkpoint_activations(config.loop.checkpointed_stages)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
         if config.loop.compile:
             compile_blocks(self.model)

@@ -36,8 +36,8 @@ class Learner:
     ) -> None:
         self._config, self._estimates = config, estimates
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
-        if config.loop.activation_checkpointing:
-            self.model.checkpoint_activations()
+        if config.loop.checkpoints_activations:
+            self.model.checkpoint_activations(config.loop.checkpointed_stages)
         if config.loop.compile:
             compile_blocks(self.model)
         if config.loop.sharded and ranks.ranks > 1:

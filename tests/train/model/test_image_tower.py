@@ -224,10 +224,14 @@ def step(tower: ImageTower, pixels: torch.Tensor) -> list[torch.Tensor]:
     return [values.grad for values in tower.parameters() if values.grad is not None] + list(tower.buffers())
 
 
-def test_activation_checkpointing_changes_nothing_but_memory() -> None:
+@pytest.mark.parametrize("stages", [0, 3])
+def test_activation_checkpointing_changes_nothing_but_memory(stages: int) -> None:
     tower, checkpointed = (ImageTower(image_settings(drop_path=0.3)).double() for _ in range(2))
     checkpointed.load_state_dict(tower.state_dict())
-    checkpointed.set_grad_checkpointing()
+    if stages:
+        checkpointed.checkpoint_stages(stages)
+    else:
+        checkpointed.set_grad_checkpointing()
     for ours, theirs in zip(step(checkpointed, images(8)), step(tower, images(8)), strict=True):
         assert torch.equal(ours, theirs)
 
