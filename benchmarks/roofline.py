@@ -44,6 +44,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "ViT-B/16, BERT-Base": ("zerovl-14m-b16", ("tokenizer.vocabulary_size=30522",), 2_000),
 }
 _OF_CONFIGS = ("tokenizer.file=", "text_tower.weights=", "image_tower.weights=", "image_tower.token_drop=0")
+_MOVES_NOTHING = ("prim.", "empty")  # `prim.device` asks a tensor where it is
 _PRODUCTS = ("convolution", "mm", "addmm", "bmm", "baddbmm", "attention")
 
 
@@ -56,7 +57,7 @@ class _Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if not func.is_view:
+        if not func.is_view and not any(name in str(func) for name in _MOVES_NOTHING):
             size = sum(map(_bytes, _tensors((args, kwargs or {}, made))))
             self.all += size
             self.of_products += size if any(name in str(func) for name in _PRODUCTS) else 0

@@ -18,10 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import target, write
@@ -131,9 +133,9 @@ def together(plan: "Plan", until: float) -> "Iterator[tuple[str, list[Figures] |
         ]
         for process in processes:
             process.start()
-        for _ in processes:
-            while (found := queue.get()) is not None:
-                yield found
+        while any(process.is_alive() for process in processes) or not queue.empty():
+            with suppress(Empty):
+                yield queue.get(timeout=1)
         for process in processes:
             process.join()
 
@@ -141,11 +143,8 @@ def together(plan: "Plan", until: float) -> "Iterator[tuple[str, list[Figures] |
 def _of_model(plan: "Plan", model: str, until: float, lock: Path, queue: Any) -> None:
     from benchmarks.gpu_steps import Turns
 
-    try:
-        for found in outcomes(replace(plan, models={model: plan.models[model]}, turns=Turns(lock)), until):
-            queue.put(found)
-    finally:
-        queue.put(None)
+    for found in outcomes(replace(plan, models={model: plan.models[model]}, turns=Turns(lock)), until):
+        queue.put(found)
 
 
 def goals(plan: "Plan", results: "dict[str, list[Figures]]") -> list[dict[str, Any]]:

@@ -137,7 +137,8 @@ def by_ranks(
     first = min(ranks.rank * each, number - each)
     was_training = model.training
     model.eval()
-    with autocast():
+    # not compiled: each size of a last batch would have to be, and the next evaluation has others
+    with autocast(), torch.compiler.set_stance("force_eager"):
         own = encoded(slice(first, first + each))
     model.train(was_training)
     if ranks.ranks == 1:

@@ -16,7 +16,7 @@ from altalign.train.model.bert_layer import Layer
 
 _OF_IMAGES = (DepthwiseSeparableConv, InvertedResidual, Block)
 BLOCKS = (*_OF_IMAGES, Layer, BartEncoderLayer, BartDecoderLayer)
-# in training with and without gradient, in evaluation, and once more for the last chunk, which may be smaller
+# in training with and without gradient, and once more for the last chunk, which may be smaller
 _WAYS = 4
 
 

@@ -5,24 +5,22 @@ batch norm with SiLU is most of what it moves.
 
 Images lie channels last: those of a group are a table of rows (one a pixel) by channels, of which a program goes
 through tiles. Sums are float32, of parts of a group in a fixed order: the same numbers each time. Variances are of
-distances from the group's first pixel, so that nothing cancels where means are large.
+distances from the mean of the group's first tile, so that nothing cancels where means are large.
 """
 
 # pyright: reportMissingParameterType=false
 # Triton's programs are written in Triton's language, which has types of its own.
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
+from torch._subclasses.fake_tensor import FakeTensor
 from triton import language as tl
 
 from altalign import terminal
-from altalign.train.model.normalise import EIGHT
-
-if TYPE_CHECKING:
-    from altalign.train.model.normalise import Scales
+from altalign.train.model.normalise import EIGHT, Scales
 
 # The fastest of eight combinations on an H200, over seven layers of EfficientNet-B3 with 256 images.
 _TILE = 4096  # numbers of a tile
@@ -55,13 +53,16 @@ def _before_activation(gradient, image, mean, inverse, weight, bias, SWISH: tl.c
 
 
 @triton.jit(**_OF_ALL_SIZES)
-def _moments(images, partial, rows, eighths, tiles, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803
-    """Sums of distances from the group's first pixel, and of their squares."""
+def _moments(images, pivots, partial, rows, eighths, tiles, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803
+    """Sums of distances from the mean of the group's first tile, and of their squares; and that mean."""
     begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
     channels = eighths * 8
     known = column < channels
     images += begin
-    pivot = tl.load(images + column, mask=known, other=0.0).to(tl.float32)
+    inside = (tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+    pivot = tl.sum(tl.load(images + places, mask=inside, other=0.0).to(tl.float32), 0) / tl.minimum(rows, ROWS)
+    if tl.program_id(0) == 0:
+        tl.store(pivots + tl.program_id(2) * channels + column, pivot, mask=known)
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
     squares = tl.zeros((ROWS, CHANNELS), tl.float32)
     first = tl.program_id(0) * tiles * ROWS
@@ -154,14 +155,18 @@ def _gradient_of_input(
 @functools.cache
 def compile_for(device: torch.device) -> bool:
     """Whether Triton compiles for a device: it wants a C compiler, and a GPU that it knows. Says where it does not."""
-    numbers = torch.zeros(1, EIGHT, 1, 1, device=device)
+    images = torch.zeros(1, _CHANNELS_AT_MOST, 1, 1, dtype=torch.bfloat16, device=device)
+    ones = torch.ones(_CHANNELS_AT_MOST, device=device)
     try:
-        shifted(numbers, numbers[:, :, 0, 0], numbers[:, :, 0, 0])
+        mean, variance = moments(images, 1)
+        known = Scales(ones, ones, mean, variance)
+        means = sums_of_gradients(scaled(images, known, swish=True), images, known, swish=True)
+        gradient_of_input(images, images, known, means, swish=True)
     except Exception as error:  # whatever stops it, there is another way
         said = " ".join(str(error).split())[:200]
         terminal.stderr().print(
-            f"Triton does not compile here ({type(error).__name__}: {said}); batch norm is computed in more passes, "
-            "which takes longer",
+            f"Triton does not compile here ({type(error).__name__}: {said}); batch norm and squeeze-and-excitation are "
+            "computed in more passes, which takes longer",
             style="yellow",
         )
         return False
@@ -173,12 +178,13 @@ def moments(images: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tenso
     images = _last(images)
     groups = images.shape[0] // group
     partial, grid, shape = _in_parts(images, groups)
-    launched(_moments, grid, images, partial, *shape)
+    pivots = torch.empty(groups, images.shape[1], dtype=torch.float32, device=images.device)
+    launched(_moments, grid, images, pivots, partial, *shape)
     away, squares = partial.sum(0) / (group * images.shape[2] * images.shape[3])
-    return images[::group, :, 0, 0] + away, torch.addcmul(squares, away, away, value=-1).clamp_(min=0)
+    return pivots + away, torch.addcmul(squares, away, away, value=-1).clamp_(min=0)
 
 
-def scaled(images: torch.Tensor, known: "Scales", *, swish: bool) -> torch.Tensor:
+def scaled(images: torch.Tensor, known: Scales, *, swish: bool) -> torch.Tensor:
     """As `normalise.scaled`."""
     scale = known.weight * known.inverse
     return shifted(images, scale, torch.addcmul(known.bias, known.mean, scale, value=-1), swish=swish)
@@ -200,7 +206,7 @@ def shifted(images: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, *, s
     return out
 
 
-def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: "Scales", *, swish: bool) -> torch.Tensor:
+def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool) -> torch.Tensor:
     """As `normalise.sums_of_gradients`."""
     return _sums(gradient, images, _numbers(known), swish=swish)
 
@@ -225,7 +231,7 @@ def sums_of_products(gradient: torch.Tensor, images: torch.Tensor) -> torch.Tens
 def gradient_of_input(
     gradient: torch.Tensor,
     images: torch.Tensor,
-    known: "Scales",
+    known: Scales,
     means: torch.Tensor,
     *,
     swish: bool,
@@ -242,7 +248,7 @@ def _last(images: torch.Tensor) -> torch.Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def _numbers(known: "Scales") -> tuple[torch.Tensor, ...]:
+def _numbers(known: Scales) -> tuple[torch.Tensor, ...]:
     """Mean and inverse by group, weight and bias: each in a row."""
     return known.mean.contiguous(), known.inverse.contiguous(), known.weight, known.bias
 
@@ -274,7 +280,7 @@ def launched(kernel: Any, grid: tuple[int, int, int], *given: Any, **constants: 
     """Start the programs; where memory is only foreseen, there are none. Each tensor is read or written once."""
     *tensors_and_sizes, sides = given
     first: torch.Tensor = tensors_and_sizes[0]
-    if type(first) is not torch.Tensor:
+    if isinstance(first, FakeTensor):
         return
     with torch.cuda.device_of(first):  # Triton starts them on the current device
         kernel[grid](*tensors_and_sizes, **sides, **constants, num_warps=_WARPS, enable_fp_fusion=True)

@@ -71,6 +71,20 @@ def test_each_step_is_that_in_float64(
         assert apart(own, other) < within
 
 
+def test_a_first_pixel_far_from_all_others_costs_no_precision() -> None:
+    images = torch.randn(4, 8, 33, 33, generator=torch.Generator().manual_seed(4))
+    images[::2, :, 0, 0] = 100.0
+    found = gpu_kernels.moments(images.contiguous(memory_format=torch.channels_last), 2)
+    for own, exact in zip(found, normalise.moments(images.double(), 2), strict=True):
+        assert apart(own, exact) < 1e-5
+
+
+def test_images_that_are_parameters_are_computed_with_too() -> None:
+    drawn_last = drawn(4, 8, 3, 3, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+    images = nn.Parameter(drawn_last, requires_grad=False)
+    assert apart(gpu_kernels.moments(images, 2)[0], normalise.moments(images.double(), 2)[0]) < 1e-5
+
+
 def _results(module: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
     """What a module makes of images, and the gradients of them and of its parameters."""
     given = images.clone().requires_grad_()

@@ -1,11 +1,15 @@
 """Towers whose blocks are compiled."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import _dynamo
 
+from altalign.train.encoders import by_ranks
 from altalign.train.model.compiled import BLOCKS, compile_blocks
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
+from altalign.train.ranks import Ranks
 from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 from tests.train.small_model import gradients_of, pairs
 from tests.train.step.test_accumulation import assert_same, step
@@ -62,3 +66,8 @@ def test_compiled_blocks_have_the_same_gradients_and_are_all_compiled(towers: st
         torch.testing.assert_close(ours.get_buffer(name), buffer, rtol=1e-9, atol=1e-12)
     assert counted["stats"]["unique_graphs"] > 0
     assert not counted["recompile_limit"]
+    graphs = counted["stats"]["unique_graphs"]
+    by_ranks(
+        Ranks(0, 1, torch.device("cpu")), ours, nullcontext, 5, lambda part: ours.encode_image(batch(5).images[part])
+    )
+    assert counted["stats"]["unique_graphs"] == graphs  # an evaluation compiles nothing
