@@ -49,7 +49,8 @@ def describe(config: TrainConfig) -> int:
     plain = ", and what tars and tables hold, which are packed first" if config.data.tars or config.data.tables else ""
     out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}{plain}", soft_wrap=True)
     steps, batch = config.schedule.steps, config.loop.global_batch
-    out.print(f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs")
+    epochs = "" if plain else f", {steps * batch / max(1, pairs):.1f} epochs"
+    out.print(f"{steps:,} steps of {batch:,} pairs{epochs}")
     numbers = sum(parameter.numel() for parameter in model.parameters())
     optimizer = optimizers.make_optimizer(model, config.optimizer)
     kept = numbers + MOMENTS[config.optimizer.name] * sum(row.numbers for row in optimizers.describe(optimizer))

@@ -51,6 +51,15 @@ def inputs(folder: Path, number: int = 12) -> dict[str, Any]:
     }
 
 
+def test_a_dry_run_knows_no_epochs_of_what_is_not_packed_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", written(tmp_path, data=inputs(tmp_path)), "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "and what tars and tables hold, which are packed first 8 steps of 16 pairs " in said
+    assert "epochs" not in said
+
+
 def test_every_pair_is_packed_once_and_what_is_left_out_is_said(tmp_path: Path) -> None:
     chosen, said = DataSettings.from_values(inputs(tmp_path), where="test"), []
     folder = packed.pack(str(tmp_path / "packed"), chosen, said.append)
