@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.trained
 def test_kernels_compute_what_their_twins_do() -> None:
     pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds alone")
     cases = Path(__file__).with_name("interpreted_kernels.py")
