@@ -202,7 +202,7 @@ def shifted(images: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, *, s
     images = _last(images)
     out = torch.empty_like(images)
     grid, shape = _at_once(images, len(scale))
-    launched(_scaled, grid, images, scale, shift, out, *shape, SWISH=swish)
+    launched(_scaled, grid, images, scale.contiguous(), shift.contiguous(), out, *shape, SWISH=swish)
     return out
 
 

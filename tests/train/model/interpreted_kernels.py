@@ -79,6 +79,15 @@ def test_a_first_pixel_far_from_all_others_costs_no_precision() -> None:
         assert apart(own, exact) < 1e-5
 
 
+def test_factors_may_lie_in_memory_as_they_like() -> None:
+    images = drawn(6, 8, 3, 3, dtype=torch.float32)
+    scale = torch.linspace(-1, 1, 48).view(8, 6).T  # channels are not neighbours
+    assert torch.equal(
+        gpu_kernels.shifted(images, scale, scale), gpu_kernels.shifted(images, *[scale.contiguous()] * 2)
+    )
+    assert apart(gpu_kernels.shifted(images, scale, scale), (images + 1).double() * scale[..., None, None]) < 1e-5
+
+
 def test_images_that_are_parameters_are_computed_with_too() -> None:
     drawn_last = drawn(4, 8, 3, 3, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
     images = nn.Parameter(drawn_last, requires_grad=False)
