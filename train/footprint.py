@@ -28,7 +28,7 @@ from altalign.train.model.on_cpu import as_a_gpu
 from altalign.train.ranks import Ranks, share
 from altalign.train.settings import TrainConfig
 from altalign.train.step import arithmetic, optimizers, token_drop
-from altalign.train.step.learner import model_of
+from altalign.train.step.learner import checkpoint_activations, model_of
 from altalign.train.step.loss import contrastive_loss
 
 OF_A_GPU = 0.9  # of its memory: the rest is for what no tensor holds
@@ -104,8 +104,7 @@ class Foreseen:
         unit = unit_of(config)
         sizes = [2 * unit, 3 * unit]
         with without_memory(config, vocabulary=vocabulary) as model:
-            if config.loop.checkpoints_activations:
-                model.checkpoint_activations(config.loop.checkpointed_stages)
+            checkpoint_activations(model, config.loop)
             steps = [_step(config, model, pairs) for pairs in sizes]
             optimizer = optimizers.make_optimizer(model, config.optimizer)
             with _Living() as living:

@@ -272,11 +272,6 @@ class LoopSettings(Settings):
     keep_checkpoints: Positive = 3
     """How many of the newest are kept."""
 
-    @property
-    def checkpoints_activations(self) -> bool:
-        """Whether activations of all blocks, or of some stages, are computed again."""
-        return self.activation_checkpointing or bool(self.checkpointed_stages)
-
 
 class TrainConfig(Settings):
     """A training run."""

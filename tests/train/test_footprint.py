@@ -104,9 +104,8 @@ def test_attention_keeps_no_weights_on_a_gpu_where_some_are_dropped_too() -> Non
         ]
         for dropout in (0.0, 0.1)
     )
-    a_mask = (
-        16 * 64 * 64 * 4
-    )  # of hidden states, of which dropout keeps five; weights of attention are 24 times as many
+    # of hidden states, of which dropout keeps five; weights of attention are 24 times as many
+    a_mask = 16 * 64 * 64 * 4
     for without, found in zip(kept, dropping, strict=True):
         assert without.activations <= found.activations < without.activations + 10 * a_mask
 

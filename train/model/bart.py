@@ -5,19 +5,18 @@ own, but those of the encoder, as in BART. Of a folder of BART both take their w
 published, and ours begins there).
 """
 
-from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 from transformers import BartConfig
 from transformers.models.bart.modeling_bart import BartDecoder, BartEncoder
 
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.train.model import weights
+from altalign.train.model.blocks import compute_again
 from altalign.train.nlip_settings import CaptionerSettings
 from altalign.train.settings import TextTowerSettings
 
@@ -93,10 +92,7 @@ class BartTower(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
         """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""
-        for layer in self.bart.layers:
-            layer.__dict__.pop("forward", None)
-            if enable:
-                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        compute_again(self.bart.layers, enable=enable)
 
     @property
     def words(self) -> nn.Module:

@@ -18,6 +18,7 @@ from timm.layers import BatchNormAct2d  # pyright: ignore[reportPrivateImportUsa
 from torch import distributed, nn
 from torch.nn import functional
 
+from altalign.train.model.blocks import replace
 from altalign.train.model.normalise import How, normalise
 
 _many: Any = torch  # `_foreach_*` are private by name alone
@@ -94,11 +95,7 @@ class BatchNorm(nn.BatchNorm2d):
 
 def convert(module: nn.Module, *, statistics: Statistics, group: int) -> None:
     """Put a BatchNorm in the place of each of timm's, with its weights and activation."""
-    for name, child in module.named_children():
-        if isinstance(child, BatchNormAct2d):
-            setattr(module, name, BatchNorm(child, statistics=statistics, group=group))
-        else:
-            convert(child, statistics=statistics, group=group)
+    replace(module, BatchNormAct2d, functools.partial(BatchNorm, statistics=statistics, group=group))
 
 
 def _collecting_layers(model: nn.Module) -> list[BatchNorm]:

@@ -5,7 +5,6 @@ from torch import nn
 
 from altalign.train.model import weights
 from altalign.train.model.dual_encoder import image_tower_of
-from altalign.train.model.image_tower import ImageTower
 from altalign.train.settings import OF_RUN, ImageTowerSettings
 
 _HEAD_STD = 0.01  # ours: the paper does not say how the layer begins
@@ -32,10 +31,6 @@ class Classifier(nn.Module):
         """Logits."""
         return self.head(self.image_tower(images)).float()
 
-    def checkpoint_activations(self, stages: int = 0) -> None:
-        """Compute activations of the tower again instead of keeping them; or of its first stages alone."""
-        if stages:
-            assert isinstance(self.image_tower, ImageTower)
-            self.image_tower.checkpoint_stages(stages)
-            return
+    def checkpoint_activations(self) -> None:
+        """Compute activations of the tower again instead of keeping them."""
         self.image_tower.set_grad_checkpointing()

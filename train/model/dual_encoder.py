@@ -204,12 +204,8 @@ class DualEncoder(nn.Module):
             sums[1] = self.captioner.losses(self.text_tower.words, tokens, mask, *seen).sum()
         return torch.stack(sums)
 
-    def checkpoint_activations(self, stages: int = 0) -> None:
-        """Compute activations of both towers again instead of keeping them; or of the first stages of images alone."""
-        if stages:
-            assert isinstance(self.image_tower, ImageTower)
-            self.image_tower.checkpoint_stages(stages)
-            return
+    def checkpoint_activations(self) -> None:
+        """Compute activations of both towers again instead of keeping them."""
         self.image_tower.set_grad_checkpointing()
         self.text_tower.set_grad_checkpointing()
 

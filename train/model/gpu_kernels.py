@@ -34,11 +34,37 @@ _OF_ALL_SIZES: Any = {"do_not_specialize": ["rows", "eighths", "tiles"]}
 
 @triton.jit
 def _tile(rows, eighths, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803 - Triton's constants
-    """Where the program's group begins, its channels, and the places of a tile's numbers from its first row on."""
+    """Where a program works.
+
+    Channels of the images; those of the program, and which of them there are; where its group begins; and the places of
+    a tile's numbers from its first row on.
+    """
     channels = eighths * 8
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     begin = tl.program_id(2).to(tl.int64) * rows * channels
-    return begin, column, tl.arange(0, ROWS)[:, None] * channels + column[None, :]
+    return channels, column, column < channels, begin, tl.arange(0, ROWS)[:, None] * channels + column[None, :]
+
+
+@triton.jit
+def _inside(first, rows, known, ROWS: tl.constexpr):  # noqa: N803
+    """Which numbers of the tile that begins with a row there are."""
+    return (first + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+
+
+@triton.jit
+def _read(numbers, places, there):
+    return tl.load(numbers + places, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _read_scales(mean, inverse, weight, bias, of_group, column, known):
+    """Of the program's channels: mean and inverse of its group, weight and bias."""
+    return (
+        _read(mean, of_group, known),
+        _read(inverse, of_group, known),
+        _read(weight, column, known),
+        _read(bias, column, known),
+    )
 
 
 @triton.jit
@@ -52,15 +78,20 @@ def _before_activation(gradient, image, mean, inverse, weight, bias, SWISH: tl.c
     return gradient, normalised
 
 
+@triton.jit
+def _write_part(partial, first, second, channels, column, known):
+    """Write two sums over a part's rows, at their places (parts, 2, groups, channels)."""
+    partial += (2 * tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * channels + column
+    tl.store(partial, tl.sum(first, 0), mask=known)
+    tl.store(partial + tl.num_programs(2) * channels, tl.sum(second, 0), mask=known)
+
+
 @triton.jit(**_OF_ALL_SIZES)
 def _moments(images, pivots, partial, rows, eighths, tiles, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803
     """Sums of distances from the mean of the group's first tile, and of their squares; and that mean."""
-    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
-    channels = eighths * 8
-    known = column < channels
+    channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     images += begin
-    inside = (tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
-    pivot = tl.sum(tl.load(images + places, mask=inside, other=0.0).to(tl.float32), 0) / tl.minimum(rows, ROWS)
+    pivot = tl.sum(_read(images, places, _inside(0, rows, known, ROWS)), 0) / tl.minimum(rows, ROWS)
     if tl.program_id(0) == 0:
         tl.store(pivots + tl.program_id(2) * channels + column, pivot, mask=known)
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
@@ -68,30 +99,23 @@ def _moments(images, pivots, partial, rows, eighths, tiles, CHANNELS: tl.constex
     first = tl.program_id(0) * tiles * ROWS
     images += first.to(tl.int64) * channels
     for tile in range(tiles):
-        inside = (first + tile * ROWS + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
-        image = tl.load(images + places, mask=inside, other=0.0).to(tl.float32)
-        away = tl.where(inside, image - pivot[None, :], 0.0)
+        inside = _inside(first + tile * ROWS, rows, known, ROWS)
+        away = tl.where(inside, _read(images, places, inside) - pivot[None, :], 0.0)
         total += away
         squares += away * away
         images += ROWS * channels
-    partial += (2 * tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * channels + column
-    tl.store(partial, tl.sum(total, 0), mask=known)
-    tl.store(partial + tl.num_programs(2) * channels, tl.sum(squares, 0), mask=known)
+    _write_part(partial, total, squares, channels, column, known)
 
 
 @triton.jit(**_OF_ALL_SIZES)
 def _scaled(images, scale, shift, out, rows, eighths, SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N803
-    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
-    channels = eighths * 8
-    known = column < channels
+    channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     first = tl.program_id(0) * ROWS
     begin += first.to(tl.int64) * channels
-    inside = (first + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+    inside = _inside(first, rows, known, ROWS)
     of_group = tl.program_id(2) * channels + column
-    factor = tl.load(scale + of_group, mask=known, other=0.0)
-    summand = tl.load(shift + of_group, mask=known, other=0.0)
-    image = tl.load(images + begin + places, mask=inside, other=0.0).to(tl.float32)
-    normalised = image * factor[None, :] + summand[None, :]
+    factor, summand = _read(scale, of_group, known), _read(shift, of_group, known)
+    normalised = _read(images + begin, places, inside) * factor[None, :] + summand[None, :]
     if SWISH:
         normalised = normalised * tl.sigmoid(normalised)
     tl.store(out + begin + places, normalised.to(out.dtype.element_ty), mask=inside)
@@ -102,29 +126,21 @@ def _sums_of_gradients(
     gradients, images, mean, inverse, weight, bias, partial, rows, eighths, tiles,
     SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
-    channels = eighths * 8
-    known = column < channels
+    channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     of_group = tl.program_id(2) * channels + column
-    of_mean = tl.load(mean + of_group, mask=known, other=0.0)
-    of_inverse = tl.load(inverse + of_group, mask=known, other=0.0)
-    of_weight = tl.load(weight + column, mask=known, other=0.0)
-    of_bias = tl.load(bias + column, mask=known, other=0.0)
+    middle, deviation, factor, summand = _read_scales(mean, inverse, weight, bias, of_group, column, known)
     shift = tl.zeros((ROWS, CHANNELS), tl.float32)
     slope = tl.zeros((ROWS, CHANNELS), tl.float32)
     first = tl.program_id(0) * tiles * ROWS
     begin += first.to(tl.int64) * channels
     for tile in range(tiles):
-        inside = (first + tile * ROWS + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
-        image = tl.load(images + begin + places, mask=inside, other=0.0).to(tl.float32)
-        after = tl.load(gradients + begin + places, mask=inside, other=0.0).to(tl.float32)
-        outer, normalised = _before_activation(after, image, of_mean, of_inverse, of_weight, of_bias, SWISH)
+        inside = _inside(first + tile * ROWS, rows, known, ROWS)
+        image, after = _read(images + begin, places, inside), _read(gradients + begin, places, inside)
+        outer, normalised = _before_activation(after, image, middle, deviation, factor, summand, SWISH)
         shift += outer
         slope += outer * normalised
         begin += ROWS * channels
-    partial += (2 * tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * channels + column
-    tl.store(partial, tl.sum(shift, 0), mask=known)
-    tl.store(partial + tl.num_programs(2) * channels, tl.sum(slope, 0), mask=known)
+    _write_part(partial, shift, slope, channels, column, known)
 
 
 @triton.jit(**_OF_ALL_SIZES)
@@ -132,23 +148,16 @@ def _gradient_of_input(
     gradients, images, mean, inverse, weight, bias, shift, slope, out, rows, eighths,
     SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    begin, column, places = _tile(rows, eighths, CHANNELS, ROWS)
-    channels = eighths * 8
-    known = column < channels
+    channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     first = tl.program_id(0) * ROWS
     begin += first.to(tl.int64) * channels
-    inside = (first + tl.arange(0, ROWS) < rows)[:, None] & known[None, :]
+    inside = _inside(first, rows, known, ROWS)
     of_group = tl.program_id(2) * channels + column
-    of_mean = tl.load(mean + of_group, mask=known, other=0.0)
-    of_inverse = tl.load(inverse + of_group, mask=known, other=0.0)
-    of_weight = tl.load(weight + column, mask=known, other=0.0)
-    of_bias = tl.load(bias + column, mask=known, other=0.0)
-    of_shift = tl.load(shift + of_group, mask=known, other=0.0)
-    of_slope = tl.load(slope + of_group, mask=known, other=0.0)
-    image = tl.load(images + begin + places, mask=inside, other=0.0).to(tl.float32)
-    after = tl.load(gradients + begin + places, mask=inside, other=0.0).to(tl.float32)
-    outer, normalised = _before_activation(after, image, of_mean, of_inverse, of_weight, of_bias, SWISH)
-    inner = (outer - of_shift[None, :] - normalised * of_slope[None, :]) * (of_weight * of_inverse)[None, :]
+    middle, deviation, factor, summand = _read_scales(mean, inverse, weight, bias, of_group, column, known)
+    of_shift, of_slope = _read(shift, of_group, known), _read(slope, of_group, known)
+    image, after = _read(images + begin, places, inside), _read(gradients + begin, places, inside)
+    outer, normalised = _before_activation(after, image, middle, deviation, factor, summand, SWISH)
+    inner = (outer - of_shift[None, :] - normalised * of_slope[None, :]) * (factor * deviation)[None, :]
     tl.store(out + begin + places, inner.to(out.dtype.element_ty), mask=inside)
 
 

@@ -8,9 +8,9 @@ from timm.layers import Conv2dSame  # pyright: ignore[reportPrivateImportUsage]
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels  # pyright: ignore[reportPrivateImportUsage]
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from altalign.train.model import align_names, batch_norm, squeeze_excite, weights
+from altalign.train.model.blocks import compute_again, replace
 from altalign.train.settings import ImageTowerSettings
 
 STAGES = [  # of B0: EfficientNet, table 1
@@ -64,7 +64,7 @@ class ImageTower(EfficientNet):
         )
         batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)
         squeeze_excite.convert(self)
-        _convert_strided(self, as_if_even=settings.padding == "keras")
+        replace(self, Conv2dSame, partial(StridedConvolution, as_if_even=settings.padding == "keras"))
         self.frozen = settings.frozen
         if settings.weights:
             unused = ("conv_head.", "bn2.", "classifier.")
@@ -86,8 +86,7 @@ class ImageTower(EfficientNet):
     def checkpoint_stages(self, count: int) -> None:
         """Compute activations of the first stages again instead of keeping them."""
         for stage in list(self.blocks.children())[:count]:
-            for block in stage.children():
-                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+            compute_again(stage.children())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Features (n, num_features) of images (n, 3, height, width), uint8 or floats from 0 to 255."""
@@ -130,11 +129,3 @@ class StridedConvolution(nn.Conv2d):
     def _padding(self, side: int) -> tuple[int, int]:
         half = self.kernel_size[0] // 2
         return (half, half) if side % 2 and not self.as_if_even else (half - 1, half)
-
-
-def _convert_strided(module: nn.Module, *, as_if_even: bool) -> None:
-    for name, child in module.named_children():
-        if isinstance(child, Conv2dSame):
-            setattr(module, name, StridedConvolution(child, as_if_even=as_if_even))
-        else:
-            _convert_strided(child, as_if_even=as_if_even)

@@ -11,6 +11,7 @@ from timm.models._efficientnet_blocks import SqueezeExcite as OfTimm
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from altalign.train.model.blocks import replace
 from altalign.train.model.normalise import kernels_for
 
 
@@ -35,11 +36,7 @@ class SqueezeExcite(nn.Module):
 
 def convert(module: nn.Module) -> None:
     """Put a SqueezeExcite in the place of each of timm's, with its weights."""
-    for name, child in module.named_children():
-        if isinstance(child, OfTimm):
-            setattr(module, name, SqueezeExcite(child))
-        else:
-            convert(child)
+    replace(module, OfTimm, SqueezeExcite)
 
 
 class _Squeeze(torch.autograd.Function):

@@ -1,15 +1,14 @@
 """BERT from scratch, and the [CLS] of its last layer (ALIGN section 5)."""
 
-from functools import partial
 from typing import Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertModel
 
 from altalign.train.model import weights
 from altalign.train.model.bert_layer import Layer, Packed
+from altalign.train.model.blocks import compute_again
 from altalign.train.model.on_cpu import is_on_cpu
 from altalign.train.settings import TextTowerSettings
 
@@ -53,10 +52,7 @@ class TextTower(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
         """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""
-        for layer in self.bert.encoder.layer:
-            layer.__dict__.pop("forward", None)
-            if enable:
-                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        compute_again(self.bert.encoder.layer, enable=enable)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first.

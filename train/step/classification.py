@@ -17,7 +17,7 @@ from altalign.train.settings import TrainConfig
 from altalign.train.step import arithmetic, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, check_sync, chunk_seed
 from altalign.train.step.global_batch import global_batch
-from altalign.train.step.learner import NotFiniteError, set_rates
+from altalign.train.step.learner import NotFiniteError, checkpoint_activations, set_rates
 
 
 class ClassLearner:
@@ -26,8 +26,7 @@ class ClassLearner:
     def __init__(self, config: TrainConfig, *, classes: int, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
         self.model = classifier_of(config, classes=classes).to(ranks.device).to(memory_format=torch.channels_last)
-        if config.loop.checkpoints_activations:
-            self.model.checkpoint_activations(config.loop.checkpointed_stages)
+        checkpoint_activations(self.model, config.loop)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
         if config.loop.compile:
             compile_blocks(self.model)

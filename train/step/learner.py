@@ -9,11 +9,13 @@ import torch
 
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
+from altalign.train.model.classifier import Classifier
 from altalign.train.model.compiled import compile_blocks
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
+from altalign.train.model.image_tower import ImageTower
 from altalign.train.noise.estimates import Estimates
 from altalign.train.ranks import Ranks
-from altalign.train.settings import LossSettings, TrainConfig
+from altalign.train.settings import LoopSettings, LossSettings, TrainConfig
 from altalign.train.step import accumulation, arithmetic, mixup, negatives, optimizers, schedules, sharding, token_drop
 from altalign.train.step.loss import Noise, contrastive_loss
 
@@ -36,8 +38,7 @@ class Learner:
     ) -> None:
         self._config, self._estimates = config, estimates
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
-        if config.loop.checkpoints_activations:
-            self.model.checkpoint_activations(config.loop.checkpointed_stages)
+        checkpoint_activations(self.model, config.loop)
         if config.loop.compile:
             compile_blocks(self.model)
         if config.loop.sharded and ranks.ranks > 1:
@@ -126,6 +127,15 @@ def set_rates(optimizer: torch.optim.Optimizer, config: TrainConfig, step: int) 
     for group in optimizer.param_groups:
         group["lr"] = rate * group["factor"]
     return rate
+
+
+def checkpoint_activations(model: DualEncoder | Classifier, loop: LoopSettings) -> None:
+    """Have those activations computed again that the settings say."""
+    if loop.activation_checkpointing:
+        model.checkpoint_activations()
+    elif loop.checkpointed_stages:
+        assert isinstance(model.image_tower, ImageTower)  # the settings refuse a ViT
+        model.image_tower.checkpoint_stages(loop.checkpointed_stages)
 
 
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:
