@@ -49,11 +49,11 @@ class Notes:
         captions = parquet.strings(candidates, "caption")
         self._scripts += caption_scripts.count(captions, verdict, keys, one_in=self._one_in)
 
-    def add_dropped(self, judged: Judged, source: str) -> None:
-        """Note the dropped ones among candidates of this source."""
+    def add_dropped(self, judged: Judged, dropped: pa.Table) -> None:
+        """Note the dropped ones among candidates; `dropped` is their table."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         if len(chosen):
-            rows = gallery_rows.shortened(judged.to_arrow(source, judged.dropped[chosen]).cast(DROPPED))
+            rows = gallery_rows.shortened(dropped.take(chosen).cast(DROPPED))
             self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
             self._bytes += self._samples[-1].nbytes
             if self._bytes > _MANY_BYTES:

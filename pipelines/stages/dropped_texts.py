@@ -1,7 +1,6 @@
 """The rows that the text rules drop, as they go to `dropped/judge/`: most of what a large pool holds."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -17,9 +16,9 @@ from altalign.reasons import Stage
 from altalign.schema import DROPPED, STRINGS
 
 _NUMBERS = ("words", "images_per_text", "texts_per_image")  # as they were measured
-# The same file as of `DROPPED`: with dictionaries in hand Arrow hashes none of these strings, one in ten CPU seconds of
-# its writing.
-_WRITTEN = parquet.with_dictionaries(DROPPED)
+# The schema of rows that are to be written; the file is that of `DROPPED`. With dictionaries in hand Arrow hashes none of
+# these strings, which took one in ten CPU seconds of its writing.
+WRITTEN = parquet.with_dictionaries(DROPPED)
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,9 @@ class Judged:
         first = [next(iter(numbers), 0) for numbers in self.numbered]
         return np.array(first, np.uint8)[self.codes[self.dropped]]
 
-    def to_arrow(self, source: str, rows: npt.NDArray[np.int64]) -> pa.Table:
-        """Rows by their numbers, all of them dropped, of schema `DROPPED` with dictionaries."""
+    def to_arrow(self, source: str) -> pa.Table:
+        """The dropped rows, of schema `WRITTEN`."""
+        rows = self.dropped
         texts = self.candidates.select(list(STRINGS)).take(rows)
         is_known = cast(pa.BooleanArray, self.candidates["image_identity"].is_valid().take(rows))
         failed: Any = pa.array(self.numbered, pa.list_(pa.int8())).take(self.failed.indices.take(rows))
@@ -78,32 +78,9 @@ class Judged:
             "reason": self._named(first),
             "failed": pa.ListArray.from_arrays(failed.offsets, self._named(failed.flatten())),
         }
-        return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, _WRITTEN)
+        return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, WRITTEN)
 
     def _named(self, numbers: "pa.Array[Any]") -> "pa.DictionaryArray[Any, Any]":
         """Reasons by their numbers, as a dictionary of those that occur, in the order in which they do."""
         found: Any = numbers.dictionary_encode()
         return pa.DictionaryArray.from_arrays(found.indices, pa.array(self.names).take(found.dictionary))
-
-
-class SourceWriter:
-    """Writes the dropped rows of one source."""
-
-    def __init__(self, file: parquet.Writer, source: str):
-        self._file, self._source = file, source
-
-    def write(self, judged: Judged) -> None:
-        """Add the dropped ones of these rows."""
-        if len(judged.dropped):
-            self._file.write(judged.to_arrow(self._source, judged.dropped))
-
-    def write_rows(self, rows: pa.Table) -> None:
-        """Add rows of `DROPPED`."""
-        self._file.write(rows.cast(_WRITTEN))
-
-
-@contextmanager
-def writing(path: str, source: str) -> Iterator[SourceWriter]:
-    """Open a file of dropped rows; it is at `path`, whole, once the block ended well."""
-    with parquet.writing(path, _WRITTEN) as file:
-        yield SourceWriter(file, source)

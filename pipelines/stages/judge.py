@@ -97,7 +97,8 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     with ExitStack() as stack:
         spill = SpillWriter(stack.enter_context(storage.write(JudgedUnit(run, unit["name"]).survivors)))
         path = outputs.dropped(run, Stage.JUDGE, unit["name"])
-        dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
+        keeps_dropped = run.config.audit.keep_dropped
+        dropped = stack.enter_context(parquet.writing(path, dropped_texts.WRITTEN)) if keeps_dropped else None
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables, notes.seen)
             own = own_rules.of_texts(run, batch, measured, file=unit["file"], first_row=row)
@@ -108,8 +109,8 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
                     failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
             if dropped is not None:
                 judged = Judged(batch, measured, failed, image_ids, keys, names)
-                dropped.write(judged)
-                notes.add_dropped(judged, source)
+                dropped.write(gone := judged.to_arrow(source))
+                notes.add_dropped(judged, gone)
             combination = combined(batch, measured)
             notes.add(batch, verdict, keys, combination)
             movable = pairs_joint.only_of_thresholds(failed)
@@ -121,7 +122,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
                 rows, repeated = _once(rows)
                 failed_counts.add_rows(Stage.JUDGE, source, [DropReason.PAIR_REPEATED], len(repeated))
                 if dropped is not None:
-                    dropped.write_rows(_as_dropped(run, repeated))
+                    dropped.write(_as_dropped(run, repeated).cast(dropped_texts.WRITTEN))
             survivors.add(rows, spill)
             row += batch.num_rows
         survivors.spill(spill, pairs_joint.distinct(np.concatenate(others)))
