@@ -76,6 +76,8 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
     options: dict[str, Any] = {
         **{"compression": "zstd", "compression_level": ZSTD_LEVEL, "use_dictionary": _DICTIONARY},
         **{"write_statistics": False, "store_schema": False},
+        # a column at once: Arrow's pages of 20,000 rows cost a twelfth of the CPU seconds of writing
+        **{"write_batch_size": rows_per_row_group, "max_rows_per_page": rows_per_row_group},
         "column_encoding": dict.fromkeys(hex_columns, "DELTA_LENGTH_BYTE_ARRAY"),
     }
     with storage.write(path) as file, pq.ParquetWriter(file, schema, **options) as parquet:
