@@ -35,7 +35,6 @@ SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # w
 _HEAD = struct.Struct("<q?qqI")
 
 Slices = npt.NDArray[np.void]  # SLICE[n]
-Numbers = npt.NDArray[np.int64]  # int64[n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,34 +139,34 @@ class _FromUnit:
         self._where, self._body = (offset, count), value[at:]
 
     @cached_property
-    def _places(self) -> Slices:
+    def _places(self) -> dict[int, list[tuple[int, int]]]:
+        """Offset and length of the slices of each bucket, in the file or in the body."""
         if self._is_in_file:  # read when the group is worked on: those of all groups are too many for one process
-            return slices_of(self._index, self._where)
-        return np.frombuffer(self._body, SLICE, self._where[1])
+            slices = slices_of(self._index, self._where)
+            offsets = slices["offset"]
+        else:
+            slices = np.frombuffer(self._body, SLICE, self._where[1])
+            offsets = slices.nbytes + np.cumsum(slices["length"]) - slices["length"]
+        found: dict[int, list[tuple[int, int]]] = {}
+        columns = slices["bucket"], offsets, slices["length"]
+        for bucket, offset, length in zip(*(column.tolist() for column in columns), strict=True):
+            found.setdefault(bucket, []).append((offset, length))
+        return found
 
-    def _of(self, buckets: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """Where the places of each bucket begin and end."""
-        begins, ends = (np.searchsorted(self._places["bucket"], buckets, side) for side in ("left", "right"))
-        return begins, ends
-
-    def sizes(self, buckets: Sequence[int]) -> Numbers:
-        """How many bytes each bucket has."""
-        begins, ends = self._of(buckets)
-        until = np.concatenate([[0], np.cumsum(self._places["length"], dtype=np.int64)])
-        return until[ends] - until[begins]
+    def size(self, bucket: int) -> int:
+        """How many bytes a bucket has."""
+        return sum(length for _, length in self._places.get(bucket, ()))
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yields (bucket, slice) for these buckets, in the order of bucket and writing."""
-        begins, ends = self._of(buckets)
-        at = [i for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for i in range(begin, end)]
-        if not at:
+        places = [(bucket, *place) for bucket in buckets for place in self._places.get(bucket, ())]
+        if not places:
             return
-        buckets_at, lengths = self._places["bucket"][at].tolist(), self._places["length"][at].tolist()
+        buckets_at, offsets, lengths = zip(*places, strict=True)
         if self._is_in_file:
-            found = _read(self._path, self._places["offset"][at].tolist(), lengths)
+            found = _read(self._path, offsets, lengths)
         else:
-            ends = self._places.nbytes + np.cumsum(self._places["length"])[at]
-            found = (self._body[end - length : end] for end, length in zip(ends.tolist(), lengths, strict=True))
+            found = (self._body[offset : offset + length] for offset, length in zip(offsets, lengths, strict=True))
         for bucket, length, data in zip(buckets_at, lengths, found, strict=True):
             yield bucket, _whole(self._path, data, length)
 
@@ -192,12 +191,11 @@ class Spilled:
 
     def size(self, buckets: Sequence[int]) -> int:
         """How many bytes these buckets have."""
-        return sum(int(unit.sizes(buckets).sum()) for unit in self._units)
+        return sum(unit.size(bucket) for unit in self._units for bucket in buckets)
 
     def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[npt.NDArray[Any]]:
         """All slices of each bucket as one array of this dtype, in the same order."""
-        sizes = sum((unit.sizes(buckets) for unit in self._units), np.zeros(len(buckets), np.int64))
-        found = [np.empty(size, np.uint8) for size in sizes.tolist()]
+        found = [np.empty(self.size([bucket]), np.uint8) for bucket in buckets]
         rests = {bucket: array.data for bucket, array in zip(buckets, found, strict=True)}
         for bucket, data in self.slices(buckets):  # each is copied while it is in the CPU's cache
             rests[bucket][: len(data)] = data
