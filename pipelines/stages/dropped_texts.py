@@ -16,8 +16,8 @@ from altalign.reasons import Stage
 from altalign.schema import DROPPED, STRINGS
 
 _NUMBERS = ("words", "images_per_text", "texts_per_image")  # as they were measured
-# The schema of rows that are to be written; the file is that of `DROPPED`. With dictionaries in hand Arrow hashes none of
-# these strings, which took one in ten CPU seconds of its writing.
+# The schema of rows to be written; the file is that of `DROPPED`. With dictionaries in hand Arrow hashes none of these
+# strings, which took one in ten CPU seconds of its writing.
 WRITTEN = parquet.with_dictionaries(DROPPED)
 
 
