@@ -67,6 +67,9 @@ class DataSettings(Settings):
     word_corruption: Share = 0.0
     """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
     replaced by others, the rest deleted."""
+    decode_on: Literal["workers", "device"] = "workers"  # ours
+    """Who decodes JPEGs: workers, or the device that trains, a GPU by nvJPEG (extra `torchcodec`). Workers read them,
+    and decode what else there is. Pixels differ by some levels of 255."""
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
     """Processes that decode, per process that trains; `0`: that process itself. The order of samples stays the same."""
 
@@ -88,6 +91,9 @@ class DataSettings(Settings):
                 f'same_image_once_a_batch is true, and sampling = "{self.sampling}": it goes with "random" alone; '
                 "give one of both"
             )
+        if self.decode_on == "device" and (self.auto_augment or self.scaled_decoding):
+            name = "auto_augment" if self.auto_augment else "scaled_decoding"
+            raise ValueError(f'{name} is of workers, and decode_on = "device"; leave one of both out')
         if self.nulls and not (self.where or self.weight_by):
             raise ValueError("nulls without where or weight_by, which read values; leave it out")
         if self.source_weights and not sum(self.source_weights.values()):

@@ -21,7 +21,7 @@ from altalign.train import (
     training_folder,
     wandb_run,
 )
-from altalign.train.data import loader
+from altalign.train.data import loader, on_device
 from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
@@ -52,6 +52,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
         AltalignError: the loss is not finite, or shards cannot be read.
     """
     wandb_run.check_installed(config)
+    on_device.check_installed(config.data)
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         _check_shares(config, ranks)
@@ -149,7 +150,7 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         swapped=data.swapped,
         prompts=data.prompts,
         undecodable=loader.log_undecodable(training_folder.local(config)),
-        pinned=ranks.device.type == "cuda",
+        device=ranks.device,
     )
     # without workers a thread would read tars at the same time as evaluation
     return loader.ahead(batches) if config.data.workers else batches

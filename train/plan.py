@@ -7,7 +7,7 @@ from rich.table import Table
 
 from altalign import terminal
 from altalign.train import footprint, training_folder, wandb_run
-from altalign.train.data import tokenizer
+from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
 from altalign.train.footprint import Foreseen
@@ -37,6 +37,7 @@ def describe(config: TrainConfig) -> int:
         UsageError: the run folder holds something else, or a curated run is not finished.
     """
     wandb_run.check_installed(config)
+    on_device.check_installed(config.data)
     training_folder.check_folder(config)
     clusters = config.data.sources == "clusters"
     runs = Runs.open(config.data.runs, clusters=clusters, asked=asked_of(config.data))

@@ -6,6 +6,7 @@ import torch
 
 from altalign.train.data import augment
 from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.on_device import Undecoded, undecoded
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.words import corrupted
 from altalign.train.settings import DataSettings
@@ -29,6 +30,13 @@ def pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: s
         epoch=epoch,
         key=key,
     )
+
+
+def image(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: str) -> torch.Tensor | Undecoded:
+    """The same; or what the device gets that decodes it. Raises as `pixels`."""
+    drawn = {"seed": seed, "epoch": epoch, "key": key}
+    found = undecoded(data, settings, **drawn) if settings.decode_on == "device" else None
+    return pixels(data, settings, **drawn) if found is None else found
 
 
 def tokens(

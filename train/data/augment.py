@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from PIL import ImageFile
+
 from altalign.decoder_errors import DECODER_ERRORS
 from altalign.filters import image_headers, pixels
 from altalign.train.data.order import keyed
@@ -68,7 +70,7 @@ def training_pixels(
         UndecodableError: as `decode`.
     """
     left, top, is_flipped = chosen(resize_px - crop_px + 1, seed=seed, epoch=epoch, key=key)
-    with _of_torchvision(seed, epoch, key) if crop_area_at_least or auto_augment else nullcontext() as transforms:
+    with of_torchvision(seed, epoch, key) if crop_area_at_least or auto_augment else nullcontext() as transforms:
         if transforms and crop_area_at_least:
             cropped = _area(data, transforms, crop_px, crop_area_at_least, is_scaled=scaled_decoding)
         else:
@@ -81,10 +83,11 @@ def training_pixels(
 
 def _area(data: bytes, transforms: Any, crop_px: int, at_least: float, *, is_scaled: bool) -> torch.Tensor:
     """A part of the image by its area, resized to a square: torchvision's RandomResizedCrop."""
-    area = transforms.RandomResizedCrop(crop_px, scale=(at_least, 1.0), ratio=_ASPECT_RATIOS, antialias=True)
-    sides = _sides_of_jpeg(data) if is_scaled else None
-    if sides is None:
+    area = area_of(transforms, crop_px, at_least)
+    header = header_of_jpeg(data) if is_scaled else None
+    if header is None:
         return area(torch.from_numpy(decode(data).copy()).permute(2, 0, 1))
+    _, sides, _ = header
     part = area.make_params([torch.empty(3, *sides, device="meta")])
     needed = max(crop_px / part["height"], crop_px / part["width"])
     image = decode(data, short_side_px=math.ceil(min(sides) * needed) if needed < 1 else pixels.FULL_SIZE_PX)
@@ -96,8 +99,16 @@ def _area(data: bytes, transforms: Any, crop_px: int, at_least: float, *, is_sca
     return transforms.functional.resized_crop(whole, top, left, height, width, [crop_px, crop_px], antialias=True)
 
 
-def _sides_of_jpeg(data: bytes) -> tuple[int, int] | None:
-    """Height and width of a JPEG as its EXIF turns it; None of anything else, and of one with no sound header."""
+def area_of(transforms: Any, crop_px: int, at_least: float) -> Any:
+    """Torchvision's RandomResizedCrop, which draws a part of an image by its area."""
+    return transforms.RandomResizedCrop(crop_px, scale=(at_least, 1.0), ratio=_ASPECT_RATIOS, antialias=True)
+
+
+def header_of_jpeg(data: bytes) -> tuple[ImageFile.ImageFile, tuple[int, int], int] | None:
+    """A JPEG that is not decoded yet, its height and width as EXIF turns it, and EXIF's orientation.
+
+    None of anything else, and of a JPEG with no sound header.
+    """
     if not data.startswith(_JPEG):
         return None
     with image_headers.STRICT_PILLOW:
@@ -105,12 +116,12 @@ def _sides_of_jpeg(data: bytes) -> tuple[int, int] | None:
             image, width, height = image_headers.opened("jpeg", data)
         except DECODER_ERRORS:
             return None  # `decode` says why
-        is_turned = image_headers.orientation_of(image) in _ON_THEIR_SIDE
-    return (width, height) if is_turned else (height, width)
+        orientation = image_headers.orientation_of(image)
+    return image, (width, height) if orientation in _ON_THEIR_SIDE else (height, width), orientation
 
 
 @contextmanager
-def _of_torchvision(seed: int, epoch: int, key: str) -> Iterator[Any]:
+def of_torchvision(seed: int, epoch: int, key: str) -> Iterator[Any]:
     """Torchvision's transforms, whose random numbers, of torch's own generator, are of seed, epoch and key for once.
 
     It takes a second to import, which only those wait for that use it.

@@ -18,7 +18,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.util import Finalize
 from typing import Any, Protocol
@@ -33,6 +34,7 @@ from altalign.train.data import as_trained, augment
 from altalign.train.data.batches import Batch, padded
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.completed import Prompts, Swapped
+from altalign.train.data.on_device import Decoder, Undecoded
 from altalign.train.data.order import Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
@@ -44,6 +46,7 @@ _PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open
 _AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
 _UNDECODABLE = "undecodable.jsonl"
 _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
+_CPU = torch.device("cpu")
 
 
 class GlobalBatches(Protocol):
@@ -93,10 +96,11 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Made:
-    """What a worker made of a piece."""
+    """What a worker made of a piece. Images that the device decodes are not in the batch, but here by their places."""
 
     batch: Batch
     undecodable: list[Undecodable]
+    undecoded: dict[int, Undecoded] = field(default_factory=dict[int, Undecoded])
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def batches(
     undecodable: Callable[[Undecodable], None],
     swapped: Swapped | None = None,
     prompts: Prompts | None = None,
-    pinned: bool = False,
+    device: torch.device = _CPU,
 ) -> Generator[Batch, None, None]:
     """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end).
 
@@ -139,7 +143,8 @@ def batches(
         undecodable: told of each undecodable pair of this rank, in order, before the batch is given.
         swapped: captions of a model that stand for those of noisy pairs.
         prompts: what a captioner reads beside the image.
-        pinned: batches are in memory that a GPU copies from while other work goes on.
+        device: which trains. For a GPU, batches are in memory that it copies from while other work goes on; images that
+            it decodes are on it.
 
     Raises:
         UsageError: there are more processes than pairs in a global batch.
@@ -158,7 +163,9 @@ def batches(
     pieces = _pieces(sampler, numbers, rank, ranks, size)
     workers, of_batch = settings.workers, -(-local // size)
     made = _made_by_workers(maker, pieces, workers, of_batch) if workers else _made_here(maker, pieces)
-    yield from _of_pieces(made, undecodable, pinned=pinned)
+    if settings.decode_on == "device":
+        made = _completed(made, Decoder(device, settings.crop_px), maker)
+    yield from _of_pieces(made, undecodable, pinned=device.type == "cuda")
 
 
 def _of_pieces(
@@ -174,6 +181,20 @@ def _of_pieces(
             if piece.is_last:
                 yield _joined(parts, pinned=pinned)
                 parts = []
+    finally:
+        made.close()
+
+
+def _completed(
+    made: "Generator[tuple[_Piece, _Made], None, None]", decoder: Decoder, maker: "_Maker"
+) -> "Generator[tuple[_Piece, _Made], None, None]":
+    """The pieces with the images that the device decodes; one that has an undecodable image is made again without it."""
+    try:
+        for piece, one in made:
+            try:
+                yield piece, _Made(decoder.completed(one.batch, one.undecoded), one.undecodable)
+            except augment.UndecodableError:
+                yield _checked(maker.without_a_device()[piece])
     finally:
         made.close()
 
@@ -268,18 +289,29 @@ class _Maker(Dataset[Any]):
             error.add_note(traceback.format_exc())  # which does not travel by itself
             return piece, _Failed(error)
 
+    def without_a_device(self) -> "_Maker":
+        """One that decodes every image itself."""
+        maker = copy(self)
+        maker._settings = self._settings.model_copy(update={"decode_on": "workers"})
+        return maker
+
     def _made(self, piece: _Piece) -> _Made:
         numbers, rows = piece.pairs.copy(), self._samples.pairs(piece.pairs)
         side = self._settings.crop_px
         images = torch.empty(len(numbers), side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         captions, keys, found = [], [], []
+        undecoded: dict[int, Undecoded] = {}
         for place, (data, caption) in enumerate(self._samples.read(rows)):
             row, attempt, epoch = rows[place], 0, int(piece.epochs[place])
             lost: list[tuple[str, str, str]] = []
             while True:
                 key = key_of(row)
                 try:
-                    images[place] = as_trained.pixels(data, self._settings, seed=self._seed, epoch=epoch, key=key)
+                    seen = as_trained.image(data, self._settings, seed=self._seed, epoch=epoch, key=key)
+                    if isinstance(seen, Undecoded):
+                        undecoded[place] = seen
+                    else:
+                        images[place - len(undecoded)] = seen
                     break
                 except augment.UndecodableError as error:
                     lost.append((key, self._samples.shard_of(row), str(error)))
@@ -307,7 +339,9 @@ class _Maker(Dataset[Any]):
             texts = self._prompts.of(captions, self._tokenizer, **drawn)
             prompted = padded(texts, width := self._prompts.settings.tokens_at_most, width=width)
         sources, epochs = self._samples.sources_of(numbers), piece.epochs.tolist()
-        return _Made(Batch(keys, sources, epochs, images, tokens, mask, prompted), found)
+        if undecoded:
+            images = images[: len(keys) - len(undecoded)].clone()  # without the memory of the others
+        return _Made(Batch(keys, sources, epochs, images, tokens, mask, prompted), found, undecoded)
 
 
 def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Piece, _Made], None, None]":
@@ -409,8 +443,7 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
         return parts[0]
     width = max(part.tokens.shape[1] for part in parts)
     rows = sum(map(len, parts))
-    _, colours, height, across = parts[0].images.shape
-    images = torch.empty(rows, height, across, colours, dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
+    images = _empty(rows, [part.images for part in parts], pinned=pinned)
     tokens, mask = (torch.zeros(rows, width, dtype=kind, pin_memory=pinned) for kind in (torch.int64, torch.bool))
     first = 0
     for part in parts:
@@ -427,3 +460,13 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
         of_tokens, of_mask = (torch.cat(tensors) for tensors in both)
         prompted = (of_tokens.pin_memory(), of_mask.pin_memory()) if pinned else (of_tokens, of_mask)
     return Batch(keys, sources, epochs, images, tokens, mask, prompted)
+
+
+def _empty(rows: int, images: Sequence[torch.Tensor], *, pinned: bool) -> torch.Tensor:
+    """Memory for the images of pieces, channels last: where a device has decoded some of them, its own."""
+    _, colours, height, across = images[0].shape
+    device = next((of.device for of in images if of.device != _CPU), _CPU)
+    made = torch.empty(
+        rows, height, across, colours, dtype=torch.uint8, device=device, pin_memory=pinned and device == _CPU
+    )
+    return made.permute(0, 3, 1, 2)

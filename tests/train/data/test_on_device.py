@@ -1,0 +1,192 @@
+"""JPEGs that the training device decodes: the pixels that workers would have made, by another decoder and by products."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from altalign.errors import UsageError
+from altalign.train.data import augment, on_device
+from altalign.train.data.batches import Batch
+from altalign.train.data.loader import Undecodable, batches
+from altalign.train.data.on_device import Decoder, Part, Undecoded, resized, undecoded
+from altalign.train.data.order import Order, Sampler
+from altalign.train.data.samples import Samples
+from altalign.train.data.tokenizer import train
+from altalign.train.settings import DataSettings, TokenizerSettings
+from tests.train.data.test_augment import encoded, image_of, kinds, turned
+from tests.train.run_folders import Pair, picture, write_run
+
+KEY = "0123456789abcdef0123456789abcdef"
+CPU = torch.device("cpu")
+CROP = {"resize_px": 40, "crop_px": 32}
+
+
+def drawn(data: bytes, **given: object) -> Undecoded | None:
+    chosen = DataSettings(**{**CROP, "decode_on": "device", **given})
+    return undecoded(data, chosen, seed=1, epoch=2, key=KEY)
+
+
+sides = st.integers(1, 60)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    images=st.lists(st.tuples(sides, sides, st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=4),
+    side=st.integers(8, 40),
+    numbers=st.integers(0, 1 << 20),
+)
+def test_products_resize_crop_and_flip_as_torch_does(
+    images: list[tuple[int, int, int, int, bool]], side: int, numbers: int
+) -> None:
+    noise = torch.Generator().manual_seed(numbers)
+    whole, parts, expected = [], [], []
+    for height, width, top, left, is_flipped in images:
+        image = torch.randint(0, 256, (3, height + top, width + left), dtype=torch.uint8, generator=noise)
+        down, right = (int(torch.randint(0, side - 7, (), generator=noise)) for _ in range(2))
+        whole.append(image)
+        parts.append(Part(top, left, height, width, side, down, right, is_flipped))
+        square = torch.nn.functional.interpolate(
+            image[None, :, top:, left:].double(), size=(side, side), mode="bilinear", antialias=True
+        )[0]
+        crop = square[:, down : down + 8, right : right + 8]
+        expected.append(crop.flip(2) if is_flipped else crop)
+    found = resized(whole, parts, 8)
+    assert found.dtype == torch.uint8
+    # half a level of rounding, and what float32 has lost
+    assert (found.double() - torch.stack(expected)).abs().max() <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("given", [{}, {"crop_area_at_least": 0.3}, {"flip": False}])
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg_progressive", "jpeg_420", "jpeg_gray"])
+def test_it_sees_what_a_worker_would_have_made(kind: str, given: Mapping[str, Any]) -> None:
+    data = kinds()[kind]
+    found = drawn(data, **given)
+    assert found is not None
+    (seen,) = Decoder(CPU, 32).pixels([found])
+    expected = augment.training_pixels(
+        data, **{**CROP, "flip": True, **given}, seed=1, epoch=2, key=KEY
+    )
+    assert (seen.int() - expected.int()).abs().float().mean() < 1  # of 255: two decoders, two ways to resize
+
+
+@pytest.mark.parametrize("kind", sorted({*kinds()} - {"jpeg", "jpeg_progressive", "jpeg_420", "jpeg_gray"}))
+def test_what_it_may_decode_in_another_way_is_left_to_workers(kind: str) -> None:
+    assert drawn(kinds()[kind]) is None
+
+
+def test_turned_and_huge_images_are_left_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(turned(1)) is not None
+    assert drawn(turned(6)) is None
+    monkeypatch.setattr(on_device, "_PIXELS_AT_MOST", 40 * 24 - 1)
+    assert drawn(turned(1)) is None
+
+
+def test_jpegs_that_hold_rgb_are_left_to_workers() -> None:
+    plain = image_of(picture(1))
+    data = encoded(plain, "JPEG", keep_rgb=True)
+    assert image_of(data).info["adobe_transform"] == 0
+    assert drawn(data) is None
+
+
+def test_groups_of_one_size_or_another_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [(30, 50), (64, 20), (40, 40), (25, 90)]
+    images = [one for number, size in enumerate(sizes) if (one := drawn(picture(number, size))) is not None]
+    whole = Decoder(CPU, 32).pixels(images)
+    monkeypatch.setattr(on_device, "_PIXELS_AT_MOST", 3000)
+    assert len(list(on_device._alike(images))) > 1
+    assert Decoder(CPU, 32).pixels(images).equal(whole)
+
+
+def test_where_a_call_fails_each_image_is_decoded_as_workers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("nvjpegDecode failed: 5")
+
+    images = [one for number in range(3) if (one := drawn(picture(number))) is not None]
+    decoder = Decoder(CPU, 32)
+    monkeypatch.setattr(decoder, "_decode_jpeg", fails)
+    alone = decoder.pixels(images)
+    for one, image in zip(alone, images, strict=True):
+        expected = augment.training_pixels(image.data, **CROP, flip=True, seed=1, epoch=2, key=KEY)
+        assert (one.int() - expected.int()).abs().max() <= 1
+    images[1] = images[1]._replace(data=images[1].data[:200])
+    with pytest.raises(augment.UndecodableError):
+        decoder.pixels(images)
+
+
+def loaded(folder: Path, of: list[Pair], decode_on: str, **given: Any) -> list[Batch]:
+    run = folder / "run"
+    samples = Samples.open(str(folder / "index"), [str(run) if run.exists() else write_run(run, of)])
+    words = train(samples.captions, TokenizerSettings(vocabulary_size=100))
+    chosen = DataSettings(**CROP, workers=given.pop("workers", 0), decode_on=decode_on)
+    sampler = Sampler(Order(samples.sources, {}, 3), 12)
+    given = {"undecodable": [].append, **given}
+    return list(batches(samples, sampler, words, chosen, seed=3, first_batch=0, after_batch=4, **given))
+
+
+def of_both_kinds() -> list[Pair]:
+    """Every third is a PNG."""
+    return [
+        Pair(picture(number, (50, 36), "JPEG" if number % 3 else "PNG"), f"kite {number}", f"https://a.org/{number}")
+        for number in range(30)
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.trained)])
+def test_batches_are_those_of_workers_but_for_some_levels(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("altalign.train.data.loader._PIECE", 5)
+    of = of_both_kinds()
+    pngs = {pair.key for pair in of[::3]}
+    expected = loaded(tmp_path, of, "workers")
+    found = loaded(tmp_path, of, "device", workers=workers)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.keys, one.sources, one.epochs) == (other.keys, other.sources, other.epochs)
+        assert one.tokens.equal(other.tokens)
+        assert one.mask.equal(other.mask)
+        assert one.images.is_contiguous(memory_format=torch.channels_last)
+        for key, seen, made in zip(one.keys, one.images, other.images, strict=True):
+            assert seen.equal(made) if key in pngs else (seen.int() - made.int()).abs().float().mean() < 1
+
+
+def test_spares_stand_for_what_does_not_decode_whoever_decodes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = of_both_kinds()
+    cut = [Pair(harmed(pair.image, n), pair.caption, pair.url) for n, pair in enumerate(of)]
+    expected, found = [], []
+    as_workers = loaded(tmp_path, cut, "workers", undecodable=expected.append)
+    monkeypatch.setattr(Decoder, "_decode_jpeg", property(lambda _: strict_jpeg))
+    seen = loaded(tmp_path, cut, "device", undecodable=found.append)
+    assert {one.key for one in found} == {pair.key for pair in of[:3]}
+    assert found == expected
+    assert [one.keys for one in seen] == [one.keys for one in as_workers]
+
+
+def harmed(image: bytes, number: int) -> bytes:
+    """A PNG that is cut off, a JPEG likewise, and a JPEG that misses a piece before its end; others as they are."""
+    return [image[:100], image[:-40], image[:-60] + image[-2:], image][min(number, 3)]
+
+
+def strict_jpeg(data: Sequence[bytes], **_: object) -> list[torch.Tensor]:
+    """Libjpeg fills up what is cut off; nvJPEG fails, without saying which image it was."""
+    try:
+        return [torch.from_numpy(augment.decode(one).copy()).permute(2, 0, 1) for one in data]
+    except augment.UndecodableError:
+        raise RuntimeError("nvjpegDecode failed: 5") from None
+
+
+def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = DataSettings(decode_on="device")
+    on_device.check_installed(chosen)
+    monkeypatch.setattr(on_device, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r'decode_on = "device" needs torchcodec.*EXTRAS=torchcodec'):
+        on_device.check_installed(chosen)
+    on_device.check_installed(DataSettings())
