@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-
 from PIL import ImageFile
 
 from altalign.decoder_errors import DECODER_ERRORS

@@ -188,7 +188,7 @@ def _of_pieces(
 def _completed(
     made: "Generator[tuple[_Piece, _Made], None, None]", decoder: Decoder, maker: "_Maker"
 ) -> "Generator[tuple[_Piece, _Made], None, None]":
-    """The pieces with the images that the device decodes; one that has an undecodable image is made again without it."""
+    """The pieces with the images that the device decodes; one with an undecodable image is made again without it."""
     try:
         for piece, one in made:
             try:

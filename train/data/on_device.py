@@ -52,7 +52,8 @@ def check_installed(settings: DataSettings) -> None:
     """
     if settings.decode_on == "device" and find_spec("torchcodec") is None:
         raise UsageError(
-            f'[data] decode_on = "device" needs torchcodec, not installed here; {bring("torchcodec")}, or give "workers"'
+            f'[data] decode_on = "device" needs torchcodec, not installed here; {bring("torchcodec")}, or leave the '
+            "setting out"
         )
 
 

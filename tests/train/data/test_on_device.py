@@ -1,6 +1,5 @@
-"""JPEGs that the training device decodes: the pixels that workers would have made, by another decoder and by products."""
+"""JPEGs that the training device decodes: the pixels that workers make, by another decoder and by products."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from altalign.errors import UsageError
 from altalign.train.data import augment, on_device
 from altalign.train.data.batches import Batch
-from altalign.train.data.loader import Undecodable, batches
+from altalign.train.data.loader import batches
 from altalign.train.data.on_device import Decoder, Part, Undecoded, resized, undecoded
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
@@ -38,7 +36,9 @@ sides = st.integers(1, 60)
 
 @settings(deadline=None, max_examples=60)
 @given(
-    images=st.lists(st.tuples(sides, sides, st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=4),
+    images=st.lists(
+        st.tuples(sides, sides, st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=4
+    ),
     side=st.integers(8, 40),
     numbers=st.integers(0, 1 << 20),
 )
@@ -70,9 +70,7 @@ def test_it_sees_what_a_worker_would_have_made(kind: str, given: Mapping[str, An
     found = drawn(data, **given)
     assert found is not None
     (seen,) = Decoder(CPU, 32).pixels([found])
-    expected = augment.training_pixels(
-        data, **{**CROP, "flip": True, **given}, seed=1, epoch=2, key=KEY
-    )
+    expected = augment.training_pixels(data, **{**CROP, "flip": True, **given}, seed=1, epoch=2, key=KEY)
     assert (seen.int() - expected.int()).abs().float().mean() < 1  # of 255: two decoders, two ways to resize
 
 
