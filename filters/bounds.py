@@ -46,7 +46,7 @@ def longer(texts: pa.StringArray, *, bytes_at_most: int) -> np.ndarray:
     if offsets is None:
         return np.zeros(len(texts), np.bool_)
     first = 4 * texts.offset
-    is_long = np.diff(np.frombuffer(offsets, np.int32, len(texts) + 1, first)) > bytes_at_most
+    is_long = np.diff(np.frombuffer(memoryview(offsets), np.int32, len(texts) + 1, first)) > bytes_at_most
     return is_long & texts.is_valid().to_numpy(zero_copy_only=False) if is_long.any() else is_long
 
 
