@@ -100,7 +100,8 @@ def test_measured_figures_are_of_the_benchmarks() -> None:
     assert web
     assert pages
     assert searched
-    assert float(text[1]) / 100 == pytest.approx(TEXT_S["10 M"], rel=0.2)
+    # the guide counts with the slower of the processors that were measured
+    assert TEXT_S["10 M"] / 3 < float(text[1]) / 100 < TEXT_S["10 M"] * 1.2
     assert float(web[1]) / 1_500 == pytest.approx(WEB_S, rel=0.2)
     assert 1 / float(pages[1].replace(",", "")) == pytest.approx(0.0002, rel=0.2)
     assert float(searched[1]) * 1e-6 == pytest.approx(SEARCH_S, rel=0.2)

@@ -8,6 +8,7 @@ time: bilinear with antialias as `augment.resize`, within a level of it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -130,9 +131,7 @@ class Decoder:
 
     @cached_property
     def _decode_jpeg(self) -> Any:
-        from torchcodec.decoders import decode_jpeg  # two seconds, and not there for everybody
-
-        return decode_jpeg
+        return import_module("torchcodec.decoders").decode_jpeg  # two seconds, and not there for everybody
 
 
 def _alike(images: Sequence[Undecoded]) -> Iterator[list[int]]:

@@ -23,6 +23,7 @@ from tests.train.run_folders import Pair, picture, write_run
 
 KEY = "0123456789abcdef0123456789abcdef"
 CPU = torch.device("cpu")
+HERE = ["jpeg", "jpeg_progressive", "jpeg_420", "jpeg_gray", "turned_1"]  # what it decodes of `kinds`
 CROP = {"resize_px": 40, "crop_px": 32}
 
 
@@ -64,7 +65,7 @@ def test_products_resize_crop_and_flip_as_torch_does(
 
 
 @pytest.mark.parametrize("given", [{}, {"crop_area_at_least": 0.3}, {"flip": False}])
-@pytest.mark.parametrize("kind", ["jpeg", "jpeg_progressive", "jpeg_420", "jpeg_gray"])
+@pytest.mark.parametrize("kind", HERE)
 def test_it_sees_what_a_worker_would_have_made(kind: str, given: Mapping[str, Any]) -> None:
     data = kinds()[kind]
     found = drawn(data, **given)
@@ -74,7 +75,7 @@ def test_it_sees_what_a_worker_would_have_made(kind: str, given: Mapping[str, An
     assert (seen.int() - expected.int()).abs().float().mean() < 1  # of 255: two decoders, two ways to resize
 
 
-@pytest.mark.parametrize("kind", sorted({*kinds()} - {"jpeg", "jpeg_progressive", "jpeg_420", "jpeg_gray"}))
+@pytest.mark.parametrize("kind", sorted({*kinds()}.difference(HERE)))
 def test_what_it_may_decode_in_another_way_is_left_to_workers(kind: str) -> None:
     assert drawn(kinds()[kind]) is None
 
