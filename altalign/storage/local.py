@@ -1,21 +1,22 @@
 """Files on local disks, behind the face of `altalign.storage`, which says what each function promises."""
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
 from uuid import uuid4
 
-from altalign.errors import UsageError
 from altalign.machine import interrupts
-from altalign.storage.disk_errors import folder_of, full_disk, is_forbidden, naming_a_full_disk
+from altalign.storage.disk_errors import folder_of, full_disk, naming_a_full_disk
+from altalign.storage.disk_locks import holder, locked
 from altalign.storage.stamp import Growing, Stamp
+
+__all__ = ["holder", "locked"]
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -356,70 +357,6 @@ def sweep(folder: str) -> None:
 
 
 # A run as a whole ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """Hold a run folder against a second command on this machine.
-
-    Raises:
-        UsageError: another one holds it, or nobody may write there.
-    """
-    place = Path(folder, "log", "lock")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(held(place, blocking=False))
-        except BlockingIOError:
-            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
-        except OSError as error:
-            if not is_forbidden(error):
-                raise
-            raise UsageError(
-                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose "
-                "another [run] folder"
-            ) from None
-        yield
-
-
-def at_work(folder: str, who: str) -> UsageError:
-    """The error for a run that another command holds."""
-    return UsageError(
-        f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder"
-    )
-
-
-def holder(folder: str) -> str | None:
-    """The process of this machine that holds a run folder; None where none does."""
-    return holder_of(Path(folder, "log", "lock"))
-
-
-@contextmanager
-def held(place: Path, *, blocking: bool = True) -> Iterator[None]:
-    """Hold a lock file of this machine, which names our process.
-
-    Raises:
-        BlockingIOError: another process holds it, and we do not wait.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("a+", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
-
-
-def holder_of(place: Path) -> str | None:
-    """The process that holds a lock of this machine; None where none does."""
-    try:
-        with place.open(encoding="ascii") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return lock.read().strip() or "unknown"
-    except OSError:
-        pass
-    return None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.storage import local
+from altalign.storage import disk_locks, local
 from altalign.storage.stamp import Stamp
 
 COPIES_AT_MOST_BYTES = 32 << 30  # of copies that nobody has asked for within the last hour, the oldest go beyond this
@@ -78,7 +78,7 @@ def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
         FullDiskError: no space is left for it.
     """
     place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / storage.name(path)
-    with local.held(place.parent.with_suffix(".lock")):
+    with disk_locks.held(place.parent.with_suffix(".lock")):
         if not place.exists():
             make_room(stamp.size)
             with local.write(str(place), durable=True) as file:  # nobody would look at it again

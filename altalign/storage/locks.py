@@ -25,7 +25,7 @@ from uuid import uuid4
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, StoreError, UsageError
-from altalign.storage import clients, local, local_copies
+from altalign.storage import clients, disk_locks, local_copies
 
 LEASE_S = 120.0
 REFRESH_EVERY_S = 20.0
@@ -74,9 +74,9 @@ def locked(folder: str) -> Iterator[None]:
     folder = folder.rstrip("/")
     with ExitStack() as stack:
         try:
-            stack.enter_context(local.held(_lock(folder), blocking=False))
+            stack.enter_context(disk_locks.held(_lock(folder), blocking=False))
         except BlockingIOError:
-            raise local.at_work(folder, f"process {local.holder_of(_lock(folder)) or 'unknown'}") from None
+            raise disk_locks.at_work(folder, f"process {disk_locks.holder_of(_lock(folder)) or 'unknown'}") from None
         stack.enter_context(_ticket(folder))
         yield
 
@@ -116,7 +116,7 @@ def _check_alone(folder: str, path: str) -> None:
         if other.says.get("machine") == local_copies.machine() or age_s > LEASE_S:
             clients.delete_object(other.path)  # its command has ended
         else:
-            raise local.at_work(
+            raise disk_locks.at_work(
                 folder,
                 f"process {other.says.get('process')} on {other.says.get('host')}, seen {max(0.0, age_s):.0f} s ago",
             )
@@ -145,7 +145,7 @@ def _tickets(folder: str) -> list[_Ticket]:
 def holder(folder: str) -> str | None:
     """See `altalign.storage`."""
     folder = folder.rstrip("/")
-    if (process := local.holder_of(_lock(folder))) is not None:
+    if (process := disk_locks.holder_of(_lock(folder))) is not None:
         return process
     for ticket in _tickets(folder):
         if ticket.says.get("machine") != local_copies.machine() and time.time() - ticket.time_ns / 1e9 < LEASE_S:
