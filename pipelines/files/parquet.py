@@ -150,7 +150,7 @@ def read_row_groups(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the record batches of row groups `first` to `last`, both included.
 
-    A large row group comes in pieces, so that memory does not grow with it.
+    A large row group comes in pieces, so that memory grows no further than with its largest page.
     """
     names = list(columns) if columns else None
     with reading(path) as file:

@@ -143,8 +143,7 @@ def batches(
         undecodable: told of each undecodable pair of this rank, in order, before the batch is given.
         swapped: captions of a model that stand for those of noisy pairs.
         prompts: what a captioner reads beside the image.
-        device: which trains. For a GPU, batches are in memory that it copies from while other work goes on; images that
-            it decodes are on it.
+        device: which trains. For a GPU, batches are in memory that it copies from while other work goes on.
 
     Raises:
         UsageError: there are more processes than pairs in a global batch.
@@ -290,8 +289,9 @@ class _Maker(Dataset[Any]):
             return piece, _Failed(error)
 
     def without_a_device(self) -> "_Maker":
-        """One that decodes every image itself."""
+        """One that decodes every image itself, from tars that it opens itself: it may work in another thread."""
         maker = copy(self)
+        maker._samples = copy(self._samples)
         maker._settings = self._settings.model_copy(update={"decode_on": "workers"})
         return maker
 
@@ -443,7 +443,8 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
         return parts[0]
     width = max(part.tokens.shape[1] for part in parts)
     rows = sum(map(len, parts))
-    images = _empty(rows, [part.images for part in parts], pinned=pinned)
+    _, colours, height, across = parts[0].images.shape
+    images = torch.empty(rows, height, across, colours, dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
     tokens, mask = (torch.zeros(rows, width, dtype=kind, pin_memory=pinned) for kind in (torch.int64, torch.bool))
     first = 0
     for part in parts:
@@ -460,13 +461,3 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
         of_tokens, of_mask = (torch.cat(tensors) for tensors in both)
         prompted = (of_tokens.pin_memory(), of_mask.pin_memory()) if pinned else (of_tokens, of_mask)
     return Batch(keys, sources, epochs, images, tokens, mask, prompted)
-
-
-def _empty(rows: int, images: Sequence[torch.Tensor], *, pinned: bool) -> torch.Tensor:
-    """Memory for the images of pieces, channels last: where a device has decoded some of them, its own."""
-    _, colours, height, across = images[0].shape
-    device = next((of.device for of in images if of.device != _CPU), _CPU)
-    made = torch.empty(
-        rows, height, across, colours, dtype=torch.uint8, device=device, pin_memory=pinned and device == _CPU
-    )
-    return made.permute(0, 3, 1, 2)

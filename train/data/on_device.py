@@ -1,28 +1,33 @@
-"""JPEGs that the device decodes which trains, by torchcodec: nvJPEG on a GPU, libjpeg-turbo on a CPU.
+"""JPEGs decoded by the device that trains, through torchcodec: nvJPEG on a GPU, libjpeg-turbo on a CPU.
 
-Workers read the bytes and draw what is random; other formats, and what nvJPEG does not do as curation does, they decode
-themselves. A crop of a resized image, flipped or not, is two products with matrices of weights, for many images at a
-time: bilinear with antialias as `augment.resize`, within a level of it.
+Workers read the bytes and draw what is random. Other formats they decode themselves, and JPEGs that a device may take
+for something else than curation did. A crop of a resized image, flipped or not, is two products with matrices of
+weights, for many images at a time: bilinear with antialias as `augment.resize`, within a level of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import ExifTags, Image
 
+from altalign.decoder_errors import DECODER_ERRORS
 from altalign.errors import UsageError, bring
+from altalign.filters.jpegs import encoded
 from altalign.train.data import augment
 from altalign.train.data.batches import Batch
 from altalign.train.settings import DataSettings
 
-_PIXELS_AT_MOST = 1 << 24  # of an image, and of images that are resized together: 200 MB in float32
+_PIXELS_AT_MOST = 1 << 24  # of images that are resized together, and of one: 200 MB in float32
+_BYTES_AT_MOST = 4 << 20  # of a JPEG, which waits in memory for the others of its batch
 _COLOURS = ("RGB", "L")  # of Pillow
 _END_OF_IMAGE = b"\xff\xd9"  # decoders fill up what is cut off, and do not say so
 _NO_TRANSFORM = 0  # Adobe's mark of a JPEG that holds RGB
+_NAMED_RGB = [*b"RGB"]  # components of one without that mark
+_A_JPEG = encoded(Image.fromarray(np.zeros((8, 8, 3), np.uint8)), quality=90)
 
 
 class Part(NamedTuple):
@@ -39,23 +44,28 @@ class Part(NamedTuple):
 
 
 class Undecoded(NamedTuple):
-    """A JPEG, and the part of it that is seen."""
+    """A JPEG, its height and width by its header, and the part of it that is seen."""
 
     data: bytes
+    sides: tuple[int, int]
     part: Part
 
 
 def check_installed(settings: DataSettings) -> None:
-    """Refuse the setting where the package is missing.
+    """Refuse the setting where the package is missing, or does not go with this torch.
 
     Raises:
-        UsageError: it is.
+        UsageError: it is so.
     """
-    if settings.decode_on == "device" and find_spec("torchcodec") is None:
-        raise UsageError(
-            f'[data] decode_on = "device" needs torchcodec, not installed here; {bring("torchcodec")}, or leave the '
-            "setting out"
-        )
+    if settings.decode_on == "device":
+        try:
+            import_module("torchcodec.decoders")
+        except (ImportError, OSError, RuntimeError) as error:
+            why = next(iter(str(error).splitlines()), "")
+            raise UsageError(
+                f'[data] decode_on = "device" needs torchcodec for this torch, {torch.__version__} ({why}); '
+                f"{bring('torchcodec')}, or leave the setting out"
+            ) from None
 
 
 def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: str) -> Undecoded | None:
@@ -63,12 +73,11 @@ def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key
 
     What is drawn is what `augment.training_pixels` draws.
     """
-    header = augment.header_of_jpeg(data)
+    header = augment.header_of_jpeg(data) if len(data) <= _BYTES_AT_MOST else None
     if header is None or not data.endswith(_END_OF_IMAGE):
         return None
-    image, (height, width), orientation = header
-    is_plain = image.mode in _COLOURS and image.info.get("adobe_transform") != _NO_TRANSFORM and orientation == 1
-    if not is_plain or height * width > _PIXELS_AT_MOST:
+    image, (height, width), _ = header
+    if not _is_plain(image) or _area(height, width, settings.crop_px) > _PIXELS_AT_MOST:
         return None
     places = settings.resize_px - settings.crop_px + 1
     left, top, is_flipped = augment.chosen(places, seed=seed, epoch=epoch, key=key)
@@ -79,74 +88,113 @@ def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key
             of = area.make_params([torch.empty(3, height, width, device="meta")])
         sides = of["top"], of["left"], of["height"], of["width"]
         part = Part(*sides, settings.crop_px, 0, 0, part.is_flipped)
-    return Undecoded(data, part)
+    return Undecoded(data, (height, width), part)
+
+
+def _is_plain(image: Any) -> bool:
+    """Whether every decoder takes the header of a JPEG, opened by Pillow, for the same: grey or YCbCr, and upright."""
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except DECODER_ERRORS:
+        return False
+    # torchcodec turns by EXIF too, and takes entries for numbers that are none, which Pillow passes over
+    is_upright = (
+        orientation == 1 if isinstance(orientation, int) else not _names_orientation(image.info.get("exif", b""))
+    )
+    is_rgb = image.info.get("adobe_transform") == _NO_TRANSFORM or [layer[0] for layer in image.layer] == _NAMED_RGB
+    return image.mode in _COLOURS and is_upright and not is_rgb
+
+
+def _names_orientation(exif: bytes) -> bool:
+    tag = int(ExifTags.Base.Orientation)
+    return tag.to_bytes(2, "big") in exif or tag.to_bytes(2, "little") in exif
 
 
 class Decoder:
-    """Decodes on a device, beside what that computes for training."""
+    """Decodes on a device, beside what that computes for training.
+
+    Raises:
+        UsageError: torchcodec cannot use the device.
+    """
 
     def __init__(self, device: torch.device, crop_px: int) -> None:
         self._device, self._crop_px = device, crop_px
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._decode_jpeg: Any = import_module("torchcodec.decoders").decode_jpeg  # not there for everybody
+        try:
+            self._decode_jpeg([_A_JPEG], mode="RGB", device=device)
+        except RuntimeError as error:
+            why = next(iter(str(error).splitlines()), "")
+            raise UsageError(f'[data] decode_on = "device": torchcodec cannot use {device}: {why}') from None
 
     def completed(self, batch: Batch, images: Mapping[int, Undecoded]) -> Batch:
-        """A batch that has the images of the other pairs alone, with these at their places, all on the device.
+        """A batch that has the images of the other pairs alone, with these at their places.
 
         Raises:
             UndecodableError: one does not decode whole.
         """
-        if not images:
-            return batch
-        decoded = self.pixels(list(images.values()))
-        seen = decoded.new_empty(len(batch), self._crop_px, self._crop_px, 3).permute(0, 3, 1, 2)
-        seen[[*images]] = decoded
-        seen[[place for place in range(len(batch)) if place not in images]] = batch.images.to(self._device)
+        seen = torch.empty(len(batch), self._crop_px, self._crop_px, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        seen[[place for place in range(len(batch)) if place not in images]] = batch.images
+        if images:
+            seen[[*images]] = self.pixels(list(images.values()))
         return replace(batch, images=seen)
 
     def pixels(self, images: Sequence[Undecoded]) -> torch.Tensor:
-        """What a tower sees of each: uint8 (n, 3, crop_px, crop_px) on the device, channels last in memory.
+        """What a tower sees of each: uint8 (n, 3, crop_px, crop_px), in memory of the CPU.
+
+        There they take the way of all others: a GPU holds those of a chunk at a time, and nothing waits for its steps.
 
         Raises:
             UndecodableError: one does not decode whole.
         """
+        seen = torch.empty(len(images), 3, self._crop_px, self._crop_px, dtype=torch.uint8)
         with torch.cuda.stream(self._stream):
-            shape = len(images), self._crop_px, self._crop_px, 3
-            seen = torch.empty(shape, dtype=torch.uint8, device=self._device).permute(0, 3, 1, 2)
-            for places in _alike(images):
+            for places in _alike(images, self._crop_px):
                 some = [images[place] for place in places]
-                seen[places] = resized(self._decoded(some), [one.part for one in some], self._crop_px)
-        if self._stream is not None:
-            self._stream.synchronize()  # in the loader's thread: no step waits
-            seen.record_stream(torch.cuda.default_stream(self._device))  # which reads it
+                seen[places] = resized(self._decoded(some), [one.part for one in some], self._crop_px).cpu()
         return seen
 
     def _decoded(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
         try:
-            return self._decode_jpeg([image.data for image in images], mode="RGB", device=self._device)
+            return self._by_device(images)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:  # of one of them, and it is not said of which
-            return [self._as_workers_do(image.data) for image in images]
+            return [self._alone(image) for image in images]
 
-    def _as_workers_do(self, data: bytes) -> torch.Tensor:
-        return torch.from_numpy(augment.decode(data).copy()).permute(2, 0, 1).to(self._device)
+    def _alone(self, image: Undecoded) -> torch.Tensor:
+        try:
+            return self._by_device([image])[0]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # as workers do
+            return torch.from_numpy(augment.decode(image.data).copy()).permute(2, 0, 1).to(self._device)
 
-    @cached_property
-    def _decode_jpeg(self) -> Any:
-        return import_module("torchcodec.decoders").decode_jpeg  # two seconds, and not there for everybody
+    def _by_device(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
+        found = self._decode_jpeg([image.data for image in images], mode="RGB", device=self._device)
+        if any(one.shape[1:] != image.sides for one, image in zip(found, images, strict=True)):
+            raise RuntimeError("an image has not the sides of its header")
+        return found
 
 
-def _alike(images: Sequence[Undecoded]) -> Iterator[list[int]]:
+def _alike(images: Sequence[Undecoded], crop_px: int) -> Iterator[list[int]]:
     """Places of images that are resized together: of similar sizes, so that little is padded."""
     sizes = [(image.part.height, image.part.width) for image in images]
     places: list[int] = []
     height = width = 0
     for place in sorted(range(len(images)), key=lambda place: sizes[place]):
         height, width = max(height, sizes[place][0]), max(width, sizes[place][1])
-        if places and (len(places) + 1) * height * width > _PIXELS_AT_MOST:
+        if places and (len(places) + 1) * _area(height, width, crop_px) > _PIXELS_AT_MOST:
             yield places
             places, (height, width) = [], sizes[place]
         places.append(place)
     if places:
         yield places
+
+
+def _area(height: int, width: int, crop_px: int) -> int:
+    """Pixels of the largest tensor on the way from an image to its crop."""
+    return max(height, crop_px) * max(width, crop_px)
 
 
 def resized(images: Sequence[torch.Tensor], parts: Sequence[Part], crop_px: int) -> torch.Tensor:

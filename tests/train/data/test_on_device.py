@@ -1,13 +1,15 @@
 """JPEGs that the training device decodes: the pixels that workers make, by another decoder and by products."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from altalign.errors import UsageError
 from altalign.train.data import augment, on_device
@@ -88,10 +90,58 @@ def test_turned_and_huge_images_are_left_to_workers(monkeypatch: pytest.MonkeyPa
 
 
 def test_jpegs_that_hold_rgb_are_left_to_workers() -> None:
-    plain = image_of(picture(1))
-    data = encoded(plain, "JPEG", keep_rgb=True)
+    data = encoded(image_of(picture(1)), "JPEG", keep_rgb=True)
     assert image_of(data).info["adobe_transform"] == 0
     assert drawn(data) is None
+    begin = data.index(b"Adobe") - 4  # without the mark the names of its components tell it
+    unmarked: Any = data[:begin] + data[begin + 16 :]
+    assert [layer[0] for layer in cast(Any, image_of(unmarked)).layer] == [*b"RGB"]
+    assert drawn(unmarked) is None
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5, 7, 99])
+@pytest.mark.parametrize("value", [1, 6])
+def test_an_orientation_of_any_type_turns_nothing(kind: int, value: int) -> None:
+    data = turned(1)
+    begin = data.index(b"\x01\x12")  # tag, type, count, value
+    kinds_and_value = kind.to_bytes(2, "big") + data[begin + 4 : begin + 8] + bytes([0, value])
+    data = data[: begin + 2] + kinds_and_value + data[begin + 10 :]
+    found = drawn(data)
+    assert found is None or (kind, value) == (3, 1)
+    if found is not None:
+        (seen,) = Decoder(CPU, 32).pixels([found])
+        expected = augment.training_pixels(data, **CROP, flip=True, seed=1, epoch=2, key=KEY)
+        assert (seen.int() - expected.int()).abs().max() <= 1
+
+
+def test_an_image_that_has_not_the_sides_of_its_header_is_decoded_as_workers_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = drawn(picture(1, (50, 30)))
+    assert found is not None
+    decoder = Decoder(CPU, 32)
+    decode = decoder._decode_jpeg
+    monkeypatch.setattr(decoder, "_decode_jpeg", lambda *given, **how: [one.mT for one in decode(*given, **how)])
+    (seen,) = decoder.pixels([found])
+    expected = augment.training_pixels(found.data, **CROP, flip=True, seed=1, epoch=2, key=KEY)
+    assert (seen.int() - expected.int()).abs().max() <= 1
+
+
+def test_long_thin_images_share_no_tensor_that_is_too_large() -> None:
+    thin = encoded(Image.new("RGB", (60_000, 1)), "JPEG")
+    images = [one for _ in range(3) if (one := drawn(thin)) is not None]
+    assert [len(places) for places in on_device._alike(images, 32)] == [3]
+    assert [len(places) for places in on_device._alike(images, 200)] == [1, 1, 1]
+    assert drawn(thin, resize_px=300, crop_px=289) is None
+
+
+def test_a_device_that_torchcodec_cannot_use_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("nvjpeg is not there\nCall stack: …")
+
+    monkeypatch.setattr("torchcodec.decoders.decode_jpeg", fails)
+    with pytest.raises(UsageError, match=r'decode_on = "device": torchcodec cannot use cpu: nvjpeg is not there$'):
+        Decoder(CPU, 32)
 
 
 def test_groups_of_one_size_or_another_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +149,7 @@ def test_groups_of_one_size_or_another_change_nothing(monkeypatch: pytest.Monkey
     images = [one for number, size in enumerate(sizes) if (one := drawn(picture(number, size))) is not None]
     whole = Decoder(CPU, 32).pixels(images)
     monkeypatch.setattr(on_device, "_PIXELS_AT_MOST", 3000)
-    assert len(list(on_device._alike(images))) > 1
+    assert len(list(on_device._alike(images, 32))) > 1
     assert Decoder(CPU, 32).pixels(images).equal(whole)
 
 
@@ -162,7 +212,7 @@ def test_spares_stand_for_what_does_not_decode_whoever_decodes_it(
     cut = [Pair(harmed(pair.image, n), pair.caption, pair.url) for n, pair in enumerate(of)]
     expected, found = [], []
     as_workers = loaded(tmp_path, cut, "workers", undecodable=expected.append)
-    monkeypatch.setattr(Decoder, "_decode_jpeg", property(lambda _: strict_jpeg))
+    monkeypatch.setattr("torchcodec.decoders.decode_jpeg", strict_jpeg)
     seen = loaded(tmp_path, cut, "device", undecodable=found.append)
     assert {one.key for one in found} == {pair.key for pair in of[:3]}
     assert found == expected
@@ -175,7 +225,7 @@ def harmed(image: bytes, number: int) -> bytes:
 
 
 def strict_jpeg(data: Sequence[bytes], **_: object) -> list[torch.Tensor]:
-    """Libjpeg fills up what is cut off; nvJPEG fails, without saying which image it was."""
+    """A decoder that refuses what is damaged inside, without saying which image it was; libjpeg fills it up."""
     try:
         return [torch.from_numpy(augment.decode(one).copy()).permute(2, 0, 1) for one in data]
     except augment.UndecodableError:
@@ -185,7 +235,7 @@ def strict_jpeg(data: Sequence[bytes], **_: object) -> list[torch.Tensor]:
 def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = DataSettings(decode_on="device")
     on_device.check_installed(chosen)
-    monkeypatch.setattr(on_device, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r'decode_on = "device" needs torchcodec.*EXTRAS=torchcodec'):
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)  # as where it is not installed
+    with pytest.raises(UsageError, match=r'decode_on = "device" needs torchcodec for this torch.*EXTRAS=torchcodec'):
         on_device.check_installed(chosen)
     on_device.check_installed(DataSettings())
