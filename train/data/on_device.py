@@ -159,16 +159,11 @@ class Decoder:
             return self._by_device(images)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # of one of them, and it is not said of which
-            return [self._alone(image) for image in images]
-
-    def _alone(self, image: Undecoded) -> torch.Tensor:
-        try:
-            return self._by_device([image])[0]
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # as workers do
-            return torch.from_numpy(augment.decode(image.data).copy()).permute(2, 0, 1).to(self._device)
+        except RuntimeError:
+            if len(images) > 1:  # it is not said of which
+                return [one for image in images for one in self._decoded([image])]
+            as_workers_do = torch.from_numpy(augment.decode(images[0].data).copy())
+            return [as_workers_do.permute(2, 0, 1).to(self._device)]
 
     def _by_device(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
         found = self._decode_jpeg([image.data for image in images], mode="RGB", device=self._device)
