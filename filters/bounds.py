@@ -42,12 +42,8 @@ def cut_text(text: bytes, *, bytes_at_most: int) -> bytes:
 
 def longer(texts: pa.StringArray, *, bytes_at_most: int) -> np.ndarray:
     """Whether each text has more bytes: bool[n]; a null has none."""
-    offsets = texts.buffers()[1] if len(texts) else None
-    if offsets is None:
-        return np.zeros(len(texts), np.bool_)
-    first = 4 * texts.offset
-    is_long = np.diff(np.frombuffer(memoryview(offsets), np.int32, len(texts) + 1, first)) > bytes_at_most
-    return is_long & texts.is_valid().to_numpy(zero_copy_only=False) if is_long.any() else is_long
+    lengths = pc.binary_length(texts).fill_null(0)
+    return lengths.to_numpy(zero_copy_only=False) > bytes_at_most
 
 
 def urls_too_long(*columns: pa.StringArray) -> np.ndarray:
