@@ -20,12 +20,9 @@ def locked(folder: str) -> Iterator[None]:
     Raises:
         UsageError: another one holds it, or nobody may write there.
     """
-    place = Path(folder, "log", "lock")
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(place, blocking=False))
-        except BlockingIOError:
-            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+            stack.enter_context(held_for(folder, Path(folder, "log", "lock")))
         except OSError as error:
             if not is_forbidden(error):
                 raise
@@ -33,6 +30,21 @@ def locked(folder: str) -> Iterator[None]:
                 f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose "
                 "another [run] folder"
             ) from None
+        yield
+
+
+@contextmanager
+def held_for(folder: str, place: Path) -> Iterator[None]:
+    """Hold a lock file that stands for a run folder, without waiting.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(place, blocking=False))
+        except BlockingIOError:
+            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
         yield
 
 

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -72,12 +72,7 @@ class _Ticket(NamedTuple):
 def locked(folder: str) -> Iterator[None]:
     """See `altalign.storage`."""
     folder = folder.rstrip("/")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(disk_locks.held(_lock(folder), blocking=False))
-        except BlockingIOError:
-            raise disk_locks.at_work(folder, f"process {disk_locks.holder_of(_lock(folder)) or 'unknown'}") from None
-        stack.enter_context(_ticket(folder))
+    with disk_locks.held_for(folder, _lock(folder)), _ticket(folder):
         yield
 
 
