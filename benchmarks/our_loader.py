@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from altalign.train.data import tokenizer
-from altalign.train.data.loader import batches, log_undecodable
+from altalign.train.data import tokenizer, undecodable
+from altalign.train.data.loader import batches
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
 from altalign.train.settings import DataSettings, TokenizerSettings
@@ -35,7 +35,7 @@ def main() -> int:
             seed=0,
             first_batch=0,
             after_batch=len(samples) * arguments.epochs // arguments.batch,
-            undecodable=log_undecodable(folder),
+            undecodable=undecodable.log(folder),
         )
         next(running)
         began = time.perf_counter()

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from altalign.train.data import tokenizer
+from altalign.train.data import tokenizer, undecodable
 from altalign.train.data.batches import Batch
-from altalign.train.data.loader import batches, log_undecodable
+from altalign.train.data.loader import batches
 from altalign.train.data.order import OneSource, Order, Sampler
 from altalign.train.data.samples import Samples
 from altalign.train.ranks import Ranks
@@ -87,8 +87,8 @@ def loading(name: str, run: str) -> dict[str, float]:
         words = tokenizer.train(samples.captions, TokenizerSettings(vocabulary_size=1000, tokens_at_most=25))
         order = Order(samples.sources, {}, 0)
         sampler = (OneSource if name in (ONE_SOURCE, AUGMENTED) else Sampler)(order, 64)
-        chosen, undecodable = DataSettings(**SETTINGS[name], workers=0), log_undecodable(folder)
-        running = batches(samples, sampler, words, chosen, seed=0, first_batch=0, undecodable=undecodable)
+        chosen, log = DataSettings(**SETTINGS[name], workers=0), undecodable.log(folder)
+        running = batches(samples, sampler, words, chosen, seed=0, first_batch=0, undecodable=log)
         return _timed(lambda: next(running), 64, STEPS)
 
 

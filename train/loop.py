@@ -21,7 +21,7 @@ from altalign.train import (
     training_folder,
     wandb_run,
 )
-from altalign.train.data import loader, on_device
+from altalign.train.data import loader, on_device, undecodable
 from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
@@ -149,7 +149,7 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         ranks=ranks.ranks,
         swapped=data.swapped,
         prompts=data.prompts,
-        undecodable=loader.log_undecodable(training_folder.local(config)),
+        undecodable=undecodable.log(training_folder.local(config)),
         device=ranks.device,
     )
     # without workers a thread would read tars at the same time as evaluation
@@ -226,7 +226,7 @@ def _ended(
         if found:
             evaluation.report(config, step, found)
         training_folder.end(config)
-        if lost := loader.undecodable_so_far(training_folder.local(config)):
+        if lost := undecodable.so_far(training_folder.local(config)):
             terminal.stderr().print(
                 f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl",
                 style="yellow",

@@ -10,13 +10,12 @@ function of the seed and the place in the run, so that every worker and rank cou
 image that the batch has already.
 """
 
-import json
 import multiprocessing
 import os
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from altalign import storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import children, interrupts
 from altalign.train.data import as_trained, augment
@@ -38,13 +36,13 @@ from altalign.train.data.on_device import Decoder, Undecoded
 from altalign.train.data.order import Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.data.undecodable import Undecodable
 from altalign.train.ranks import share
 from altalign.train.settings import DataSettings
 
 _PIECE = 64  # pairs that a worker makes at a time, at least
 _PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open, of 1,024 that a process may have
 _AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
-_UNDECODABLE = "undecodable.jsonl"
 _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
 _CPU = torch.device("cpu")
 
@@ -58,29 +56,6 @@ class GlobalBatches(Protocol):
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
         """Pairs and epochs of a global batch."""
         ...
-
-
-@dataclass(frozen=True)
-class Undecodable:
-    """A pair whose image cannot be decoded, its position, and the pair that replaced it."""
-
-    batch: int
-    place: int  # in the global batch
-    key: str
-    shard: str
-    error: str
-    spare: str  # its key
-
-    def to_json(self) -> dict[str, int | str]:
-        """One line of undecodable.jsonl."""
-        return {
-            "batch": self.batch,
-            "place": self.place,
-            "key": self.key,
-            "shard": self.shard,
-            "error": self.error,
-            "spare": self.spare,
-        }
 
 
 @dataclass(frozen=True)
@@ -213,37 +188,6 @@ def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]
                 yield batch
         finally:
             thread.submit(batches.close).result()
-
-
-def log_undecodable(folder: str) -> Callable[[Undecodable], None]:
-    """Adds a line to undecodable.jsonl of a local folder for each pair that has none there.
-
-    After a resume some batches come again.
-    """
-    path, known = storage.join(folder, _UNDECODABLE), set(_lines(folder))
-
-    def add(found: Undecodable) -> None:
-        line = _json_line(found.to_json())
-        if line not in known:
-            known.add(line)
-            with storage.growing(path) as file:
-                file.write(f"{line}\n".encode())
-
-    return add
-
-
-def undecodable_so_far(folder: str) -> int:
-    """How many lines the `log_undecodable` of all processes has written there."""
-    return len(_lines(folder))
-
-
-def _lines(folder: str) -> list[str]:
-    path = storage.join(folder, _UNDECODABLE)
-    return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
-
-
-def _json_line(value: Mapping[str, object]) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: int, size: int) -> Iterator[_Piece]:

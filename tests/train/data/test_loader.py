@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.errors import AltalignError, UnreadableError, UsageError
-from altalign.train.data import augment, loader, tokenizer
+from altalign.train.data import augment, loader, tokenizer, undecodable
 from altalign.train.data.batches import Batch, padded
-from altalign.train.data.loader import Undecodable, batches, log_undecodable
+from altalign.train.data.loader import batches
 from altalign.train.data.order import DistinctImages, Order, Sampler
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.data.undecodable import Undecodable
 from altalign.train.settings import DataSettings, TokenizerSettings
 from tests.train.run_folders import Pair, pairs, write_run
 
@@ -205,10 +206,10 @@ def test_ranks_and_resumed_runs_take_the_same_spares(damaged: Data) -> None:
 
 def test_the_log_has_each_once(tmp_path: Path) -> None:
     found = [Undecodable(1, place, "k", "s.tar", "bröken", "other") for place in range(3)]
-    add = log_undecodable(str(tmp_path))
+    add = undecodable.log(str(tmp_path))
     for one in found[:2]:
         add(one)
-    add = log_undecodable(str(tmp_path))
+    add = undecodable.log(str(tmp_path))
     for one in found:
         add(one)
     lines = (tmp_path / "undecodable.jsonl").read_text().splitlines()
