@@ -21,6 +21,11 @@ def bring(extra: str) -> str:
     return f"`make setup EXTRAS={extra}` brings it in a checkout, `pip install '{wheel}[{extra}]'` elsewhere"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error of a library, for errors of ours; its type where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 class AltalignError(Exception):
     """The command failed."""
 

@@ -45,27 +45,19 @@ def main() -> int:
     for side in arguments.short_sides:
         images = [photograph(number, side) for number in range(min(arguments.images, 32))]
         images = (images * -(-arguments.images // len(images)))[: arguments.images]
-
-        undecoded = [drawn(by_device, data) for data in images]
         found = {
-            "device": rate(decoder.pixels, undecoded, arguments.rounds),
-            "a worker beside it": rate(partial(each, drawn, by_device), images, arguments.rounds),
-            "a worker alone": rate(partial(each, drawn, by_worker), images[:ALONE], arguments.rounds),
+            "device": rate(decoder.pixels, made(by_device, images), arguments.rounds),
+            "a worker beside it": rate(partial(made, by_device), images, arguments.rounds),
+            "a worker alone": rate(partial(made, by_worker), images[:ALONE], arguments.rounds),
         }
         shown = ", ".join(f"{name} {value:,.0f} images/s" for name, value in found.items())
         print(f"{side} px, {statistics.mean(map(len, images)) / 1e3:.0f} kB: {shown}", flush=True)
     return 0
 
 
-def drawn(settings: DataSettings, data: bytes) -> Any:
-    """What a worker makes of an image."""
-    return as_trained.image(data, settings, seed=0, epoch=0, key=KEY)
-
-
-def each(work: Callable[[DataSettings, bytes], object], settings: DataSettings, images: list[bytes]) -> None:
-    """Do it for all images."""
-    for data in images:
-        work(settings, data)
+def made(settings: DataSettings, images: list[bytes]) -> list[Any]:
+    """What a worker makes of images."""
+    return [as_trained.image(data, settings, seed=0, epoch=0, key=KEY) for data in images]
 
 
 def photograph(number: int, short_side_px: int) -> bytes:

@@ -83,11 +83,10 @@ def training_pixels(
 def _area(data: bytes, transforms: Any, crop_px: int, at_least: float, *, is_scaled: bool) -> torch.Tensor:
     """A part of the image by its area, resized to a square: torchvision's RandomResizedCrop."""
     area = area_of(transforms, crop_px, at_least)
-    header = header_of_jpeg(data) if is_scaled else None
-    if header is None:
+    sides = _sides_of_jpeg(data) if is_scaled else None
+    if sides is None:
         return area(torch.from_numpy(decode(data).copy()).permute(2, 0, 1))
-    _, sides, _ = header
-    part = area.make_params([torch.empty(3, *sides, device="meta")])
+    part = part_by(area, *sides)
     needed = max(crop_px / part["height"], crop_px / part["width"])
     image = decode(data, short_side_px=math.ceil(min(sides) * needed) if needed < 1 else pixels.FULL_SIZE_PX)
     down, right = image.shape[0] / sides[0], image.shape[1] / sides[1]
@@ -103,8 +102,13 @@ def area_of(transforms: Any, crop_px: int, at_least: float) -> Any:
     return transforms.RandomResizedCrop(crop_px, scale=(at_least, 1.0), ratio=_ASPECT_RATIOS, antialias=True)
 
 
-def header_of_jpeg(data: bytes) -> tuple[ImageFile.ImageFile, tuple[int, int], int] | None:
-    """A JPEG that is not decoded yet, its height and width as EXIF turns it, and EXIF's orientation.
+def part_by(area: Any, height: int, width: int) -> dict[str, int]:
+    """The part that it draws of an image of these sides: top, left, height and width."""
+    return area.make_params([torch.empty(3, height, width, device="meta")])
+
+
+def opened_jpeg(data: bytes) -> tuple[ImageFile.ImageFile, int, int] | None:
+    """A JPEG that is not decoded yet, its width and height as stored.
 
     None of anything else, and of a JPEG with no sound header.
     """
@@ -112,11 +116,20 @@ def header_of_jpeg(data: bytes) -> tuple[ImageFile.ImageFile, tuple[int, int], i
         return None
     with image_headers.STRICT_PILLOW:
         try:
-            image, width, height = image_headers.opened("jpeg", data)
+            return image_headers.opened("jpeg", data)
         except DECODER_ERRORS:
             return None  # `decode` says why
-        orientation = image_headers.orientation_of(image)
-    return image, (width, height) if orientation in _ON_THEIR_SIDE else (height, width), orientation
+
+
+def _sides_of_jpeg(data: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG as its EXIF turns it; None as of `opened_jpeg`."""
+    opened = opened_jpeg(data)
+    if opened is None:
+        return None
+    image, width, height = opened
+    with image_headers.STRICT_PILLOW:
+        is_turned = image_headers.orientation_of(image) in _ON_THEIR_SIDE
+    return (width, height) if is_turned else (height, width)
 
 
 @contextmanager

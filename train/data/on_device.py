@@ -10,12 +10,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import ExifTags, Image
 
 from altalign.decoder_errors import DECODER_ERRORS
-from altalign.errors import UsageError, bring
+from altalign.errors import UsageError, bring, first_line
 from altalign.filters.jpegs import encoded
 from altalign.train.data import augment
 from altalign.train.data.batches import Batch
@@ -27,7 +26,6 @@ _COLOURS = ("RGB", "L")  # of Pillow
 _END_OF_IMAGE = b"\xff\xd9"  # decoders fill up what is cut off, and do not say so
 _NO_TRANSFORM = 0  # Adobe's mark of a JPEG that holds RGB
 _NAMED_RGB = [*b"RGB"]  # components of one without that mark
-_A_JPEG = encoded(Image.fromarray(np.zeros((8, 8, 3), np.uint8)), quality=90)
 
 
 class Part(NamedTuple):
@@ -61,9 +59,9 @@ def check_installed(settings: DataSettings) -> None:
         try:
             import_module("torchcodec.decoders")
         except (ImportError, OSError, RuntimeError) as error:
-            why = next(iter(str(error).splitlines()), "")
             raise UsageError(
-                f'[data] decode_on = "device" needs torchcodec for this torch, {torch.__version__} ({why}); '
+                f'[data] decode_on = "device" needs torchcodec for this torch, {torch.__version__} '
+                f"({first_line(error)}); "
                 f"{bring('torchcodec')}, or leave the setting out"
             ) from None
 
@@ -73,10 +71,10 @@ def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key
 
     What is drawn is what `augment.training_pixels` draws.
     """
-    header = augment.header_of_jpeg(data) if len(data) <= _BYTES_AT_MOST else None
-    if header is None or not data.endswith(_END_OF_IMAGE):
+    opened = augment.opened_jpeg(data) if len(data) <= _BYTES_AT_MOST else None
+    if opened is None or not data.endswith(_END_OF_IMAGE):
         return None
-    image, (height, width), _ = header
+    image, width, height = opened
     if not _is_plain(image) or _area(height, width, settings.crop_px) > _PIXELS_AT_MOST:
         return None
     places = settings.resize_px - settings.crop_px + 1
@@ -85,7 +83,7 @@ def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key
     if settings.crop_area_at_least:
         with augment.of_torchvision(seed, epoch, key) as transforms:
             area = augment.area_of(transforms, settings.crop_px, settings.crop_area_at_least)
-            of = area.make_params([torch.empty(3, height, width, device="meta")])
+            of = augment.part_by(area, height, width)
         sides = of["top"], of["left"], of["height"], of["width"]
         part = Part(*sides, settings.crop_px, 0, 0, part.is_flipped)
     return Undecoded(data, (height, width), part)
@@ -122,9 +120,9 @@ class Decoder:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._decode_jpeg: Any = import_module("torchcodec.decoders").decode_jpeg  # not there for everybody
         try:
-            self._decode_jpeg([_A_JPEG], mode="RGB", device=device)
+            self._decode_jpeg([encoded(Image.new("RGB", (8, 8)), quality=90)], mode="RGB", device=device)
         except RuntimeError as error:
-            why = next(iter(str(error).splitlines()), "")
+            why = first_line(error)
             raise UsageError(f'[data] decode_on = "device": torchcodec cannot use {device}: {why}') from None
 
     def completed(self, batch: Batch, images: Mapping[int, Undecoded]) -> Batch:
@@ -133,10 +131,11 @@ class Decoder:
         Raises:
             UndecodableError: one does not decode whole.
         """
+        if not images:
+            return batch
         seen = torch.empty(len(batch), self._crop_px, self._crop_px, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         seen[[place for place in range(len(batch)) if place not in images]] = batch.images
-        if images:
-            seen[[*images]] = self.pixels(list(images.values()))
+        seen[[*images]] = self.pixels(list(images.values()))
         return replace(batch, images=seen)
 
     def pixels(self, images: Sequence[Undecoded]) -> torch.Tensor:
