@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, first_line
 
 FOLDER = "scores"
 _COLUMNS = {"name": pa.string(), "of": pa.string(), "rows": pa.int64(), "bytes": pa.int64(), "sha256": pa.string()}
@@ -104,7 +104,7 @@ class Score:
             with storage.open_read(path) as file:
                 return pq.ParquetFile(file, pre_buffer=False).read(columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            why = next(iter(str(error).splitlines()), type(error).__name__)
+            why = first_line(error)
             raise UnreadableError(f"{path}: cannot be read as Parquet ({why}); measure it again") from None
 
 

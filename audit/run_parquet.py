@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, first_line
 
 
 def row_groups(
@@ -80,5 +80,5 @@ def _naming(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UnreadableError(f"{path}: cannot be read as Parquet ({reason})") from error

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.errors import DamagedError, UnreadableError, UsageError
+from altalign.errors import DamagedError, UnreadableError, UsageError, first_line
 from altalign.eval import tables, tars
 from altalign.eval.places import NO_IMAGE, Images, Place, digest, found, read_places
 from altalign.eval.tars import Sample
@@ -261,7 +261,7 @@ def _run_rows(folder: str) -> Iterator[_Row]:
                 )
             rows = table.to_pylist()
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise DamagedError(
                 f"{sidecar}: not as it was written ({reason}); `altalign curate` with --rerun write makes it anew"
             ) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from altalign import storage
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import UnreadableError, UsageError, first_line
 from altalign.shards import EXTENSIONS
 
 IMAGES = {*EXTENSIONS.values(), "jpeg", "tif"}  # endings of names of images, in lower case
@@ -138,7 +138,7 @@ def reading(path: str, what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, tarfile.TarError, UnicodeDecodeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); give a whole one") from error
 
 

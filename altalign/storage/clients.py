@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError
+from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError, first_line
 from altalign.machine import ahead
 from altalign.storage import is_of_web
 
@@ -361,7 +361,7 @@ def _has_credentials(scheme: str) -> str:
 
 def _message(error: BaseException) -> str:
     """The store's own message, shortened."""
-    line = next(iter(str(error).splitlines()), type(error).__name__)
+    line = first_line(error)
     line = line.rpartition("AWS Error ")[2]
     line = re.sub(r" \(Request ID: [^)]*\)|Unable to parse ExceptionName: |; Details: .*", "", line)
     return line.strip().rstrip(".")

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, first_line
 
 # Columns of few distinct values (Any: pyarrow-stubs take a bool alone).
 _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
@@ -128,7 +128,7 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
     except _ERRORS as error:
         if storage.is_full_disk(error):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UnreadableError(
             f"{path}: cannot be read as Parquet ({reason}); repair or remove the file, or set skip_unreadable = true"
         ) from error
