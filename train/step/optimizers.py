@@ -8,16 +8,19 @@ torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `
 rate with.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import PARTS, Part, part_of
+from altalign.train.model.on_cpu import is_on_cpu
 from altalign.train.settings import OptimizerSettings
 from altalign.train.step import sharding
 
@@ -29,6 +32,7 @@ _many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimi
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _NORMS = (nn.LayerNorm, nn.GroupNorm)
 _NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
+_ROW = 1024  # numbers
 _NUMBERS_OF_A_CACHE = 1 << 16  # six tensors of as many stay in the cache of a core: 1.5 MiB
 
 
@@ -214,7 +218,7 @@ class Lamb(_Stepped):
         means, squares = (sharding.own(self._state(parameters, name)) for name in ("mean", "square"))
         parameters, gradients = sharding.own(parameters), sharding.own(gradients)
         corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
-        updates = [torch.empty_like(parameter) for parameter in parameters]
+        scratch, updates = _like(parameters)
         # many operations, each over everything: on a CPU they wait for memory
         for here, mean, square, of, update in _in_cache(parameters, means, squares, gradients, updates):
             _many._foreach_lerp_(mean, of, 1 - beta1)
@@ -230,9 +234,13 @@ class Lamb(_Stepped):
         if group["trust"]:
             weights, moves = (sharding.norms(parts, wholes) for parts in (parameters, updates))
             ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
-            _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
-        else:
-            _many._foreach_add_(parameters, updates, alpha=-group["lr"])
+            if is_on_cpu(scratch):
+                _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
+                return
+            # a GPU would wait for hundreds of products by one number each to be started
+            owners = np.repeat(np.arange(len(parameters)), [_rows(one) for one in parameters])
+            scratch.mul_(ratios[torch.from_numpy(owners).to(scratch.device)][:, None])
+        _many._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
 class Lars(_Stepped):
@@ -261,13 +269,33 @@ class Lars(_Stepped):
         _many._foreach_sub_(parameters, velocities)
 
 
+def _like(tensors: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Scratch memory (rows, _ROW), and in it a tensor like each of these, which begins with a row."""
+    scratch = tensors[0].new_empty(sum(map(_rows, tensors)), _ROW)
+    firsts = itertools.accumulate(map(_rows, tensors), initial=0)
+    return scratch, [
+        scratch.as_strided(tensor.shape, tensor.stride(), first * _ROW)
+        for tensor, first in zip(tensors, firsts, strict=False)
+    ]
+
+
+def _rows(tensor: Tensor) -> int:
+    return -(-_span(tensor) // _ROW)
+
+
+def _span(tensor: Tensor) -> int:
+    """Numbers from a tensor's first place in memory to its last."""
+    steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return 1 + sum(steps) if tensor.numel() else 0
+
+
 def _in_cache(*lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
     """The same tensors: on a CPU in parts that fit into its cache, so far as tensors of a place lie alike in memory.
 
     Args:
         lists: as many tensors each; those of a place have one shape.
     """
-    if not lists[0] or lists[0][0].device.type != "cpu":
+    if not lists[0] or not is_on_cpu(lists[0][0]):
         yield lists
         return
     most = _NUMBERS_OF_A_CACHE * torch.get_num_threads()
@@ -288,8 +316,7 @@ def _flat(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     first = tensors[0]
     sized = [number for number, size in enumerate(first.shape) if size > 1]
     strides = {tuple(tensor.stride(number) for number in sized) for tensor in tensors}
-    span = 1 + sum((first.shape[number] - 1) * first.stride(number) for number in sized)
-    if len(strides) > 1 or span != first.numel():
+    if len(strides) > 1 or _span(first) != first.numel():
         return tensors
     return tuple(tensor.as_strided((first.numel(),), (1,)) for tensor in tensors)
 

@@ -1,5 +1,6 @@
 import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.on_cpu import as_a_gpu
 from altalign.train.settings import ImageTowerSettings, OptimizerSettings, TextTowerSettings
 from altalign.train.step import optimizers
 from altalign.train.step.optimizers import clip, describe, make_optimizer
@@ -94,10 +96,14 @@ def settings_of(**values: Any) -> OptimizerSettings:
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize("decay", [0.0, 1e-5, 0.1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_twenty_steps_are_those_of_the_reference(name: str, decay: float, dtype: type) -> None:
+@pytest.mark.parametrize("computed", [nullcontext, as_a_gpu])
+def test_twenty_steps_are_those_of_the_reference(
+    name: str, decay: float, dtype: type, computed: Callable[[], AbstractContextManager[None]]
+) -> None:
     values, gradients = random_case()
-    model = model_of({of: value.astype(dtype) for of, value in values.items()})
-    train(model, make_optimizer(model, settings_of(name=name, weight_decay=decay)), gradients)
+    model = model_of({of: value.astype(dtype) for of, value in values.items()}).to(memory_format=torch.channels_last)
+    with computed():
+        train(model, make_optimizer(model, settings_of(name=name, weight_decay=decay)), gradients)
     for of, parameter in model["image_tower"].named_parameters():  # type: ignore[index]
         expected = REFERENCES[name](values[of], gradients[of], decay=decay, trust=True)
         close = {"rtol": 1e-11, "atol": 1e-12} if dtype is np.float64 else {"rtol": 2e-4, "atol": 1e-5}
