@@ -133,25 +133,28 @@ class Decoder:
         """
         if not images:
             return batch
-        seen = torch.empty(len(batch), self._crop_px, self._crop_px, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        if len(images) == len(batch):
+            return replace(batch, images=self.pixels([images[place] for place in range(len(batch))]))
+        seen = _channels_last(len(batch), self._crop_px)
         seen[[place for place in range(len(batch)) if place not in images]] = batch.images
         seen[[*images]] = self.pixels(list(images.values()))
         return replace(batch, images=seen)
 
     def pixels(self, images: Sequence[Undecoded]) -> torch.Tensor:
-        """What a tower sees of each: uint8 (n, 3, crop_px, crop_px), in memory of the CPU.
+        """What a tower sees of each: uint8 (n, 3, crop_px, crop_px), channels last, in memory of the CPU.
 
         There they take the way of all others: a GPU holds those of a chunk at a time, and nothing waits for its steps.
 
         Raises:
             UndecodableError: one does not decode whole.
         """
-        seen = torch.empty(len(images), 3, self._crop_px, self._crop_px, dtype=torch.uint8)
         with torch.cuda.stream(self._stream):
+            seen = _channels_last(len(images), self._crop_px, device=self._device)
             for places in _alike(images, self._crop_px):
                 some = [images[place] for place in places]
-                seen[places] = resized(self._decoded(some), [one.part for one in some], self._crop_px).cpu()
-        return seen
+                seen[places] = resized(self._decoded(some), [one.part for one in some], self._crop_px)
+            # a GPU copies to pinned memory ten times as fast as to other
+            return _channels_last(len(images), self._crop_px, pin_memory=self._stream is not None).copy_(seen)
 
     def _decoded(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
         try:
@@ -169,6 +172,10 @@ class Decoder:
         if any(one.shape[1:] != image.sides for one, image in zip(found, images, strict=True)):
             raise RuntimeError("an image has not the sides of its header")
         return found
+
+
+def _channels_last(count: int, side: int, **place: Any) -> torch.Tensor:
+    return torch.empty(count, side, side, 3, dtype=torch.uint8, **place).permute(0, 3, 1, 2)
 
 
 def _alike(images: Sequence[Undecoded], crop_px: int) -> Iterator[list[int]]:
