@@ -23,6 +23,8 @@ from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_cli
 WARM_UP, STEPS = 3, 8
 FLOPS_OF = 16  # pairs whose arithmetic is counted
 
+OF_WHOLE = {"CUDA graphs": {"graphs": True}, "compiled": {"compiled": True}, "": {}}
+
 Figures = dict[str, Any]
 
 
@@ -158,14 +160,16 @@ class Plan:
         for model, sizes in self.models.items():
             small, middle, large = self.batches[model]
             mine = partial(ours, sizes)
-            if "sizes" in self.parts:
-                for batch in (small, middle, large):
+            for batch in (small, middle, large):  # of one size in a row: convolutions are searched for once
+                if "sizes" in self.parts:
                     yield f"{model} altalign {batch}", self._measurement(mine, batch)
-                if not sizes.is_vit:
-                    yield (
-                        f"{model} altalign, batch norm over the batch, {middle}",
-                        self._measurement(partial(mine, batch_norm="local"), middle),
-                    )
+                if "graphs" in self.parts:
+                    yield f"{model} altalign, CUDA graphs, {batch}", self._measurement(mine, batch, graphs=True)
+            if "sizes" in self.parts and not sizes.is_vit:
+                yield (
+                    f"{model} altalign, batch norm over the batch, {middle}",
+                    self._measurement(partial(mine, batch_norm="local"), middle),
+                )
             if "compiled" in self.parts:
                 for batch in (middle, large):
                     yield f"{model} altalign, compiled, {batch}", self._measurement(mine, batch, compiled=True)
@@ -176,7 +180,7 @@ class Plan:
                 once = partial(self._measurement, batch=whole, steps=(1, 1))
                 yield (
                     f"{model} altalign, global batch {whole:,}",
-                    once(partial(mine, chunk=middle), compiled="compiled" in self.parts),
+                    once(partial(mine, chunk=middle), **OF_WHOLE[self.way_of_whole]),
                 )
                 if "open_clip" in self.peers:
                     made = partial(open_clip, sizes, accumulate=whole // middle)
@@ -184,6 +188,11 @@ class Plan:
                         f"{model} open_clip, global batch {whole:,}",
                         once(made, channels_last=True, compiled="compiled peers" in self.parts),
                     )
+
+    @property
+    def way_of_whole(self) -> str:
+        """How the global batch is trained: in the last of the ways that are measured."""
+        return "CUDA graphs" if "graphs" in self.parts else "compiled" if "compiled" in self.parts else ""
 
     def peers_of(self, sizes: Sizes) -> list[str]:
         """Those that have a model's towers."""

@@ -66,6 +66,7 @@ class Way:
     precision: Literal["float32", "bfloat16"] = "float32"
     peers_method: Literal["lamb", "adamw"] = "lamb"  # ours is LAMB always; the peers' trainers have AdamW
     compiled: bool = False
+    graphs: bool = False  # ours: passes of the image tower are recorded as CUDA graphs
     channels_last: bool = False  # the peers; ours always
 
     def autocast(self) -> Any:
@@ -95,7 +96,13 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
         "image_tower": {"architecture": sizes.architecture, "embedding_width": sizes.embeddings, **of_tower},
         "text_tower": {"layers": layers, "width": width, "heads": heads},
         "tokenizer": {"tokens_at_most": sizes.tokens},
-        "loop": {"global_batch": batch, "chunk": chunk or batch, "compile": way.compiled, "precision": way.precision},
+        "loop": {
+            "global_batch": batch,
+            "chunk": chunk or batch,
+            "compile": way.compiled,
+            "cuda_graphs": way.graphs,
+            "precision": way.precision,
+        },
         "loss": {"block": 8192},
     }
     ranks = Ranks(0, 1, torch.device(way.device))

@@ -56,7 +56,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         _check_shares(config, ranks)
-        arithmetic.prepare(config.loop.precision, ranks.device)
+        arithmetic.prepare(config.loop.precision, ranks.device, searches=config.loop.search_convolutions)
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say, data_changed=data_changed)
         config = footprint.with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
@@ -240,6 +240,8 @@ def _ended(
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
     """Refuse groups of pairs that would begin elsewhere than with one rank: those of batch norm, and of mixup.
 
+    And chunks of another size, where passes are recorded for one.
+
     Raises:
         UsageError: a rank's share is no multiple of them.
     """
@@ -247,13 +249,19 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
     shares = {len(share(size, rank, ranks.ranks)) for rank in range(ranks.ranks)}
     groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
     groups |= {"[loss] mixup_group": loss.mixup_group} if loss.mixup else {}
+    shown = " and ".join(f"{pairs:,}" for pairs in sorted(shares))
     for name, group in groups.items():
         if ranks.ranks > 1 and any(pairs % group for pairs in shares):
             raise UsageError(
-                f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of "
-                f"{' and '.join(map(str, sorted(shares)))} pairs, no multiples of {name} ({group}); give a multiple of "
-                f"{ranks.ranks * group:,}"
+                f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of {shown} pairs, no multiples "
+                f"of {name} ({group}); give a multiple of {ranks.ranks * group:,}"
             )
+    chunk = config.loop.chunk
+    if config.loop.cuda_graphs and any(pairs % min(chunk, pairs) for pairs in shares):
+        raise UsageError(
+            f"[loop] cuda_graphs = true with chunk = {chunk:,} and {shown} pairs a process: each chunk has to have as "
+            "many; give a chunk that divides them"
+        )
 
 
 def take_threads(config: TrainConfig, ranks: Ranks) -> str:

@@ -255,6 +255,12 @@ class LoopSettings(Settings):
     """The same of so many of EfficientNet's seven stages alone, from the first: they keep most. `0`: of none."""
     compile: bool = False
     """Compile the blocks of the towers with `torch.compile`. The first step takes minutes longer."""
+    search_convolutions: bool = True
+    """Try out ways to compute each shape's convolutions on a GPU, and keep the fastest: B3's kernels take 2 % less
+    time, and each start up to a minute more."""
+    cuda_graphs: bool = False
+    """Record the image tower's passes on a GPU, and start each by one call: it waits less for its processor where
+    chunks are small. Every chunk has as many pairs; on a CPU nothing changes."""
     sharded: bool = False
     """Spread weights, gradients and moments over the ranks (FSDP2), for models that do not fit. Ranks gather each block
     when it computes: more communication, the same gradients."""
@@ -304,6 +310,7 @@ class TrainConfig(Settings):
         self._check_patches()
         self._check_stages()
         self._check_sharded()
+        self._check_graphs()
         self._check_classification()
         self._check_noise()
         self._check_decoders()
@@ -347,6 +354,18 @@ class TrainConfig(Settings):
         for name, is_given in others.items():
             if self.loop.sharded and is_given:
                 raise ValueError(f"[loop] sharded = true with {name}: they do not go together; give one of them")
+
+    def _check_graphs(self) -> None:
+        others = {
+            "activation_checkpointing = true": self.loop.activation_checkpointing,
+            f"checkpointed_stages = {self.loop.checkpointed_stages}": bool(self.loop.checkpointed_stages),
+            "sharded = true": self.loop.sharded,
+            'chunk = "auto"': not self.loop.chunk,
+            '[image_tower] batch_norm = "sync"': not self.image_tower.is_vit and self.image_tower.batch_norm == "sync",
+        }
+        for name, is_given in others.items():
+            if self.loop.cuda_graphs and is_given:
+                raise ValueError(f"[loop] cuda_graphs = true with {name}: they do not go together; give one of them")
 
     def _check_classification(self) -> None:
         chosen = self.classification

@@ -27,6 +27,8 @@ FREE = (
         "loop.memory_bytes",
         "loop.timeout_s",
         "loop.compile",
+        "loop.cuda_graphs",
+        "loop.search_convolutions",
         "loop.sharded",
         "loop.activation_checkpointing",
         "loop.checkpointed_stages",

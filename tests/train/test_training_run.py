@@ -475,6 +475,16 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
             2,
             "checkpointed_stages with activation_checkpointing, which is of all",
         ),
+        (
+            {"loop": {"cuda_graphs": True, "checkpointed_stages": 2}},
+            2,
+            "cuda_graphs = true with checkpointed_stages = 2: they do not go together; give one of them",
+        ),
+        (
+            {"loop": {"cuda_graphs": True, "chunk": 12}},
+            2,
+            "cuda_graphs = true with chunk = 12 and 16 pairs a process: each chunk has to have as many; give a chunk",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line(

@@ -125,6 +125,21 @@ def collecting(model: nn.Module) -> Iterator[None]:
             layer.collects = False
 
 
+def collects(model: nn.Module) -> bool:
+    """Whether a forward now adds to the sums."""
+    return any(layer.collects for layer in _collecting_layers(model))
+
+
+@contextmanager
+def sums_kept(model: nn.Module) -> Iterator[None]:
+    """Whatever forwards inside add to the sums is taken back."""
+    layers = [layer for layer in _collecting_layers(model) if layer.collects]
+    before = [layer.own_sums().clone() for layer in layers]
+    yield
+    for layer, sums in zip(layers, before, strict=True):
+        layer.own_sums().copy_(sums)
+
+
 def collected(model: nn.Module) -> torch.Tensor:
     """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks.
 

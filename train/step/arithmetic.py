@@ -10,16 +10,17 @@ import torch
 from altalign.train.settings import Precision
 
 
-def prepare(precision: Precision, device: torch.device) -> None:
+def prepare(precision: Precision, device: torch.device, *, searches: bool = True) -> None:
     """Set a GPU up for training; a CPU stays as it is.
 
-    Convolutions are tried out once for each shape, and the fastest is kept. Products and convolutions of float32 are
-    exact, those of the loss among them; where `precision` is "tf32", their factors have 10 bits after the first.
+    Where it searches, ways to compute a convolution are tried out once for each shape, and the fastest is kept.
+    Products and convolutions of float32 are exact, those of the loss among them; where `precision` is "tf32", their
+    factors have 10 bits after the first.
     """
     if device.type != "cuda":
         return
     is_rounded = precision == "tf32"
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = searches
     torch.backends.cudnn.allow_tf32 = is_rounded
     torch.set_float32_matmul_precision("high" if is_rounded else "highest")
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from altalign.train.data.batches import Batch
-from altalign.train.model import batch_norm
+from altalign.train.model import batch_norm, cuda_graphs
 from altalign.train.model.classifier import Classifier
 from altalign.train.model.compiled import compile_blocks
 from altalign.train.ranks import Ranks
@@ -30,6 +30,8 @@ class ClassLearner:
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
         if config.loop.compile:
             compile_blocks(self.model)
+        if config.loop.cuda_graphs:
+            cuda_graphs.record(self.model.image_tower)
         self._wrapped = DistributedDataParallel(self.model, **OWN_BUFFERS) if ranks.ranks > 1 else self.model
         self._autocast = arithmetic.autocast(config.loop.precision, ranks.device)
 

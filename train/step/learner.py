@@ -9,6 +9,7 @@ import torch
 
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
+from altalign.train.model import cuda_graphs
 from altalign.train.model.classifier import Classifier
 from altalign.train.model.compiled import compile_blocks
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
@@ -41,6 +42,8 @@ class Learner:
         checkpoint_activations(self.model, config.loop)
         if config.loop.compile:
             compile_blocks(self.model)
+        if config.loop.cuda_graphs:
+            cuda_graphs.record(self.model.image_tower)
         if config.loop.sharded and ranks.ranks > 1:
             sharding.shard(self.model)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)

@@ -30,6 +30,8 @@ def test_a_gpu_searches_convolutions_and_rounds_factors_where_it_is_told_to(
     assert BACKENDS.benchmark
     assert BACKENDS.allow_tf32 == is_rounded
     assert torch.get_float32_matmul_precision() == products
+    arithmetic.prepare(precision, torch.device("cuda"), searches=False)
+    assert not BACKENDS.benchmark
 
 
 def test_a_cpu_stays_as_it_is() -> None:

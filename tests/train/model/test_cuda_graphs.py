@@ -1,0 +1,92 @@
+"""Passes of image towers that a GPU records, beside those that it does not."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from altalign.train.data.batches import Batch
+from altalign.train.model import cuda_graphs
+from altalign.train.ranks import Ranks
+from altalign.train.settings import TrainConfig
+from altalign.train.step import arithmetic
+from altalign.train.step.learner import Learner
+
+PAIRS, WORDS, VOCABULARY = 16, 8, 50
+TOWERS: dict[str, dict[str, Any]] = {
+    "EfficientNet": {"architecture": "b0", "drop_path": 0.3, "ghost_group": 4},
+    "ViT": {"architecture": "vit_ti16", "depth": 0.3, "positions_px": 64, "drop_path": 0.3, "token_drop": 0.5},
+}
+
+
+def on_a_gpu(test: Any) -> Any:
+    return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")(test))
+
+
+def learner(device: str, tower: str, *, chunk: int, **loop: Any) -> Learner:
+    values = {
+        "data": {"tars": ["unread.tar"], "resize_px": 64, "crop_px": 64},
+        "evaluation": {"crop_px": 64},
+        "image_tower": {"embedding_width": 32, **TOWERS[tower]},
+        "text_tower": {"layers": 2, "width": 32, "heads": 2},
+        "tokenizer": {"tokens_at_most": WORDS},
+        "loop": {"global_batch": PAIRS, "chunk": chunk, "precision": "float32", **loop},
+        "schedule": {"peak": 1e-3, "warmup_steps": 0},
+    }
+    config = TrainConfig.from_values(values, where="test")
+    return Learner(config, vocabulary=VOCABULARY, ranks=Ranks(0, 1, torch.device(device)))
+
+
+def batches(count: int, *, side: int = 64) -> list[Batch]:
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(count):
+        images = torch.randint(256, (PAIRS, side, side, 3), generator=generator, dtype=torch.uint8).permute(0, 3, 1, 2)
+        tokens = torch.randint(5, VOCABULARY, (PAIRS, WORDS), generator=generator)
+        mask = torch.arange(WORDS)[None] <= torch.randint(WORDS, (PAIRS, 1), generator=generator)
+        keys = [f"{number:032x}" for number in range(PAIRS)]
+        made.append(Batch(keys, ["test"] * PAIRS, [0] * PAIRS, images, tokens * mask, mask))
+    return made
+
+
+def apart(ours: torch.nn.Module, plain: torch.nn.Module) -> float:
+    """How far all state is apart, as a share of its norm."""
+    states = [torch.cat([one.double().flatten() for one in model.state_dict().values()]) for model in (ours, plain)]
+    return float((states[0] - states[1]).norm() / states[1].norm())
+
+
+@on_a_gpu
+@pytest.mark.parametrize("chunk", [PAIRS, 4])
+@pytest.mark.parametrize("tower", TOWERS)
+def test_recorded_passes_learn_what_others_do(tower: str, chunk: int) -> None:
+    """In one pass and in two; by dropped paths that are drawn anew for each chunk and step."""
+    arithmetic.prepare("float32", torch.device("cuda"))
+    ours, plain = (learner("cuda", tower, chunk=chunk, cuda_graphs=is_recorded) for is_recorded in (True, False))
+    for number, batch in enumerate(batches(6), start=1):
+        found, expected = (one.step(number, batch) for one in (ours, plain))
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+        assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-3)
+        assert found["drift"] <= 1e-5
+    moved = apart(ours.model, learner("cuda", tower, chunk=chunk).model)
+    assert apart(ours.model, plain.model) < 0.01 * moved
+
+
+@on_a_gpu
+def test_images_of_another_size_are_recorded_anew_and_an_evaluation_is_not() -> None:
+    arithmetic.prepare("float32", torch.device("cuda"))
+    ours, plain = (learner("cuda", "EfficientNet", chunk=4, cuda_graphs=one) for one in (True, False))
+    for number, batch in enumerate([*batches(1), *batches(1, side=96), *batches(1)], start=1):
+        assert ours.step(number, batch)["loss"] == pytest.approx(plain.step(number, batch)["loss"], rel=1e-3)
+    images = batches(1)[0].images.cuda()
+    with torch.no_grad():
+        of_ours, of_plain = (one.model.eval().image_tower(images) for one in (ours, plain))
+    torch.testing.assert_close(of_ours, of_plain, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+def test_a_cpu_records_nothing(tower: str) -> None:
+    ours, plain = (learner("cpu", tower, chunk=8, cuda_graphs=is_recorded) for is_recorded in (True, False))
+    for number, batch in enumerate(batches(2), start=1):
+        assert ours.step(number, batch) == plain.step(number, batch)
+    assert apart(ours.model, plain.model) == 0
+    assert isinstance(ours.model.image_tower.__dict__["states" if tower == "ViT" else "forward"], cuda_graphs._Recorder)
