@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NEEDED = ("numpy", "pyarrow", "pydantic", "safetensors", "timm", "tokenizers", "tomli_w", "torch", "transformers")
 PX, TOKENS, VOCABULARY, EMBEDDINGS = 289, 64, 100_000, 640
 BATCHES = {
-    "b3-mini": (256, 512, 1024),
+    "b3-mini": (128, 512, 640),  # of 1,024 pairs a layer has over 2^31 numbers, and takes longer
     "b5-base": (128, 256, 384),
     "b7-base": (64, 128, 192),
     "l2-large": (16, 32, 48),

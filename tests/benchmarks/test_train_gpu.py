@@ -87,14 +87,18 @@ def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path
     assert set(found["figures"]) == {
         *(f"b0-mini altalign {batch}" for batch in (2, 3)),
         "b0-mini altalign, batch norm over the batch, 2",
-        *(f"b0-mini altalign, compiled, {batch}" for batch in (2, 3)),
+        *(f"b0-mini altalign, {way}, {batch}" for way in ("CUDA graphs", "compiled") for batch in (2, 3)),
         *(f"b0-mini {peer}{way} 2" for peer in peers for way in ("", ", channels last,", ", channels last, compiled,")),
         *(f"b0-mini {name}, global batch 4" for name in ("altalign", *peers[:-1])),
     }
     assert found["flops"]["b0-mini"] > 1e8
     assert [target["what"] for target in found["targets"]] == [
         "b0-mini, seconds of a global batch in two passes, times one",
-        *(f"b0-mini, {way}times the samples a second of {peer}" for peer in peers for way in ("", "compiled, ")),
+        *(
+            f"b0-mini, {way}times the samples a second of {peer}"
+            for peer in peers
+            for way in ("", "CUDA graphs, ", "compiled, ")
+        ),
     ]
     assert "`b0-mini altalign 2`" in tables.shown(found)
 

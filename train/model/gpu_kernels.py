@@ -8,7 +8,7 @@ through tiles. Sums are float32, of parts of a group in a fixed order: the same 
 distances from the mean of the group's first rows, so that nothing cancels where means are large.
 """
 
-# pyright: reportMissingParameterType=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 # Triton's programs are written in Triton's language, which has types of its own.
 
 import functools
