@@ -87,8 +87,8 @@ class Device:
             torch.cuda.synchronize()
 
     def peak(self) -> Figures:
-        """Peak memory in bytes since `empty`."""
-        return {"peak_bytes": torch.cuda.max_memory_allocated()} if self.is_gpu else {}
+        """The most bytes that torch has taken of the GPU since `empty`."""
+        return {"peak_bytes": torch.cuda.max_memory_reserved()} if self.is_gpu else {}
 
 
 class Turns:
@@ -191,7 +191,7 @@ class Plan:
 
     @property
     def way_of_whole(self) -> str:
-        """How the global batch is trained: in the last of the ways that are measured."""
+        """How the global batch is trained: by CUDA graphs where they are measured, else compiled where that is."""
         return "CUDA graphs" if "graphs" in self.parts else "compiled" if "compiled" in self.parts else ""
 
     def peers_of(self, sizes: Sizes) -> list[str]:

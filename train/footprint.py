@@ -49,6 +49,7 @@ class Footprint:
         loss: embeddings of the global batch, their gradients, and blocks of logits.
         scratch: of the optimiser, while it steps.
         gathered: weights and gradients that are whole for a while, of a sharded model.
+        recorded: gradients of CUDA graphs, which keep these and the activations between steps.
     """
 
     weights: int
@@ -59,11 +60,14 @@ class Footprint:
     loss: int
     scratch: int
     gathered: int = 0
+    recorded: int = 0
 
     @property
     def total(self) -> int:
         """The most that is held at once."""
         kept = self.weights + self.gradients + self.moments
+        if self.recorded:
+            return kept + self.recorded + self.towers + max(self.loss, self.scratch)
         return kept + max(self.towers + self.gathered, self.loss, self.scratch)
 
 
@@ -97,6 +101,7 @@ class Foreseen:
     activations: Line
     towers: Line
     gathered: int = 0
+    recorded: int = 0
 
     @classmethod
     def of(cls, config: TrainConfig, *, vocabulary: int) -> "Foreseen":
@@ -111,11 +116,12 @@ class Foreseen:
                 optimizer.step()
             loss = _loss(config, model.width)
             gathered = _gathered(model) if config.loop.sharded else 0
+            recorded = sum(map(_bytes, model.image_tower.parameters())) if config.loop.cuda_graphs else 0
         moments = sum(_bytes(one) for of in optimizer.state.values() for one in of.values() if isinstance(one, Tensor))
         weights = sum(_bytes(one) for one in (*model.parameters(), *model.buffers()))
         gradients = sum(_bytes(one) for one in model.parameters() if one.requires_grad)
         activations, towers = (Line.through(*zip(sizes, of, strict=True)) for of in zip(*steps, strict=True))
-        return cls(weights, gradients, moments, living.most - moments, loss, activations, towers, gathered)
+        return cls(weights, gradients, moments, living.most - moments, loss, activations, towers, gathered, recorded)
 
     def footprint(self, chunk: int, *, ranks: int = 1) -> Footprint:
         """The bytes for chunks of so many pairs; of a sharded model each of the ranks has a part."""
@@ -129,6 +135,7 @@ class Foreseen:
             loss=self.loss,
             scratch=math.ceil(self.scratch / parts),
             gathered=self.gathered if parts > 1 else 0,
+            recorded=self.recorded,
         )
 
 

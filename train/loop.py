@@ -240,7 +240,7 @@ def _ended(
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
     """Refuse groups of pairs that would begin elsewhere than with one rank: those of batch norm, and of mixup.
 
-    And chunks of another size, where passes are recorded for one.
+    And chunks of unequal size, where passes are recorded.
 
     Raises:
         UsageError: a rank's share is no multiple of them.
@@ -257,10 +257,10 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
                 f"of {name} ({group}); give a multiple of {ranks.ranks * group:,}"
             )
     chunk = config.loop.chunk
-    if config.loop.cuda_graphs and any(pairs % min(chunk, pairs) for pairs in shares):
+    if config.loop.cuda_graphs and any(pairs > chunk and pairs % chunk for pairs in shares):
         raise UsageError(
-            f"[loop] cuda_graphs = true with chunk = {chunk:,} and {shown} pairs a process: each chunk has to have as "
-            "many; give a chunk that divides them"
+            f"[loop] cuda_graphs = true needs chunks of one size, and chunk = {chunk:,} does not divide the {shown} "
+            "pairs of a process; give one that does"
         )
 
 

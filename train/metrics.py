@@ -170,9 +170,9 @@ def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: in
 
 
 def most_memory(device: torch.device | None) -> int:
-    """The most bytes that tensors have held on a GPU; on a CPU those that this process has held."""
+    """The most bytes that torch has taken of a GPU; on a CPU those that this process has held."""
     if device is not None and device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return torch.cuda.max_memory_reserved(device)  # tensors of CUDA graphs do not count as allocated
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

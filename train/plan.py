@@ -25,6 +25,7 @@ _OF_MEMORY = {
     "blocks that are gathered": "gathered",
     "activations, kept": "activations",
     "activations, at most": "towers",
+    "gradients of CUDA graphs": "recorded",
     "logits and embeddings": "loss",
     "at most at once": "total",
 }
@@ -82,8 +83,9 @@ def _print_memory(config: TrainConfig, *, vocabulary: int) -> None:
     for number in _SHARDED_OVER[: len(columns)]:
         table.add_column(f"MB, {number} rank{'s' * (number > 1)}" if loop.sharded else "MB", justify="right")
     for name, field in _OF_MEMORY.items():
-        if field != "gathered" or loop.sharded:
-            table.add_row(name, *(f"{getattr(column, field) / 1e6:,.1f}" for column in columns))
+        sizes = [getattr(column, field) for column in columns]
+        if any(sizes) or field not in ("gathered", "recorded"):
+            table.add_row(name, *(f"{size / 1e6:,.1f}" for size in sizes))
     out.print(table)
 
 

@@ -260,7 +260,7 @@ class LoopSettings(Settings):
     time, and each start up to a minute more."""
     cuda_graphs: bool = False
     """Record the image tower's passes on a GPU, and start each by one call: it waits less for its processor where
-    chunks are small. Every chunk has as many pairs; on a CPU nothing changes."""
+    chunks are small. All chunks are of one size; a CPU ignores it."""
     sharded: bool = False
     """Spread weights, gradients and moments over the ranks (FSDP2), for models that do not fit. Ranks gather each block
     when it computes: more communication, the same gradients."""
@@ -361,6 +361,7 @@ class TrainConfig(Settings):
             f"checkpointed_stages = {self.loop.checkpointed_stages}": bool(self.loop.checkpointed_stages),
             "sharded = true": self.loop.sharded,
             'chunk = "auto"': not self.loop.chunk,
+            "[image_tower] frozen = true": self.image_tower.frozen,
             '[image_tower] batch_norm = "sync"': not self.image_tower.is_vit and self.image_tower.batch_norm == "sync",
         }
         for name, is_given in others.items():

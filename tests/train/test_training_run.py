@@ -480,10 +480,17 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
             2,
             "cuda_graphs = true with checkpointed_stages = 2: they do not go together; give one of them",
         ),
+        ({"loop": {"cuda_graphs": True, "sharded": True}}, 2, "cuda_graphs = true with sharded = true"),
+        ({"loop": {"cuda_graphs": True, "chunk": "auto"}}, 2, 'cuda_graphs = true with chunk = "auto"'),
+        (
+            {"loop": {"cuda_graphs": True}, "image_tower": {"frozen": True}},
+            2,
+            "cuda_graphs = true with [image_tower] frozen = true",
+        ),
         (
             {"loop": {"cuda_graphs": True, "chunk": 12}},
             2,
-            "cuda_graphs = true with chunk = 12 and 16 pairs a process: each chunk has to have as many; give a chunk",
+            "needs chunks of one size, and chunk = 12 does not divide the 16 pairs of a process; give one that does",
         ),
     ],
 )

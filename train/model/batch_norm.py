@@ -135,9 +135,11 @@ def sums_kept(model: nn.Module) -> Iterator[None]:
     """Whatever forwards inside add to the sums is taken back."""
     layers = [layer for layer in _collecting_layers(model) if layer.collects]
     before = [layer.own_sums().clone() for layer in layers]
-    yield
-    for layer, sums in zip(layers, before, strict=True):
-        layer.own_sums().copy_(sums)
+    try:
+        yield
+    finally:
+        for layer, sums in zip(layers, before, strict=True):
+            layer.own_sums().copy_(sums)
 
 
 def collected(model: nn.Module) -> torch.Tensor:

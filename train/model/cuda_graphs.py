@@ -2,12 +2,13 @@
 
 Where a GPU takes few pairs at a time it is done with a kernel before its processor has started the next one, and waits.
 A graph reads and writes at places of its own: what is given is copied there, features and gradients are copied from
-there. It is of one shape, and keeps the memory of its activations for good, which is what a pass holds at its peak.
-Random numbers go on from where the generator is at each replay, as they would without a graph.
+there. It is of one shape, and keeps the memory of its activations for good; while another shape is recorded, both take
+theirs. Random numbers go on from where the generator is at each replay, as they would without a graph.
 
 Captions have another number of tokens in each batch: their tower is not recorded.
 """
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,35 +32,45 @@ def record(tower: nn.Module) -> None:
     Activations that are computed again, and statistics over ranks, cannot be recorded; the settings refuse them.
     """
     name = "states" if isinstance(tower, VisionTower) else "forward"
-    setattr(tower, name, _Recorder(tower, getattr(tower, name)))
+    setattr(tower, name, _Recorder(tower, getattr(type(tower), name)))
 
 
 class _Recorder:
-    """Takes the place of a tower's method."""
+    """Takes the place of a tower's method.
+
+    Attributes:
+        turn: number of the last pass: the activations are its own.
+    """
 
     def __init__(self, tower: nn.Module, plain: Callable[..., torch.Tensor]) -> None:
-        self._tower, self._plain = tower, plain
+        self._tower = weakref.ref(tower)  # a cycle would hold the memory of graphs until it is looked for
+        self._plain = plain
         self._passes: dict[Hashable, _Pass] = {}
         self._pool: Any = None  # one for all: they never compute at the same time
+        self.turn = 0
 
     def __call__(self, *given: torch.Tensor | None) -> torch.Tensor:
-        if not self._tower.training or not all(one is None or one.is_cuda for one in given):
-            return self._plain(*given)
-        shapes = (None if one is None else (one.shape, one.dtype) for one in given)
-        kind = (torch.is_grad_enabled(), batch_norm.collects(self._tower), *shapes)
+        tower = self._tower()
+        assert tower is not None
+        if not tower.training or not all(one is None or one.is_cuda for one in given):
+            return self._plain(tower, *given)
+        kind = (torch.is_grad_enabled(), batch_norm.collects(tower), *(one is not None and one.shape for one in given))
         if kind not in self._passes:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            with batch_norm.sums_kept(self._tower), _twins(self._tower) as parameters:
-                self._passes[kind] = _Pass(self._plain, given, parameters, self._pool)
-        return self._passes[kind](given)
+            with batch_norm.sums_kept(tower), _random_numbers_kept(), _twins(tower) as parameters:
+                self._passes[kind] = _Pass(lambda *places: self._plain(tower, *places), given, parameters, self._pool)
+        self.turn += 1
+        recorded = self._passes[kind]
+        recorded.take(given)
+        return _Replayed.apply(self, recorded, *recorded.parameters)  # type: ignore[return-value]
 
 
 @contextmanager
 def _twins(tower: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
-    """Others in the place of the parameters that are trained, if any are now, by those; in the same memory.
+    """Swap the trained parameters for others in the same memory; yields these by the originals.
 
     What autograd remembers of a parameter is the stream where it was first used. A graph is recorded on a stream of its
-    own, on which gradients would be added up from then on.
+    own, on which gradients would be added up from then on. Without gradients nothing is swapped.
     """
     places = [
         (module, name, one)
@@ -77,8 +88,21 @@ def _twins(tower: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
             setattr(module, name, own)
 
 
+@contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    before = torch.cuda.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.cuda.set_rng_state(before)
+
+
 class _Pass:
-    """A forward of one shape, and its backward where parameters are trained."""
+    """A forward of one shape, and its backward where parameters are trained.
+
+    Attributes:
+        parameters: those that are trained.
+    """
 
     def __init__(
         self,
@@ -87,46 +111,49 @@ class _Pass:
         parameters: dict[nn.Parameter, nn.Parameter],
         pool: Any,
     ) -> None:
-        self._given = tuple(None if one is None else one.clone() for one in given)
-        self._parameters, self._twins = list(parameters), list(parameters.values())
-        self.number = 0  # of the last pass, whose activations there are
-        random = torch.cuda.get_rng_state()
+        # Towers take pixels for floats: mixed ones are, and others are of the same kind.
+        self._places = tuple(
+            one.float() if one is not None and one.dtype == torch.uint8 else one.clone() if one is not None else None
+            for one in given
+        )
+        self.parameters, self._twins = list(parameters), list(parameters.values())
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(_TRIES):
+                tried = self._forward_of(plain)
+                if parameters:
+                    self._backward_of(tried, torch.zeros_like(tried))
+                del tried
+        torch.cuda.current_stream().wait_stream(aside)
+        # only this thread's work is recorded: another one reads batches at the same time
+        of_graph: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
+        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._forward, **of_graph):
+            self._features = self._forward_of(plain)
+        self._towards = torch.empty_like(self._features)
+        if parameters:
+            with torch.cuda.graph(self._backward, **of_graph):
+                self._gradients = self._backward_of(self._features, self._towards)
+
+    def _forward_of(self, plain: Callable[..., torch.Tensor]) -> torch.Tensor:
         # autocast would keep the weights that it has cast from one pass to the next
         precision, is_rounded = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
         with torch.autocast("cuda", dtype=precision, enabled=is_rounded, cache_enabled=False):
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                for _ in range(_TRIES):
-                    tried = plain(*self._given)
-                    if parameters:
-                        self._backward_of(tried, torch.zeros_like(tried))
-                    del tried
-            torch.cuda.current_stream().wait_stream(aside)
-            # only this thread's work is recorded: another one reads batches at the same time
-            of_graph: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
-            self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._forward, **of_graph):
-                self._features = plain(*self._given)
-            self._towards = torch.empty_like(self._features)
-            if parameters:
-                with torch.cuda.graph(self._backward, **of_graph):
-                    self._gradients = self._backward_of(self._features, self._towards)
-        torch.cuda.set_rng_state(random)
+            return plain(*self._places)
 
     def _backward_of(self, features: torch.Tensor, towards: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return torch.autograd.grad(features, self._twins, towards, allow_unused=True)
+        with torch.autocast("cuda", enabled=False):  # as of a step
+            return torch.autograd.grad(features, self._twins, towards, allow_unused=True)
 
-    def __call__(self, given: Given) -> torch.Tensor:
-        """Features, with a gradient where parameters are trained: to be gone back through before the next call."""
-        for place, one in zip(self._given, given, strict=True):
+    def take(self, given: Given) -> None:
+        """Copy to the graph's places what the next forward is of."""
+        for place, one in zip(self._places, given, strict=True):
             if place is not None and one is not None:
                 place.copy_(one)
-        return _Replayed.apply(self, *self._parameters)  # type: ignore[return-value]
 
     def forward(self) -> torch.Tensor:
-        """Features of what was given."""
-        self.number += 1
+        """Features."""
         self._forward.replay()
         return self._features.detach().clone()
 
@@ -140,13 +167,13 @@ class _Pass:
 
 class _Replayed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recorded: _Pass, *_: nn.Parameter) -> torch.Tensor:  # type: ignore[override]
-        features = recorded.forward()
-        ctx.recorded, ctx.number = recorded, recorded.number
-        return features
+    def forward(ctx: Any, recorder: _Recorder, recorded: _Pass, *_: nn.Parameter) -> torch.Tensor:  # type: ignore[override]
+        ctx.recorder, ctx.recorded, ctx.turn = recorder, recorded, recorder.turn
+        return recorded.forward()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, towards: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        assert ctx.number == ctx.recorded.number, "the activations are those of a later pass"
-        return None, *ctx.recorded.backward(towards)
+        if ctx.turn != ctx.recorder.turn:
+            raise RuntimeError("a recorded pass is gone back through after the next one: its activations are gone")
+        return None, None, *ctx.recorded.backward(towards)

@@ -8,18 +8,17 @@ through tiles. Sums are float32, of parts of a group in a fixed order: the same 
 distances from the mean of the group's first rows, so that nothing cancels where means are large.
 """
 
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 # Triton's programs are written in Triton's language, which has types of its own.
 
 import functools
-import os
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch._subclasses.fake_tensor import FakeTensor
 from triton import language as tl
-from triton.language.extra.cuda import libdevice
+from triton.language.extra import libdevice
 
 from altalign import terminal
 from altalign.train.model.normalise import EIGHT, Scales
@@ -37,7 +36,7 @@ _MOMENTS, _SCALED, _SUMS, _GRADIENT = _Way(4096, 3), _Way(2048), _Way(2048, 3), 
 _CHANNELS_AT_MOST = 64  # of a tile
 _WARPS = 4
 _PROGRAMS = 2048  # that sum at the same time, about
-_QUICK = os.environ.get("TRITON_INTERPRET") != "1"  # the interpreter has no functions of a GPU's own
+_QUICK = not triton.knobs.runtime.interpret  # the interpreter has no functions of a GPU's own
 
 # one program for all sizes: by itself Triton would compile one more for each kind of number
 _OF_ALL_SIZES: Any = {"do_not_specialize": ["rows", "eighths", "tiles"]}

@@ -238,8 +238,10 @@ class Lamb(_Stepped):
                 _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
                 return
             # a GPU would wait for hundreds of products by one number each to be started
-            owners = np.repeat(np.arange(len(parameters)), [_rows(one) for one in parameters])
-            scratch.mul_(ratios[torch.from_numpy(owners).to(scratch.device)][:, None])
+            owners = torch.from_numpy(np.repeat(np.arange(len(parameters)), [_rows(one) for one in parameters]))
+            if scratch.is_cuda:
+                owners = owners.pin_memory().to(scratch.device, non_blocking=True)  # nothing waits for it
+            scratch.mul_(ratios[owners][:, None])
         _many._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 

@@ -1,12 +1,14 @@
 """Passes of image towers that a GPU records, beside those that it does not."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 import torch
 
 from altalign.train.data.batches import Batch
-from altalign.train.model import cuda_graphs
+from altalign.train.model import batch_norm, cuda_graphs
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
 from altalign.train.step import arithmetic
@@ -23,7 +25,7 @@ def on_a_gpu(test: Any) -> Any:
     return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")(test))
 
 
-def learner(device: str, tower: str, *, chunk: int, **loop: Any) -> Learner:
+def learner(device: str, tower: str, *, chunk: int, loss: dict[str, Any] | None = None, **loop: Any) -> Learner:
     values = {
         "data": {"tars": ["unread.tar"], "resize_px": 64, "crop_px": 64},
         "evaluation": {"crop_px": 64},
@@ -31,6 +33,7 @@ def learner(device: str, tower: str, *, chunk: int, **loop: Any) -> Learner:
         "text_tower": {"layers": 2, "width": 32, "heads": 2},
         "tokenizer": {"tokens_at_most": WORDS},
         "loop": {"global_batch": PAIRS, "chunk": chunk, "precision": "float32", **loop},
+        "loss": loss or {},
         "schedule": {"peak": 1e-3, "warmup_steps": 0},
     }
     config = TrainConfig.from_values(values, where="test")
@@ -81,6 +84,53 @@ def test_images_of_another_size_are_recorded_anew_and_an_evaluation_is_not() -> 
     with torch.no_grad():
         of_ours, of_plain = (one.model.eval().image_tower(images) for one in (ours, plain))
     torch.testing.assert_close(of_ours, of_plain, rtol=1e-2, atol=1e-3)
+
+
+@on_a_gpu
+def test_bfloat16_and_mixed_pairs_are_recorded_as_they_are_computed() -> None:
+    """Pixels come as floats where a coin says so, and are of one kind all the same."""
+    arithmetic.prepare("bfloat16", torch.device("cuda"))
+    settings = {"chunk": 4, "precision": "bfloat16"}
+    ours, plain = (
+        learner("cuda", "EfficientNet", loss={"mixup": 0.3, "mixup_group": 4}, cuda_graphs=one, **settings)
+        for one in (True, False)
+    )
+    for number, batch in enumerate(batches(6), start=1):
+        assert ours.step(number, batch)["loss"] == pytest.approx(plain.step(number, batch)["loss"], rel=2e-2)
+    recorder: Any = ours.model.image_tower.__dict__["forward"]
+    assert len(recorder._passes) == 2  # with gradient and without
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+def test_a_learner_is_gone_as_soon_as_nobody_has_it(tower: str) -> None:
+    """Its graphs would keep the memory of a GPU."""
+    ours = learner("cpu", tower, chunk=8, cuda_graphs=True)
+    parameter = weakref.ref(next(ours.model.image_tower.parameters()))
+    gc.disable()
+    try:
+        del ours
+        assert parameter() is None
+    finally:
+        gc.enable()
+
+
+def test_what_fails_while_it_is_recorded_leaves_all_as_it_was() -> None:
+    tower = learner("cpu", "EfficientNet", chunk=8, cuda_graphs=True).model.image_tower
+    before = dict(tower.named_parameters())
+
+    def fail() -> None:
+        with batch_norm.collecting(tower), batch_norm.sums_kept(tower), cuda_graphs._twins(tower) as twins:
+            assert {id(one) for one in tower.parameters()} == {id(one) for one in twins.values()}
+            tower(batches(1)[0].images)
+            assert batch_norm.collected(tower).abs().sum() > 0
+            raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        fail()
+    after = dict(tower.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[name] is one for name, one in before.items())
+    assert batch_norm.collected(tower).abs().sum() == 0
 
 
 @pytest.mark.parametrize("tower", TOWERS)
