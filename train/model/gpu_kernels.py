@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from torch._subclasses.fake_tensor import FakeTensor
+from triton import knobs
 from triton import language as tl
 from triton.language.extra import libdevice
 
@@ -36,7 +37,7 @@ _MOMENTS, _SCALED, _SUMS, _GRADIENT = _Way(4096, 3), _Way(2048), _Way(2048, 3), 
 _CHANNELS_AT_MOST = 64  # of a tile
 _WARPS = 4
 _PROGRAMS = 2048  # that sum at the same time, about
-_QUICK = not triton.knobs.runtime.interpret  # the interpreter has no functions of a GPU's own
+_QUICK = not knobs.runtime.interpret  # the interpreter has no functions of a GPU's own
 
 # one program for all sizes: by itself Triton would compile one more for each kind of number
 _OF_ALL_SIZES: Any = {"do_not_specialize": ["rows", "eighths", "tiles"]}
