@@ -127,7 +127,7 @@ def collecting(model: nn.Module) -> Iterator[None]:
 
 def collects(model: nn.Module) -> bool:
     """Whether a forward now adds to the sums."""
-    return any(layer.collects for layer in _collecting_layers(model))
+    return any(isinstance(layer, BatchNorm) and layer.collects for layer in model.modules())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ Captions have another number of tokens in each batch: their tower is not recorde
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,8 +58,9 @@ class _Recorder:
         kind = (torch.is_grad_enabled(), batch_norm.collects(tower), *(one is not None and one.shape for one in given))
         if kind not in self._passes:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            with batch_norm.sums_kept(tower), _random_numbers_kept(), _twins(tower) as parameters:
-                self._passes[kind] = _Pass(lambda *places: self._plain(tower, *places), given, parameters, self._pool)
+            random_numbers_kept = torch.random.fork_rng(devices=[torch.cuda.current_device()])
+            with batch_norm.sums_kept(tower), random_numbers_kept, _twins(tower) as parameters:
+                self._passes[kind] = _Pass(partial(self._plain, tower), given, parameters, self._pool)
         self.turn += 1
         recorded = self._passes[kind]
         recorded.take(given)
@@ -88,15 +90,6 @@ def _twins(tower: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
             setattr(module, name, own)
 
 
-@contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    before = torch.cuda.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.cuda.set_rng_state(before)
-
-
 class _Pass:
     """A forward of one shape, and its backward where parameters are trained.
 
@@ -111,11 +104,7 @@ class _Pass:
         parameters: dict[nn.Parameter, nn.Parameter],
         pool: Any,
     ) -> None:
-        # Towers take pixels for floats: mixed ones are, and others are of the same kind.
-        self._places = tuple(
-            one.float() if one is not None and one.dtype == torch.uint8 else one.clone() if one is not None else None
-            for one in given
-        )
+        self._places = tuple(None if one is None else _place_of(one) for one in given)
         self.parameters, self._twins = list(parameters), list(parameters.values())
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -163,6 +152,11 @@ class _Pass:
         self._backward.replay()
         there = iter(_many._foreach_mul([one for one in self._gradients if one is not None], 1.0))
         return [None if one is None else next(there) for one in self._gradients]
+
+
+def _place_of(given: torch.Tensor) -> torch.Tensor:
+    """A place for what is given; towers take pixels for floats, as mixed ones are: so all are of one kind."""
+    return given.float() if given.dtype == torch.uint8 else given.clone()
 
 
 class _Replayed(torch.autograd.Function):

@@ -37,7 +37,7 @@ _MOMENTS, _SCALED, _SUMS, _GRADIENT = _Way(4096, 3), _Way(2048), _Way(2048, 3), 
 _CHANNELS_AT_MOST = 64  # of a tile
 _WARPS = 4
 _PROGRAMS = 2048  # that sum at the same time, about
-_QUICK = not knobs.runtime.interpret  # the interpreter has no functions of a GPU's own
+_QUICK = tl.constexpr(not knobs.runtime.interpret)  # the interpreter has no functions of a GPU's own
 
 # one program for all sizes: by itself Triton would compile one more for each kind of number
 _OF_ALL_SIZES: Any = {"do_not_specialize": ["rows", "eighths", "tiles"]}
@@ -53,7 +53,13 @@ def _tile(rows, eighths, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # noqa: N
     channels = eighths * 8
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     begin = tl.program_id(2).to(tl.int64) * rows * channels
-    return channels, column, column < channels, begin, tl.arange(0, ROWS)[:, None] * channels + column[None, :]
+    return channels, column, column < channels, begin, _places(channels, column, ROWS)
+
+
+@triton.jit
+def _places(channels, column, ROWS: tl.constexpr):  # noqa: N803
+    """Where the numbers of some rows are, from the first row on."""
+    return tl.arange(0, ROWS)[:, None] * channels + column[None, :]
 
 
 @triton.jit
@@ -63,9 +69,9 @@ def _inside(first, rows, known, ROWS: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def _sigmoid(numbers, QUICK: tl.constexpr):  # noqa: N803
+def _sigmoid(numbers):
     """1 / (1 + exp(-x)); quick: within 1e-6 of it, by a third of the instructions."""
-    if QUICK:
+    if _QUICK:
         return libdevice.fast_dividef(1.0, 1.0 + libdevice.fast_expf(-numbers))
     return tl.sigmoid(numbers)
 
@@ -87,12 +93,12 @@ def _read_scales(mean, inverse, weight, bias, of_group, column, known):
 
 
 @triton.jit
-def _before_activation(gradient, image, mean, inverse, weight, bias, SWISH: tl.constexpr, QUICK: tl.constexpr):  # noqa: N803
+def _before_activation(gradient, image, mean, inverse, weight, bias, SWISH: tl.constexpr):  # noqa: N803
     """The gradient by what SiLU was taken of, and the images normalised."""
     normalised = (image - mean[None, :]) * inverse[None, :]
     if SWISH:
         before = normalised * weight[None, :] + bias[None, :]
-        share = _sigmoid(before, QUICK)
+        share = _sigmoid(before)
         gradient = gradient * share * (1 + before * (1 - share))
     return gradient, normalised
 
@@ -114,8 +120,8 @@ def _moments(
     channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     images += begin
     few: tl.constexpr = ROWS // 4
-    first_places = tl.arange(0, few)[:, None] * channels + column[None, :]
-    pivot = tl.sum(_read(images, first_places, _inside(0, rows, known, few)), 0) / tl.minimum(rows, few)
+    some = _read(images, _places(channels, column, few), _inside(0, rows, known, few))
+    pivot = tl.sum(some, 0) / tl.minimum(rows, few)
     if tl.program_id(0) == 0:
         tl.store(pivots + tl.program_id(2) * channels + column, pivot, mask=known)
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
@@ -134,7 +140,7 @@ def _moments(
 @triton.jit(**_OF_ALL_SIZES)
 def _scaled(
     images, scale, shift, out, rows, eighths,
-    SWISH: tl.constexpr, QUICK: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
+    SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     first = tl.program_id(0) * ROWS
@@ -144,14 +150,14 @@ def _scaled(
     factor, summand = _read(scale, of_group, known), _read(shift, of_group, known)
     normalised = _read(images + begin, places, inside) * factor[None, :] + summand[None, :]
     if SWISH:
-        normalised = normalised * _sigmoid(normalised, QUICK)
+        normalised = normalised * _sigmoid(normalised)
     tl.store(out + begin + places, normalised.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(**_OF_ALL_SIZES)
 def _sums_of_gradients(
     gradients, images, mean, inverse, weight, bias, partial, rows, eighths, tiles,
-    SWISH: tl.constexpr, QUICK: tl.constexpr, STAGES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
+    SWISH: tl.constexpr, STAGES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     of_group = tl.program_id(2) * channels + column
@@ -163,7 +169,7 @@ def _sums_of_gradients(
     for tile in tl.range(tiles, num_stages=STAGES):
         inside = _inside(first + tile * ROWS, rows, known, ROWS)
         image, after = _read(images + begin, places, inside), _read(gradients + begin, places, inside)
-        outer, normalised = _before_activation(after, image, middle, deviation, factor, summand, SWISH, QUICK)
+        outer, normalised = _before_activation(after, image, middle, deviation, factor, summand, SWISH)
         shift += outer
         slope += outer * normalised
         begin += ROWS * channels
@@ -173,7 +179,7 @@ def _sums_of_gradients(
 @triton.jit(**_OF_ALL_SIZES)
 def _gradient_of_input(
     gradients, images, mean, inverse, weight, bias, shift, slope, out, rows, eighths,
-    SWISH: tl.constexpr, QUICK: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
+    SWISH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     channels, column, known, begin, places = _tile(rows, eighths, CHANNELS, ROWS)
     first = tl.program_id(0) * ROWS
@@ -183,7 +189,7 @@ def _gradient_of_input(
     middle, deviation, factor, summand = _read_scales(mean, inverse, weight, bias, of_group, column, known)
     of_shift, of_slope = _read(shift, of_group, known), _read(slope, of_group, known)
     image, after = _read(images + begin, places, inside), _read(gradients + begin, places, inside)
-    outer, normalised = _before_activation(after, image, middle, deviation, factor, summand, SWISH, QUICK)
+    outer, normalised = _before_activation(after, image, middle, deviation, factor, summand, SWISH)
     inner = (outer - of_shift[None, :] - normalised * of_slope[None, :]) * (factor * deviation)[None, :]
     tl.store(out + begin + places, inner.to(out.dtype.element_ty), mask=inside)
 
@@ -238,7 +244,7 @@ def shifted(images: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, *, s
     images = _last(images)
     out = torch.empty_like(images)
     grid, shape = _at_once(images, len(scale), _SCALED)
-    launched(_scaled, grid, images, scale.contiguous(), shift.contiguous(), out, *shape, SWISH=swish, QUICK=_QUICK)
+    launched(_scaled, grid, images, scale.contiguous(), shift.contiguous(), out, *shape, SWISH=swish)
     return out
 
 
@@ -252,7 +258,7 @@ def _sums(
 ) -> torch.Tensor:
     images, gradient = _last(images), _last(gradient)
     partial, grid, shape = _in_parts(images, len(numbers[0]), _SUMS)
-    launched(_sums_of_gradients, grid, gradient, images, *numbers, partial, *shape, SWISH=swish, QUICK=_QUICK)
+    launched(_sums_of_gradients, grid, gradient, images, *numbers, partial, *shape, SWISH=swish)
     return partial.sum(0)
 
 
@@ -276,9 +282,7 @@ def gradient_of_input(
     images, gradient = _last(images), _last(gradient)
     out = torch.empty_like(images)
     grid, shape = _at_once(images, known.groups, _GRADIENT)
-    launched(
-        _gradient_of_input, grid, gradient, images, *_numbers(known), *means, out, *shape, SWISH=swish, QUICK=_QUICK
-    )
+    launched(_gradient_of_input, grid, gradient, images, *_numbers(known), *means, out, *shape, SWISH=swish)
     return out
 
 
