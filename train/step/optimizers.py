@@ -218,7 +218,7 @@ class Lamb(_Stepped):
         means, squares = (sharding.own(self._state(parameters, name)) for name in ("mean", "square"))
         parameters, gradients = sharding.own(parameters), sharding.own(gradients)
         corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
-        scratch, updates = _like(parameters)
+        scratch, rows, updates = _like(parameters)
         # many operations, each over everything: on a CPU they wait for memory
         for here, mean, square, of, update in _in_cache(parameters, means, squares, gradients, updates):
             _many._foreach_lerp_(mean, of, 1 - beta1)
@@ -238,7 +238,7 @@ class Lamb(_Stepped):
                 _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
                 return
             # a GPU would wait for hundreds of products by one number each to be started
-            owners = torch.from_numpy(np.repeat(np.arange(len(parameters)), [_rows(one) for one in parameters]))
+            owners = torch.from_numpy(np.repeat(np.arange(len(rows)), rows))
             if scratch.is_cuda:
                 owners = owners.pin_memory().to(scratch.device, non_blocking=True)  # nothing waits for it
             scratch.mul_(ratios[owners][:, None])
@@ -271,18 +271,16 @@ class Lars(_Stepped):
         _many._foreach_sub_(parameters, velocities)
 
 
-def _like(tensors: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Scratch memory (rows, _ROW), and in it a tensor like each of these, which begins with a row."""
-    scratch = tensors[0].new_empty(sum(map(_rows, tensors)), _ROW)
-    firsts = itertools.accumulate(map(_rows, tensors), initial=0)
-    return scratch, [
-        scratch.as_strided(tensor.shape, tensor.stride(), first * _ROW)
-        for tensor, first in zip(tensors, firsts, strict=False)
+def _like(tensors: list[Tensor]) -> tuple[Tensor, list[int], list[Tensor]]:
+    """Scratch memory (rows, _ROW); how many rows of it each tensor has; and one like each, which begins with a row."""
+    rows = [-(-_span(tensor) // _ROW) for tensor in tensors]
+    scratch = tensors[0].new_empty(sum(rows), _ROW)
+    begins = itertools.accumulate(rows, initial=0)
+    alike = [
+        scratch.as_strided(tensor.shape, tensor.stride(), begin * _ROW)
+        for tensor, begin in zip(tensors, begins, strict=False)  # one more: where all end
     ]
-
-
-def _rows(tensor: Tensor) -> int:
-    return -(-_span(tensor) // _ROW)
+    return scratch, rows, alike
 
 
 def _span(tensor: Tensor) -> int:
