@@ -4,6 +4,7 @@ The docstring of a setting is its line in docs/reference/training-settings.md (`
 Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -279,6 +280,13 @@ class LoopSettings(Settings):
     """How many of the newest are kept."""
 
 
+def _refuse_with(setting: str, others: Mapping[str, bool]) -> None:
+    """Refuse a setting beside each other one that is given."""
+    for name, is_given in others.items():
+        if is_given:
+            raise ValueError(f"{setting} with {name}: they do not go together; give one of them")
+
+
 class TrainConfig(Settings):
     """A training run."""
 
@@ -350,12 +358,15 @@ class TrainConfig(Settings):
         return self
 
     def _check_sharded(self) -> None:
-        others = {"[loop] compile = true": self.loop.compile, "[classification] train": bool(self.classification.train)}
-        for name, is_given in others.items():
-            if self.loop.sharded and is_given:
-                raise ValueError(f"[loop] sharded = true with {name}: they do not go together; give one of them")
+        if self.loop.sharded:
+            _refuse_with(
+                "[loop] sharded = true",
+                {"[loop] compile = true": self.loop.compile, "[classification] train": bool(self.classification.train)},
+            )
 
     def _check_graphs(self) -> None:
+        if not self.loop.cuda_graphs:
+            return
         others = {
             "activation_checkpointing = true": self.loop.activation_checkpointing,
             f"checkpointed_stages = {self.loop.checkpointed_stages}": bool(self.loop.checkpointed_stages),
@@ -364,9 +375,7 @@ class TrainConfig(Settings):
             "[image_tower] frozen = true": self.image_tower.frozen,
             '[image_tower] batch_norm = "sync"': not self.image_tower.is_vit and self.image_tower.batch_norm == "sync",
         }
-        for name, is_given in others.items():
-            if self.loop.cuda_graphs and is_given:
-                raise ValueError(f"[loop] cuda_graphs = true with {name}: they do not go together; give one of them")
+        _refuse_with("[loop] cuda_graphs = true", others)
 
     def _check_classification(self) -> None:
         chosen = self.classification

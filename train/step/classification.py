@@ -9,15 +9,14 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from altalign.train.data.batches import Batch
-from altalign.train.model import batch_norm, cuda_graphs
+from altalign.train.model import batch_norm
 from altalign.train.model.classifier import Classifier
-from altalign.train.model.compiled import compile_blocks
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
 from altalign.train.step import arithmetic, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, check_sync, chunk_seed
 from altalign.train.step.global_batch import global_batch
-from altalign.train.step.learner import NotFiniteError, checkpoint_activations, set_rates
+from altalign.train.step.learner import NotFiniteError, set_rates, set_up_passes
 
 
 class ClassLearner:
@@ -26,12 +25,8 @@ class ClassLearner:
     def __init__(self, config: TrainConfig, *, classes: int, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
         self.model = classifier_of(config, classes=classes).to(ranks.device).to(memory_format=torch.channels_last)
-        checkpoint_activations(self.model, config.loop)
+        set_up_passes(self.model, config.loop)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
-        if config.loop.compile:
-            compile_blocks(self.model)
-        if config.loop.cuda_graphs:
-            cuda_graphs.record(self.model.image_tower)
         self._wrapped = DistributedDataParallel(self.model, **OWN_BUFFERS) if ranks.ranks > 1 else self.model
         self._autocast = arithmetic.autocast(config.loop.precision, ranks.device)
 

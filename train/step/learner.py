@@ -39,11 +39,7 @@ class Learner:
     ) -> None:
         self._config, self._estimates = config, estimates
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
-        checkpoint_activations(self.model, config.loop)
-        if config.loop.compile:
-            compile_blocks(self.model)
-        if config.loop.cuda_graphs:
-            cuda_graphs.record(self.model.image_tower)
+        set_up_passes(self.model, config.loop)
         if config.loop.sharded and ranks.ranks > 1:
             sharding.shard(self.model)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
@@ -130,6 +126,15 @@ def set_rates(optimizer: torch.optim.Optimizer, config: TrainConfig, step: int) 
     for group in optimizer.param_groups:
         group["lr"] = rate * group["factor"]
     return rate
+
+
+def set_up_passes(model: DualEncoder | Classifier, loop: LoopSettings) -> None:
+    """Have a model's passes taken as the settings say: computed again, compiled, recorded."""
+    checkpoint_activations(model, loop)
+    if loop.compile:
+        compile_blocks(model)
+    if loop.cuda_graphs:
+        cuda_graphs.record(model.image_tower)
 
 
 def checkpoint_activations(model: DualEncoder | Classifier, loop: LoopSettings) -> None:
