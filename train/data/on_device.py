@@ -153,8 +153,10 @@ class Decoder:
             for places in _alike(images, self._crop_px):
                 some = [images[place] for place in places]
                 seen[places] = resized(self._decoded(some), [one.part for one in some], self._crop_px)
+            if self._stream is None:
+                return seen
             # to other memory the copy took longer than all before it
-            return _channels_last(len(images), self._crop_px, pin_memory=self._stream is not None).copy_(seen)
+            return _channels_last(len(images), self._crop_px, pin_memory=True).copy_(seen)
 
     def _decoded(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
         try:

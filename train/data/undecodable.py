@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from altalign import storage
 
@@ -22,14 +22,7 @@ class Undecodable:
 
     def to_json(self) -> dict[str, int | str]:
         """One line of undecodable.jsonl."""
-        return {
-            "batch": self.batch,
-            "place": self.place,
-            "key": self.key,
-            "shard": self.shard,
-            "error": self.error,
-            "spare": self.spare,
-        }
+        return asdict(self)
 
 
 def log(folder: str) -> Callable[[Undecodable], None]:
