@@ -17,8 +17,8 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--url", help="the image's URL")
-    wanted.add_argument("--text", help="the caption")
+    wanted.add_argument("--url", help="the URL of the image, or of its page")
+    wanted.add_argument("--text", help="the caption, or a part of it")
     wanted.add_argument("--key", help="the pair's key, or its image_id: 32 hex digits")
     wanted.add_argument(
         "--source-key",

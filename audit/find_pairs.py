@@ -1,9 +1,11 @@
 """Finds pairs of a run by URL, caption or key, and says what happened to each in every stage."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any
 
 import ada_url
@@ -39,7 +41,7 @@ _MEASURED: dict[str, str] = {
     DropReason.IMAGE_HAS_TOO_MANY_TEXTS: (
         "{row[texts_per_image]} texts, [image] texts_per_image_at_most = {config.image.texts_per_image_at_most}"
     ),
-    DropReason.PAIR_REPEATED: "the same image and caption are kept as key {row[kept_key]}",
+    DropReason.PAIR_REPEATED: "another row has the same image and caption, hence the same key; that row {kept_row}",
     DropReason.NOT_IN_ARCHIVE: "no archive of the run has the image's URL",
     DropReason.HTTP_STATUS: "the last status was {row[http_code]}",
     DropReason.HTTP_TIMEOUT: (
@@ -66,15 +68,17 @@ _MEASURED: dict[str, str] = {
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: (
         "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}"
     ),
-    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image that was kept, key {row[kept_key]}, {threshold}",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image of key {row[kept_key]}, which {kept_row}, {threshold}",
     DropReason.REMOVED: "on request; removed.parquet has when",
     DropReason.OUT_OF_BALANCE: "its concepts are frequent, and its lot was not drawn; or it has none",
     DropReason.NOT_LISTED: "the list of pairs that the run was made of does not have it",
 }
 
 
-def wanted(*, url: str | None, text: str | None, key: str | None, source_key: str | None) -> tuple[Condition, str]:
-    """The condition that rows must match, and its description.
+def wanted(
+    *, url: str | None, text: str | None, key: str | None, source_key: str | None
+) -> list[tuple[Condition, str]]:
+    """The condition that rows must match, and its description; then those to try where no row matches.
 
     Raises:
         UsageError: more or less than one argument is given, or the key is not 32 hex digits.
@@ -86,15 +90,27 @@ def wanted(*, url: str | None, text: str | None, key: str | None, source_key: st
         if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
             raise UsageError(f"--key {key}: not 32 hex digits; give the key or the image_id of a pair")
         matches = (pc.field("key") == digits) | (pc.field("image_id") == digits)
-        return Condition(matches, ("key", "image_id")), f"key or image_id {digits}"
+        return [(Condition(matches, ("key", "image_id")), f"key or image_id {digits}")]
     if url is not None:
         found, _ = one_url.parsed(_utf8(url, "--url"))
-        return Condition(pc.field("image_url").isin([found, url]), ("image_url",)), f"image_url {found!r}"
+        columns = ("image_url", "page_url")
+        return [(Condition(pc.field(name).isin([found, url]), (name,)), f"{name} {found!r}") for name in columns]
     if source_key is not None:
         named = pc.field("source_key") == _utf8(source_key, "--source-key")
-        return Condition(named, ("source_key",)), f"source_key {source_key!r}"
+        # A broken record has no name, but its file; that of a caption differs from its image's by the ending alone.
+        file = source_key.rpartition("#")[0] or source_key
+        ending = rf"(^|/)({re.escape(file)}|{re.escape(str(PurePosixPath(file).with_suffix('')))}\.\w+)$"
+        of_file = pc.match_substring_regex(pc.field("file"), ending)
+        return [
+            (Condition(named, ("source_key",)), f"source_key {source_key!r}"),
+            (Condition(of_file, ("file",)), f"file {file!r}"),
+        ]
     caption = one_caption.clean(_utf8(text or "", "--text"))
-    return Condition(pc.field("caption") == caption, ("caption",)), f"caption {caption!r}"
+    part = pc.match_substring(pc.field("caption"), caption, ignore_case=True)
+    return [
+        (Condition(pc.field("caption") == caption, ("caption",)), f"caption {caption!r}"),
+        (Condition(part, ("caption",)), f"{caption!r} in the caption"),
+    ]
 
 
 def _utf8(text: str, option: str) -> str:
@@ -150,9 +166,20 @@ def explain(
         NotFoundError: there is none.
         UsageError: as `wanted`.
     """
-    matches, what = wanted(url=url, text=text, key=key, source_key=source_key)
+    conditions = wanted(url=url, text=text, key=key, source_key=source_key)
+    for matches, what in conditions:
+        found = _explained(run, matches, what)
+        if found.rows:
+            return found
+    what = conditions[0][1]
+    if gone := list(removed.told(run, key=key, url=url, source_key=source_key)):
+        return Explanation(what, 0, 0, rows=[], told=gone)
+    raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run, source_key=source_key)}")
+
+
+def _explained(run: RunFolder, matches: Condition, what: str) -> Explanation:
     first, told, kept, dropped = list[FoundSample | FoundDropped](), list[list[str]](), 0, 0
-    for row in rows.samples(run, matches):
+    for row in () if "file" in matches.columns else rows.samples(run, matches):  # side-cars have no broken records
         kept += 1
         if len(first) < MOST:
             first.append(row)
@@ -162,22 +189,20 @@ def explain(
         if len(first) < MOST:
             first.append(row)
             told.append([*_dropped(run, row), *_tries(run, row)])
-    if not first and (gone := list(removed.told(run, key=key, url=url))):
-        return Explanation(what, 0, 0, rows=[], told=gone)
-    if not first:
-        raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run, text=text, source_key=source_key)}")
     return Explanation(what, kept, dropped, rows=first, told=told)
 
 
-def _hint(run: RunFolder, *, text: str | None, source_key: str | None) -> str:
+def _hint(run: RunFolder, *, source_key: str | None) -> str:
     parts = []
+    if gone := len(removed.rows(run, pc.field("kind") == "pair")):
+        parts.append(
+            f"{gone:,} pair{'s were' if gone > 1 else ' was'} removed on request; --key or the request's entry finds it"
+        )
     if not run.is_finished:
         parts.append("the run is not finished")
     if not run.config.audit.keep_dropped:
         parts.append("[audit] keep_dropped = false: dropped rows were not kept")
     parts.append("extract keeps only a sample of what it drops (no alt-text, no valid URL)")
-    if text is not None:
-        parts.append("captions are compared after cleaning, and case counts")
     if source_key is not None:
         valid: Any = pc.field("source_key").is_valid()
         has_name = Condition(valid, ("source_key",))
@@ -242,7 +267,20 @@ def _said(run: RunFolder, reason: str, row: FoundDropped) -> str:
     if reason.startswith(OF_SELECT):
         return f"{reason_words.of_select([reason])[reason]}{_values(row)}"
     told = {"words": _many(row["words"], "word"), "size": _size(row), "cosine": _cosine(row)}
+    if "{kept_row}" in _MEASURED[reason]:
+        told["kept_row"] = _fate(run, row["kept_key"])
     return _MEASURED[reason].format(row=row, config=run.config, threshold=_threshold(run), **told)
+
+
+def _fate(run: RunFolder, key: str | None) -> str:
+    """What became of the row for which another was dropped."""
+    if key is None or list(removed.rows(run, (pc.field("kind") == "pair") & (pc.field("hash") == key))):
+        return "was removed since, on request"
+    has_key = Condition(pc.field("key") == key, ("key",))
+    if sample := next(rows.samples(run, has_key), None):
+        return f"was kept ({sample['source_key'] or 'in ' + sample['in']})"
+    row = next((row for row in rows.dropped(run, has_key) if row["reason"] != DropReason.PAIR_REPEATED), None)
+    return f"was dropped later: {row['reason']}" if row else "went on to the next stage"
 
 
 def _values(row: FoundDropped) -> str:

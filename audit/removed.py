@@ -34,9 +34,10 @@ def pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counter[str]]:
     return counted, Counter(row["shard"] for row in found if row["shard"])
 
 
-def told(run: RunFolder, *, key: str | None, url: str | None) -> Iterator[list[str]]:
-    """What happened to a pair or an image that was removed, by its key, image_id or URL, line by line."""
-    name = image_id(one_url.parsed(url)[0]) if url is not None else (key or "").strip().lower()
+def told(run: RunFolder, *, key: str | None, url: str | None, source_key: str | None = None) -> Iterator[list[str]]:
+    """What happened to a pair or an image that was removed, by its key, image_id, URL or name, line by line."""
+    identity = one_url.parsed(url)[0] if url is not None else source_key
+    name = image_id(identity) if identity is not None else (key or "").strip().lower()
     for row in rows(run, pc.field("hash") == name):
         lines = [f"{row['kind']:<9} {row['hash']}", f"removed   {row['time']}"]
         lines += [f"{name:<9} {row[name]}" for name in ("by", "because") if row[name]]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
@@ -101,6 +102,59 @@ def test_a_kept_pair_names_its_shard(folder: Path, capsys: pytest.CaptureFixture
 
 def test_a_url_is_found_with_its_fragment_and_white_space(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "https://img.example/3.png" in explain(capsys, folder, "--url", " https://img.example/3.png#top")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a folder: a picture kept, the same pair again, a caption in Latin-1, a pair that was removed, a page."""
+    folder = tmp_path_factory.mktemp("photos")
+    captions = {"a": "The Quiet Lake at dawn", "sub/b": "The Quiet Lake at dawn", "gone": "A mill beside the river"}
+    (folder / "photos" / "sub").mkdir(parents=True)
+    for number, (name, caption) in enumerate({**captions, "sub/latin1": ""}.items()):
+        color = "blue" if name in ("a", "sub/b") else (90 * number, 0, 0)
+        Image.new("RGB", (320, 240), color).save(folder / "photos" / f"{name}.png")
+        (folder / "photos" / f"{name}.txt").write_bytes(caption.encode() or "a caf\xe9 at night".encode("latin-1"))
+    page = b'<img src="ftp://h.example/a.png" alt="a mountain under clouds">'
+    archives.write(folder / "pages.warc.gz", [archives.response("https://h.example/page", page)])
+    inputs = '[[input]]\nkind = "folder"\npaths = ["photos"]\n[[input]]\nkind = "warc"\npaths = ["pages.warc.gz"]\n'
+    (folder / "config.toml").write_text(f'[run]\nfolder = "run"\n{inputs}', encoding="utf-8")
+    curated(folder)
+    (folder / "names.txt").write_text("gone.png\n", encoding="utf-8")
+    assert main(["remove", str(folder / "run"), "--source-keys", str(folder / "names.txt")]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--text", "quiet lake"), "written       shards/00000.tar"),
+        (("--url", "https://h.example/page"), "url_invalid: its scheme is ftp, not http or https"),
+        (("--source-key", "sub/latin1.png"), "record_broken: not UTF-8 (byte 5); convert the file"),
+        (("--source-key", "gone.png"), "removed   20"),
+    ],
+)
+def test_a_part_of_a_caption_a_page_a_broken_record_and_a_removed_name_are_found(
+    photos: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, str], words: str
+) -> None:
+    assert words in explain(capsys, photos, *args)
+
+
+def test_a_repeated_pair_tells_what_became_of_the_row_that_stands_for_it(
+    photos: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = explain(capsys, photos, "--text", "The Quiet Lake at dawn")
+    [kept] = re.findall(r"^name +(\S+)(?=(?:\n(?!\n).*)*written)", said, re.MULTILINE)
+    assert f"that row was kept ({kept})" in said
+    rows = [row for path in (folder / "run" / "dropped").rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    repeated = {row["key"] for row in rows if row["reason"] == "pair_repeated"}
+    later = next(row for row in rows if row["key"] in repeated and row["reason"] != "pair_repeated")
+    assert f"that row was dropped later: {later['reason']}" in explain(capsys, folder, "--key", later["key"])
+
+
+def test_a_pair_that_was_removed_and_is_looked_up_by_its_caption_is_hinted_at(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "1 pair was removed on request" in explain(capsys, photos, "--text", "A mill beside the river", code=1)
 
 
 def test_nothing_found_exits_with_1_and_says_where_else_to_look(
