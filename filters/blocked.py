@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign.errors import UsageError
+from altalign.filters import one_url
 
 # Hamming distance (of 256 bits) and quality (0 to 100) that PDQ's authors recommend to start with: a match is <= 31,
 # and hashes of quality <= 49 are discarded. See https://github.com/facebook/ThreatExchange/tree/main/pdq and
@@ -73,6 +74,10 @@ class BlockList:
             or (bool(self.sha1) and hashlib.sha1(data, usedforsecurity=False).hexdigest() in self.sha1)
             or (bool(self.md5) and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5)
         )
+
+    def names_url(self, url: str) -> bool:
+        """Whether a hash of this URL is listed, as it is written or as it is asked for."""
+        return any(self.names(each.encode()) for each in {url, *one_url.asked(url)})
 
     @property
     def short_side_px(self) -> int:

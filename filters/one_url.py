@@ -1,5 +1,7 @@
 """One image URL of a table in plain Python; `urls` does the same with columns, by a kernel."""
 
+import re
+
 import ada_url
 
 # Property White_Space.
@@ -8,12 +10,47 @@ WHITE_SPACE = (
     "\u2028\u2029\u202f\u205f\u3000"
 )
 
+_SCHEME_MISSING = re.compile(r"[\0-\x20]*[/\\][\t\n\r]*[/\\]")  # as in //example.org/cat.jpg; WHATWG skips tabs
+_SCHEMES = ("http:", "https:")
+
+
+def asked(url: str) -> list[str]:
+    """The URL as it is asked for, without credentials, fragment and the final dot of its host; [] where it is none.
+
+    Of one without a scheme, as pages have them, both: by http and by https.
+    """
+    return [text for scheme in _schemes(url) if (text := _asked(scheme + url.strip(WHITE_SPACE)))]
+
+
+def host_of(url: str) -> str:
+    """The host of a URL of any scheme, in lower case and Punycode without a final dot; empty where it has none."""
+    try:
+        return ada_url.URL(_schemes(url)[0] + url.strip(WHITE_SPACE)).hostname.rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _schemes(url: str) -> list[str]:
+    return [*_SCHEMES] if _SCHEME_MISSING.match(url) else [""]
+
+
+def _asked(url: str) -> str:
+    try:
+        of = ada_url.URL(url)
+    except ValueError:
+        return ""
+    if of.protocol not in _SCHEMES:
+        return ""
+    of.username = of.password = ""
+    of.hostname = of.hostname.rstrip(".")
+    return of.href.partition("#")[0]
+
 
 def parsed(url: str) -> tuple[str, bool]:
     """The URL in the form that is kept, and whether it is valid."""
     url = url.strip(WHITE_SPACE)
     try:
-        is_valid = ada_url.URL(url).protocol in ("http:", "https:")
+        is_valid = ada_url.URL(url).protocol in _SCHEMES
     except ValueError:
         is_valid = False
     return (url.partition("#")[0] if is_valid else url), is_valid

@@ -198,7 +198,7 @@ def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Finding
     findings.rows("image_url", is_other, form)
     if rules.config.fetch.blocked_urls:
         listed, each = rules.blocked_urls, taken.to_pylist()
-        is_listed = np.array([bool(url) and listed.names(str(url).encode()) for url in each], bool)
+        is_listed = np.array([bool(url) and listed.names_url(str(url)) for url in each], bool)
         findings.rows(
             DropReason.URL_BLOCKED, is_listed, said(lambda _: "the hash of its URL is in [fetch] blocked_urls")
         )

@@ -23,7 +23,7 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.living.finding import at_once
 from altalign.pipelines.living.request import Request
 
-_WORDS = re.compile(rb"https?://[^\s\"'<>\\)]+|[0-9a-f]{32,}")
+_WORDS = re.compile(rb"(?i:https?:)?//[^\s\"'<>\\)]+|[0-9a-f]{32,}")
 _AT_ONCE_BYTES = 4 << 20
 _IN_STORE = 6  # files at a time, each with as much in memory as is read ahead
 _ARRAYS = (".npy",)
@@ -80,7 +80,7 @@ def _in_parquet(path: str, strings: frozenset[str], gone: Request) -> Iterator[s
         # at once: what is wanted is arranged for the search anew each time
         together = pa.chunked_array(list(flat.values()), pa.string())
         yield from _first(together, pc.is_in(together, value_set=wanted))
-        for name, column in flat.items() if gone.domains else ():
+        for name, column in flat.items() if gone.domains or gone.urls else ():
             if name.endswith("_url"):
                 yield from _first(column, pa.array(gone.matches(pa.table({"image_url": column}))))
 
@@ -93,7 +93,7 @@ def _in_tar(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
     wanted = frozenset(map(str.encode, strings))
     for members in shards.members(storage.read_pieces(path)):
         interrupts.check()
-        if gone.domains or _may_have(members, strings, wanted, gone):
+        if gone.domains or gone.urls or _may_have(members, strings, wanted, gone):
             yield from _in_sample(shards.decoded(members), strings, gone)
 
 
@@ -122,8 +122,7 @@ def _in_sample(sample: shards.Sample, strings: frozenset[str], gone: Request) ->
     there = [*row.values(), sha256(sample.image).hexdigest()] if gone.hashes else row.values()
     if not strings.isdisjoint(there):
         yield from sorted(strings.intersection(there))[:1]
-    if gone.domains:
-        yield from (url for name in ("image_url", "page_url") if (url := row[name]) and _is_blocked(url, gone))
+    yield from (url for name in ("image_url", "page_url") if (url := row[name]) and _is_named(url, gone))
 
 
 def _in_text(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
@@ -133,10 +132,10 @@ def _in_text(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]
             interrupts.check()
             for match in _WORDS.finditer(before + data):
                 word = match[0].decode(errors="replace")
-                if word in strings or _is_blocked(word, gone):
+                if word in strings or _is_named(word, gone):
                     yield word
             before = data[-(8 << 10) :]  # a URL has 8 KiB at most
 
 
-def _is_blocked(url: str, gone: Request) -> bool:
-    return "://" in url and gone.has_host_of(url)
+def _is_named(url: str, gone: Request) -> bool:
+    return gone.has_host_of(url) or gone.has_url(url)

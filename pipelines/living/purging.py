@@ -139,7 +139,8 @@ def _is_of(line: bytes, gone: Request) -> bool:
         said = json.loads(line)
     except ValueError:
         return True  # half a line, of a killed command
-    return said.get("image_id") in gone.images or gone.has_host_of(str(said.get("url", "")))
+    url = str(said.get("url", ""))
+    return said.get("image_id") in gone.images or gone.has_host_of(url) or gone.has_url(url)
 
 
 def _below(folder: str, name: str, ending: str) -> Iterator[str]:

@@ -22,12 +22,11 @@ from altalign.filters.one_url import WHITE_SPACE
 from altalign.key import image_id
 from altalign.pipelines.files import parquet
 from altalign.pipelines.web.allowed.domains import Domains
-from altalign.pipelines.web.kept.log import host_of
 from altalign.stages import REMOVED_FILE
 
 # the columns that rows are matched by; of dropped rows the last two are not there
 COLUMNS = ("key", "image_id", "image_url", "page_url", "source_key", "sha256", "found_sha256")
-_ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)"
+_ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)(?:[/\\?#]|$)"  # white space in a host is skipped
 _HEX_DIGITS = {"keys": 32, "image_ids": 32, "hashes": 64}
 
 Mask = npt.NDArray[np.bool_]  # bool[n], a row each
@@ -76,18 +75,22 @@ class Request:
         for name, values in wanted.items():
             if values and name in rows.column_names:
                 found |= _is_in(rows[name], values)
-        if self.urls and "page_url" in rows.column_names:
-            found |= _where(rows["page_url"], lambda url: hashed(url) in self.urls)
         if self.source_keys and "source_key" in rows.column_names:
             found |= _where(rows["source_key"], lambda name: hashed(name) in self.source_keys)
         for name in ("image_url", "page_url"):
+            if self.urls and name in rows.column_names:
+                found |= _where(rows[name], self.has_url)
             if self.domains and name in rows.column_names:
                 found |= _where(_origins(rows[name]), self.has_host_of)
         return found
 
+    def has_url(self, url: str) -> bool:
+        """Whether a URL is one of those that are named, as it is written or as it is asked for."""
+        return bool(self.urls) and any(hashed(each) in self.urls for each in (url, *one_url.asked(url)))
+
     def has_host_of(self, url: str) -> bool:
         """Whether a URL has a host of one of the domains, or below one."""
-        host = host_of(url) if self.domains else ""
+        host = one_url.host_of(url) if self.domains else ""
         while host:
             if hashed(host) in self.domains:
                 return True
@@ -97,16 +100,18 @@ class Request:
     def not_in(self, rows: pa.Table) -> dict[str, list[str]]:
         """The entries of each list that none of these rows has, sorted."""
         there: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
-        pages = set(map(hashed, there["page_url"])) if self.urls else set()
+        places = there["image_url"] | there["page_url"]
+        urls = {hashed(each) for url in places for each in (url, *one_url.asked(url))} if self.urls else set()
+        urls |= there["image_id"]
         left: dict[str, frozenset[str] | set[str]] = {
             "keys": self.keys - there["key"],
             "image_ids": self.image_ids - there["image_id"],
             "hashes": self.hashes - there["sha256"] - there["found_sha256"],
-            "urls": {url for name, url in self.urls.items() if name not in there["image_id"] | pages},
+            "urls": {*self.urls.values()} - {url for name, url in self.urls.items() if name in urls},
             "domains": {
                 domain
                 for name, domain in self.domains.items()
-                if not any(map(Request(domains={name: domain}).has_host_of, there["image_url"] | there["page_url"]))
+                if not any(map(Request(domains={name: domain}).has_host_of, places))
             },
             "source_keys": {name for name in self.source_keys.values() if name not in there["source_key"]},
         }
@@ -195,7 +200,9 @@ def _of_list(name: str, path: str) -> Request:
     else:
         lines = enumerate(text.splitlines(), start=1)
         found = {_entry(name, entry, f"{path} line {at}") for at, line in lines if (entry := line.strip(WHITE_SPACE))}
-    entries: Any = frozenset(found) if name in _HEX_DIGITS else {hashed(entry): entry for entry in found}
+    spelled = {entry: (entry, *(one_url.asked(entry) if name == "urls" else ())) for entry in found}
+    by_hash = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
+    entries: Any = frozenset(found) if name in _HEX_DIGITS else by_hash
     return Request(**{name: entries})
 
 
@@ -212,10 +219,9 @@ def _text(path: str, name: str) -> str:
 def _entry(name: str, line: str, where: str) -> str:
     """A line as rows spell it."""
     if name == "urls":
-        url, is_valid = one_url.parsed(line)
-        if not is_valid:
+        if not one_url.asked(line):
             raise UsageError(f"{where}: {line!r} is no URL; write one such as https://example.org/cat.jpg")
-        return url
+        return one_url.parsed(line)[0]
     if (digits := _HEX_DIGITS.get(name)) is None:
         return line
     if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", line):

@@ -118,7 +118,7 @@ def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
     """The numbers of the images whose URLs a block list names, each with its outcome."""
     listed = block_lists.of_urls(run.config.fetch)
     urls: list[Any] = rows["image_url"].to_pylist() if len(listed) else []
-    is_listed = (bool(url) and listed.names(url.encode()) for url in urls)
+    is_listed = (bool(url) and listed.names_url(url) for url in urls)
     return {number: Outcome(DropReason.URL_BLOCKED) for number, listed in enumerate(is_listed) if listed}
 
 

@@ -314,7 +314,7 @@ class Fetching:
             except TargetError as error:
                 reason = DropReason.HTTP_REFUSED if error.is_of_scheme else DropReason.HTTP_STATUS
                 trouble = Trouble(reason, f"redirect to {location[:200]!r}: {error}", answer.status)
-        if self._blocked_urls.names(task.target.url.encode()):
+        if self._blocked_urls.names_url(task.target.url):
             trouble = Trouble(DropReason.URL_BLOCKED, "redirect to a URL that a block list names", answer.status)
         if trouble is None:
             task.redirects += 1

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypedDict, cast
 
-import ada_url
 import orjson
 
 from altalign import storage
 from altalign.errors import UnreadableError
+from altalign.filters import one_url
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.client import Response
@@ -154,7 +154,4 @@ def status_of(outcome: Outcome) -> str:
 
 def host_of(url: str | None) -> str:
     """The host of an absolute URL."""
-    try:
-        return ada_url.URL(url or "").hostname
-    except ValueError:
-        return ""
+    return one_url.host_of(url or "")
