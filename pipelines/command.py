@@ -307,12 +307,12 @@ def _reported(config: "CurateConfig") -> int:
 
 
 def _check_work(folder: str) -> None:
+    is_gone = storage.kind(storage.join(folder, "work")) == "missing"
     if storage.exists(storage.join(folder, REMOVED_FILE)):
-        raise UsageError(
-            f"{folder}: work/ went with the pairs that were removed, and what was fetched with it; do this to a run "
-            "before pairs are removed"
-        )
-    if storage.kind(storage.join(folder, "work")) == "missing":
+        why = "work/ went with the pairs that were removed, and what was fetched with it"
+        why = why if is_gone else f"what {REMOVED_FILE} keeps out would come back"
+        raise UsageError(f"{folder}: {why}; do this to a run before pairs are removed")
+    if is_gone:
         raise UsageError(
             f"{folder}: work/ was deleted, and what was fetched with it; "
             "`altalign curate` with --restart runs everything anew"

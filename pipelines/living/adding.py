@@ -230,10 +230,11 @@ def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
     """Take out of the larger run what was removed from the smaller one."""
     parent = parents.opened(grown.folder, grown.config)
     found = removing.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
-    if found.pairs or found.dropped:
+    if found.has_rows:
         run = Run(grown.folder, grown.config, ())
         removing.remove(run, parent, found, by="", because=REFUSED, lineage=lineage)
-    storage.delete_units([grown.work()])  # it holds what was removed
+    if found.has_rows or not grown.config.audit.keep_dropped:
+        storage.delete_units([grown.work()])  # it holds what was removed
 
 
 # The change ----------------------------------------------------------------------------------------------------------

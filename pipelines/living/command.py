@@ -26,7 +26,8 @@ def remove(argv: Sequence[str]) -> int:
         prog="altalign remove",
         description="Take pairs out of a finished run: the shards that hold them are written anew, work/ is deleted, "
         "and dropped rows, galleries, the report and the log forget them. removed.parquet keeps hashes. Then every "
-        "file is read again to see that nothing is left. The exit code is 1 where something is.",
+        "file is read again to see that nothing is left. What is not there yet is kept out of what is added later. The "
+        "exit code is 1 where something is left, or where nothing was there.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     for name, about in _LISTS.items():
@@ -59,10 +60,10 @@ def remove(argv: Sequence[str]) -> int:
         from altalign.pipelines.living import told
 
     wanted = told.Wanted(lists, arguments.near, arguments.by, arguments.because, is_dry_run=arguments.dry_run)
-    gone = told.remove(config, wanted)
-    if gone is None:
-        return 0
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or told.check_absence(config, gone)
+    gone, code = told.remove(config, wanted)
+    if arguments.dry_run:
+        return code
+    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or told.check_absence(config, gone) or code
 
 
 def add(argv: Sequence[str]) -> int:

@@ -73,6 +73,11 @@ class Found:
         return sum(len(each.rows) for each in self.in_dropped)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether anything goes; else the request is remembered alone."""
+        return bool(self.pairs or self.dropped)
+
+    @property
     def gone(self) -> Request:
         """What is not to be found afterwards: the request, and the keys of all pairs that went."""
         keys = frozenset(filter(None, parquet.values(self.rows, "key")))
@@ -115,7 +120,7 @@ def remove(
     """
     change = Change(run.folder, durable=run.config.run.durable)
     written = _shards(change, parent, found.in_shards)
-    deleted = [*_GO, *(f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet"))]
+    deleted = [*(_GO if found.has_rows else ()), *(f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet"))]
     deleted += purging.dropped_rows(change, found.in_dropped, found.gone)
     purging.of_audit(change, found.gone, found.rows)
     deleted += purging.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
@@ -213,7 +218,7 @@ def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
     gone = Counter(source for each in found.in_shards for source in parquet.values(each.rows, "source"))
     counts = Counts.total(Counts.from_json([row]) for row in counting.received(rows))
     failed = FailedCounts.from_json(counting.failed(parent))
-    for source, rows_kept in kept.items():
+    for source, rows_kept in kept.items() if found.has_rows else ():
         counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
         counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
         failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])

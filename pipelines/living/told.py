@@ -14,7 +14,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.derive import parents
 from altalign.pipelines.living import absence, adding, compacting, removing
 from altalign.pipelines.living.removing import Found
-from altalign.pipelines.living.request import Request, of_files
+from altalign.pipelines.living.request import Request, of_files, of_run
 from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run.units import Run
 from altalign.stages import REMOVED_FILE, own_files
@@ -33,8 +33,11 @@ class Wanted(NamedTuple):
     is_dry_run: bool
 
 
-def remove(config: CurateConfig, wanted: Wanted) -> Request | None:
-    """Remove what is listed; returns what may not be found afterwards, None where it was to be shown alone."""
+def remove(config: CurateConfig, wanted: Wanted) -> tuple[Request, int]:
+    """Remove what is listed, now and of what is added later.
+
+    Returns what may not be found afterwards, and 1 where nothing of it was there, nor was asked for before.
+    """
     asked = of_files(wanted.lists)
     folder = config.run.folder
     held = nullcontext() if wanted.is_dry_run else storage.locked(folder)
@@ -44,12 +47,12 @@ def remove(config: CurateConfig, wanted: Wanted) -> Request | None:
             storage.sweep(folder)  # what a command left that was killed while it wrote the report
         parent = parents.opened(folder, config)
         found = removing.find(parent, asked, near=wanted.near)
-        _show(folder, found, asked, is_dry_run=wanted.is_dry_run)
-        if wanted.is_dry_run:
-            return None
-        if found.pairs or found.dropped:
+        before = of_run(path) if storage.exists(path := parent.path(REMOVED_FILE)) else Request()
+        is_new = not {*asked.asked()} <= {*before.asked()}
+        _show(folder, found, asked, is_dry_run=wanted.is_dry_run, is_new=is_new)
+        if (found.has_rows or is_new) and not wanted.is_dry_run:
             removing.remove(Run(folder, config, ()), parent, found, by=wanted.by, because=wanted.because)
-    return found.gone
+    return found.gone, 0 if found.has_rows or not is_new else AltalignError.exit_code
 
 
 def add(config: CurateConfig, wanted: "adding.Wanted", flags: list[str]) -> int:
@@ -106,7 +109,7 @@ def check_absence(config: CurateConfig, gone: Request) -> int:
     return AltalignError.exit_code if looked.found else 0
 
 
-def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool) -> None:
+def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new: bool) -> None:
     out = terminal.stdout()
 
     def say(line: str) -> None:
@@ -128,8 +131,10 @@ def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool) -> Non
     for name, entries in asked.not_in(rows).items():
         few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
         say(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
-    if not (found.pairs or found.dropped):
-        say(f"{shown(folder)}: nothing of it is there; the run stays as it is")
+    if not found.has_rows:
+        later = "keep" if is_dry_run else "keeps"
+        stands = f"{'would ' * is_dry_run}{later} it out of what is added" if is_new else "was asked for before"
+        say(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
         return
     size = sum(each.shard.bytes for each in found.in_shards)
     go = "would go" if is_dry_run else "go"

@@ -261,13 +261,22 @@ def test_dry_run_lists_and_changes_nothing(run: Path, capsys: pytest.CaptureFixt
 def test_what_is_not_there_is_named_and_the_run_stays(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(run)
     Path("keys").write_text("f" * 32, encoding="utf-8")
-    assert main(["remove", "run", "--keys", "keys"]) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == [
-        f"not there, of --keys: 1 ({'f' * 32})",
-        "run: nothing of it is there; the run stays as it is",
-    ]
-    assert tree(run) == before
+    missing = f"not there, of --keys: 1 ({'f' * 32})"
+    for more, says in (["--dry-run"], "would keep it out of what is added"), ([], "keeps it out of what is added"):
+        assert main(["remove", "run", "--keys", "keys", *more]) == 1
+        said = ["", f"run: nothing of it is there; removed.parquet {says}"]
+        assert capsys.readouterr().out.splitlines()[:2] == [missing, *said[1:]]
+    after = tree(run)
+    stands = {"removed.parquet", "files.jsonl", "manifest.json", "README.md", "croissant.json", *REPORT}
+    assert {name for name in after if after[name] != before.get(name)} <= stands
+    assert after.keys() - before.keys() == {"removed.parquet"}
     assert (run / "work").exists()
+    assert main(["audit", "run"]) == 0
+    assert main(["audit", "run", "--digest"]) == 0
+    assert main(["remove", "run", "--keys", "keys"]) == 0  # it stands
+    assert "was asked for before" in capsys.readouterr().out
+    assert main(["decontaminate", "run", "--test-set", "more=tests"]) == 2
+    assert "what removed.parquet keeps out would come back; do this to a run" in capsys.readouterr().err
 
 
 def test_stages_are_not_run_anew_over_a_removal(made: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -388,5 +397,5 @@ def shards_of(tree: dict[str, str]) -> dict[str, str]:
 def test_a_half_file_of_a_killed_command_goes_also_where_nothing_else_does(run: Path) -> None:
     (run / "audit" / "checks.json.partial-d3ed80fe").write_bytes(b"{")
     (run.parent / "keys").write_text("0" * 32, encoding="utf-8")
-    assert main(["remove", "run", "--keys", "keys"]) == 0
+    assert main(["remove", "run", "--keys", "keys"]) == 1
     assert not list(run.rglob("*partial-*"))
