@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from altalign import storage
+from altalign import scores, storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
@@ -158,7 +158,25 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
     wrong |= differences(run_folder, of_rows, sizes_alone=True)
     wrong |= differences(run_folder, others, sizes_alone=sizes_alone)
     wrong |= dict.fromkeys(surplus(run_folder, listed), SURPLUS)
-    return Found(len(SEALED) + len(small) + len(listed), wrong)
+    of_scores, wrong_scores = _of_scores(run_folder)
+    wrong |= wrong_scores | differences(run_folder, of_scores, sizes_alone=sizes_alone)
+    return Found(len(SEALED) + len(small) + len(listed) + len(of_scores), wrong)
+
+
+def _of_scores(run_folder: str) -> tuple[dict[str, Written], dict[str, str]]:
+    """The files of all scores by their sealed manifests, and the manifests that are not as they were written."""
+    files, wrong = dict[str, Written](), dict[str, str]()
+    for name in storage.entries(storage.join(run_folder, scores.FOLDER)):
+        of = f"{scores.FOLDER}/{name}"
+        try:
+            if (score := scores.opened(run_folder, name)) is not None:
+                files |= {
+                    f"{of}/{shard}.parquet": Written(said["bytes"], said["sha256"])
+                    for shard, said in score.files.items()
+                }
+        except UnreadableError as error:
+            wrong[f"{of}/manifest.json"] = str(error).partition("manifest.json: ")[2]
+    return files, wrong
 
 
 def _by_manifest(run_folder: str, facts: Mapping[str, object]) -> dict[str, Written]:

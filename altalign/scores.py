@@ -6,6 +6,7 @@
 A file counts as long as its shard's side-car has the digest that it was made for.
 """
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -53,9 +54,9 @@ class Files(Mapping[str, Mapping[str, Any]]):
         return len(self._sorted)
 
     def sizes(self) -> "Files":
-        """The same with the sizes alone, by which `Score.values` knows that a file is whole."""
+        """The same with sizes and digests alone, by which `Score.values` knows that a file is whole."""
         found = copy(self)
-        found._table = self._table.select(["name", "bytes"])
+        found._table = self._table.select(["name", "bytes", "sha256"])
         return found
 
     def sums(self, columns: Sequence[str]) -> tuple[int, dict[str, int]]:
@@ -91,18 +92,27 @@ class Score:
             return False
         return storage.stamp(self.path(shard)).size == of["bytes"]
 
+    def read(self, shard: str) -> bytes:
+        """The file of a shard.
+
+        Raises:
+            UnreadableError: it is missing, or not as it was written.
+        """
+        path = self.path(shard)
+        data = storage.read_bytes(path) if storage.exists(path) else b""
+        if hashlib.sha256(data).hexdigest() != self.files[shard]["sha256"]:
+            raise UnreadableError(f"{path}: not as it was written; measure it again with `altalign score`")
+        return data
+
     def values(self, shard: str, names: Sequence[str]) -> pa.Table:
         """These columns of a shard's samples, `key` among them or not, in the order of the shard.
 
         Raises:
             UnreadableError: the file is missing, or not as it was written.
         """
-        path, wanted = self.path(shard), self.files[shard]["bytes"]
-        if not storage.exists(path) or storage.stamp(path).size != wanted:
-            raise UnreadableError(f"{path}: not as it was written; measure it again with `altalign score`")
+        path, data = self.path(shard), pa.BufferReader(self.read(shard))
         try:
-            with storage.open_read(path) as file:
-                return pq.ParquetFile(file, pre_buffer=False).read(columns=list(names), use_threads=False)
+            return pq.ParquetFile(data, pre_buffer=False).read(columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             why = first_line(error)
             raise UnreadableError(f"{path}: cannot be read as Parquet ({why}); measure it again") from None

@@ -6,12 +6,13 @@ Units are shards, with marks in `work/score` while the command is under way. The
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from altalign import scores as files
 from altalign import storage, terminal
 from altalign.curation import CurateConfig
-from altalign.errors import UsageError
+from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.derive import parents
 from altalign.pipelines.derive.parents import Parent, Shard
@@ -91,7 +92,11 @@ def _plan(parent: Parent, found: Mapping[str, files.Score | None], at_once: int)
     """A unit for each shard that lacks a score."""
 
     def lacks(there: files.Score | None, shard: Shard) -> bool:
-        return there is None or not there.has(shard.name, shard.parquet_sha256)
+        if there is None or not there.has(shard.name, shard.parquet_sha256):
+            return True
+        with suppress(UnreadableError):
+            return not there.read(shard.name)
+        return True
 
     missing = [
         (place, shard, [name for name, there in found.items() if lacks(there, shard)])

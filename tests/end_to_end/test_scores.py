@@ -27,6 +27,7 @@ from tests.end_to_end.scored import SCORES, prepared, rows, scores_of
 
 pytestmark = pytest.mark.runs
 
+TOP = "text_characters=0.5"
 WHERE = "similarity >= -0.2 AND text_characters > 12 AND NOT (picture_entropy < 1 OR language = 'ja')"
 
 
@@ -310,3 +311,31 @@ def test_what_is_no_number_has_no_value_and_is_counted(
     assert (
         said == f"run: odd has no value in {missing} samples; say what becomes of those: --nulls drop, or --nulls keep"
     )
+
+
+def test_a_bit_that_flips_in_a_score_is_found_by_all_that_read_it_and_measured_again(
+    embedded: Finished, scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared(tmp_path, embedded)
+    shutil.copytree(scored / "run" / "scores", tmp_path / "run" / "scores")
+    before = scores_of(tmp_path / "run" / "scores")
+    (path,) = (tmp_path / "run" / "scores" / "text").glob("00000.parquet")
+    for place in (4, path.stat().st_size // 2, path.stat().st_size - 5):
+        data = bytearray(path.read_bytes())
+        data[place] ^= 16
+        path.write_bytes(data)
+        with chdir(tmp_path):
+            for args in (["audit", "run"], ["audit", "run", "--digest"], ["select", "run", "out", "--top", TOP]):
+                capsys.readouterr()
+                assert main(args) == 1, args
+                said = capsys.readouterr()
+                assert "scores/text/00000.parquet" in said.out + said.err
+            shutil.rmtree("out")
+            assert main(["score", "run", "--with", "scores.toml"]) == 0
+            assert main(["audit", "run", "--digest"]) == 0
+        assert scores_of(tmp_path / "run" / "scores") == before
+    manifest = path.with_name("manifest.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b'"rows"', b'"rowz"'))
+    with chdir(tmp_path):
+        assert main(["audit", "run", "--digest"]) == 1
+    assert "scores/text/manifest.json: not as it was written" in capsys.readouterr().out
