@@ -55,7 +55,8 @@ def find(parents: tuple[Parent, ...], run: Run, unit: Unit) -> CommonFacts:
         arrays.save(files.path_of(kind), found)
     repeated = _repeated(parents)
     parquet.write(files.repeated, repeated, REPEATED)
-    return CommonFacts(len(over[0]), len(over[1]), len(repeated), _images_that_differ(parents))
+    without = sum(_without_image(parent, images) for parent in parents)
+    return CommonFacts(len(over[0]), len(over[1]), len(repeated), _images_that_differ(parents), without)
 
 
 def _kept(parent: Parent) -> Iterator[tuple[Hashes, Hashes]]:
@@ -67,11 +68,22 @@ def _candidates(parent: Parent) -> Iterator[tuple[Hashes, Hashes]]:
     """The hashes of texts and images of all candidates with an image: those of shards, and those that were dropped."""
     yield from _kept(parent)
     for stage in _OF_CANDIDATES:
-        folder = parent.path("dropped", stage.value)
-        for name in storage.names(folder, ".parquet") if storage.kind(folder) == "folder" else ():
-            for batch in parquet.read_whole(storage.join(folder, name), ["image_id", "caption"]):
-                rows = pa.Table.from_batches([batch])
-                yield _hashes(rows.filter(rows["image_id"].is_valid()))
+        yield from map(_hashes, _dropped(parent, stage, ["image_id", "caption"]))
+
+
+def _dropped(parent: Parent, stage: Stage, columns: list[str]) -> Iterator[pa.Table]:
+    """These columns of the rows with an image that a stage dropped."""
+    folder = parent.path("dropped", stage.value)
+    for name in storage.names(folder, ".parquet") if storage.kind(folder) == "folder" else ():
+        for batch in parquet.read_whole(storage.join(folder, name), columns):
+            rows = pa.Table.from_batches([batch])
+            yield rows.filter(rows["image_id"].is_valid())
+
+
+def _without_image(parent: Parent, images: Hashes) -> int:
+    """How many pairs a run dropped because it had no image, where some run has one in its shards."""
+    found = (_first_half(rows, "image_id") for rows in _dropped(parent, Stage.FETCH, ["image_id"]))
+    return sum(int(np.isin(of, images).sum()) for of in found)
 
 
 def _hashes(rows: pa.Table) -> tuple[Hashes, Hashes]:

@@ -32,14 +32,26 @@ def merge(parents: Sequence[Parent], config: CurateConfig, flags: list[str]) -> 
     merged = Run(config.run.folder, reconciled(config, parents), ())
     before = curate.each(COMMON, common.plan, partial(common.find, tuple(parents)))
     said = {"not_known": list(_not_known(parents))}
-    of = Making("merge", said, tuple(parents), partial(common.choose, tuple(parents)), before=(before,))
+    conclude = partial(_learn, said["not_known"])
+    chosen = partial(common.choose, tuple(parents))
+    of = Making("merge", said, tuple(parents), chosen, before=(before,), conclude=conclude)
     made = making.make(of, merged, options(merged.config.engine, flags))
     code = curate.show(made)
-    if differing := sum(facts.images_that_differ for _, facts in made.all_facts(COMMON)):
-        said["not_known"].append(f"images that have other bytes in another run: {differing:,}; pairs keep their own")
-    for line in said["not_known"]:
+    for line in storage.read_sealed(made.path("manifest.json"))["lineage"]["settings"]["not_known"]:
         terminal.stderr().print(terminal.shown(line), style="yellow", soft_wrap=True)
     return code
+
+
+def _learn(not_known: list[str], run: Run) -> None:
+    """Add what a count of all rows has told, before the manifest is written."""
+    (facts,) = (facts for _, facts in run.all_facts(COMMON))
+    if n := facts.images_that_differ:
+        not_known.append(f"images that have other bytes in another run: {n:,}; pairs keep their own")
+    if n := facts.pairs_without_image:
+        not_known.append(
+            f"pairs whose image one run did not get and another has: {n:,}; one run over all the input may keep them, "
+            "or their row of a pair that several runs have"
+        )
 
 
 # Whether, and as what ------------------------------------------------------------------------------------------------

@@ -149,3 +149,22 @@ def test_a_merge_that_is_killed_goes_on_to_the_same_bytes(made: Path, tmp_path: 
     for report in map(json.loads, done.stdout.splitlines()):
         assert report["continued"] == 0, report
         assert report["differs"] == [], report
+
+
+def test_pairs_whose_image_another_run_has_are_counted_in_the_manifest(made: Path) -> None:
+    table = pq.read_table(made / PARTS[0]).slice(0, 40)
+    urls = [url or "" for url in table["url"].to_pylist()]
+    some = [None if "3" in url else image for url, image in zip(urls, table["image"].to_pylist(), strict=True)]
+    lacking = table.set_column(table.column_names.index("image"), "image", pa.array(some, table["image"].type))
+    for name, rows in (("few", lacking), ("more", table)):
+        pq.write_table(rows, made / f"{name}.parquet")
+        write_config(made, name, [f"{name}.parquet"])
+        assert main(["curate", f"{name}.toml"]) == 0
+    assert main(["merge", "few", "more", "--to", "of-few"]) == 0
+    has = {row["image_id"] for run in ("few", "more") for row in rows_of(Path(run))}
+    lost = [row for run in ("few", "more") for row in pq.read_table(Path(run, "dropped/fetch")).to_pylist()]
+    wanted = sum(row["image_id"] in has for row in lost)
+    assert wanted > 0
+    (said,) = json.loads(Path("of-few/manifest.json").read_bytes())["lineage"]["settings"]["not_known"]
+    assert said.startswith(f"pairs whose image one run did not get and another has: {wanted}; ")
+    assert main(["merge", "few", "more", "--to", "of-few"]) == 0  # given again, it is the same run

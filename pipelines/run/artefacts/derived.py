@@ -96,13 +96,14 @@ class Chosen(Files):
 class CommonFacts(Facts):
     """What runs that are merged have too much of together: texts, images; and what several of them have.
 
-    That is pairs, and images whose bytes differ from run to run.
+    That is pairs, images whose bytes differ from run to run, and pairs whose image one run lacks and another one has.
     """
 
     texts: int
     images: int
     pairs: int
     images_that_differ: int
+    pairs_without_image: int = 0
 
 
 COMMON = Marks("select/common", CommonFacts)
