@@ -21,7 +21,7 @@ COLUMNS = pa.schema(
     [
         ("sharpness", pa.float32()),  # variance of the Laplacian (4 neighbours) of the luma
         ("entropy", pa.float32()),  # bits, 0 to 8, of the histogram of the luma
-        ("flatness", pa.float32()),  # share of neighbours side by side whose luma is the same
+        ("flatness", pa.float32()),  # share of pixels whose right neighbour has the same luma
         ("colour", pa.float32()),  # colourfulness by Hasler and Süsstrunk, 2003: 0 is gray
     ]
 )

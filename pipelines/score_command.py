@@ -8,6 +8,8 @@ from altalign.errors import UsageError
 from altalign.machine import startup
 from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_in, config_of_run, fitted, parted
 
+_OF_BALANCE = ("balance_limit", "balance_tail", "balance_seed")
+
 
 def score(argv: Sequence[str]) -> int:
     """Measure scores on the samples of a finished run."""
@@ -65,6 +67,10 @@ def select(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(own)
     if not (arguments.where or arguments.top or arguments.balance):
         raise UsageError("nothing is asked for; give --where, --top or --balance")
+    if not arguments.balance:
+        given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in _OF_BALANCE}
+        if lone := [name for name, value in given.items() if value]:
+            raise UsageError(f"{lone[0]}: nothing is balanced; give --balance ENTRIES too, or leave it out")
     of_run = config_of_run(arguments.run, ())
     config = config_in(arguments.run, arguments.out, arguments.set)
     with startup.imports():

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import permutations
 
-from altalign import cli
+from altalign import cli, storage
 from altalign.arguments import Parser
 from altalign.errors import UsageError
 from altalign.machine import startup
@@ -98,6 +99,9 @@ def split(argv: Sequence[str]) -> int:
         )
     if not 0 < arguments.near <= 1:
         raise UsageError(f"--near {arguments.near}: no cosine; give a number above 0 and at most 1, such as 0.975")
+    for one, other in permutations(arguments.out, 2):
+        if storage.is_inside(one, other):
+            raise UsageError(f"{one}: the same folder as {other}, or inside it; give each share a folder apart")
     config = config_of_run(arguments.run, ())
     made = [config_in(arguments.run, out) for out in arguments.out]
     with startup.imports():

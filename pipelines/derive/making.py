@@ -18,10 +18,10 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from altalign import generations, scores, storage
+from altalign import changes, generations, listing, scores, storage
 from altalign.audit_tables import FAILED_ROWS, FUNNEL
 from altalign.counts import Counts, FailedCounts, FailedRow
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive import carrying, copying, counting, following, keys, ordering, pictures, units
@@ -95,9 +95,32 @@ def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
     """Make a run, or go on with one; `run` has the folder and the settings.
 
     Raises:
-        UsageError: the folder holds something else, or a run that was made in another way.
+        UsageError: the folder holds something else, or a run that was made in another way; or a parent was changed
+            meanwhile, and nothing is left of the new run.
     """
     check_folder(run, making)
+    try:
+        return _make(making, run, pipeline_options)
+    except Exception as error:
+        # whatever it is that a worker met: rows that went, a shard of other bytes, a file that is gone
+        for parent in making.parents:
+            _clear_if_changed(making, run, parent, error)
+        raise
+
+
+def _clear_if_changed(making: Making, run: Run, parent: Parent, error: Exception) -> None:
+    try:
+        changes.check_none(parent.folder)
+        if listing.number(parent.folder) == parent.digest:
+            return
+    except AltalignError:
+        pass  # the change is under way
+    if storage.exists(run.path("run.json")) and not storage.exists(run.path(making.last_file)):
+        storage.delete(run.folder)
+    raise UsageError(f"{parent.folder}: busy: another command has changed it meanwhile; run this one again") from error
+
+
+def _make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
     with storage.locked(run.folder), own_files(run.folder):
         grounds = _opened(run, making)
         if not storage.exists(run.path(making.last_file)):
@@ -115,6 +138,10 @@ def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
                 for step in (*making.before, *_steps(making), *([follow] if followed else [])):
                     curate.run_step(run, step, pipeline_options)
             following.conclude(run, followed, of_scores)
+            for parent in making.parents:
+                changes.check_none(parent.folder)
+                if listing.number(parent.folder) != parent.digest:
+                    raise UsageError(f"{parent.folder}: another command has changed it meanwhile")
             _conclude(run, making)
         if making.is_of_keys or not run.config.run.keep_work:
             storage.delete_units([run.path("work")])

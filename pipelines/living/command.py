@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from altalign import cli
 from altalign.arguments import Parser
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 from altalign.pipelines.run_arguments import TO_BEAM, config_of_curation, config_of_run, fitted, parted
 
@@ -93,7 +93,10 @@ def add(argv: Sequence[str]) -> int:
 
     is_frozen = arguments.mode == "frozen"
     wanted = adding.Wanted(arguments.input, arguments.like, arguments.fetch_again, is_frozen)
-    code = told.add(config, wanted, flags)
+    try:
+        code = told.add(config, wanted, flags)
+    except AltalignError as error:  # the settings are those of the run
+        raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
     return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
 
 

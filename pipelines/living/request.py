@@ -184,7 +184,9 @@ def of_run(path: str) -> Request:
     """
     try:
         rows = parquet.read_table(path).select(["kind", "hash"]).to_pylist()
-    except (OSError, KeyError, AltalignError) as error:
+        if not all(isinstance(value, str) for row in rows for value in row.values()):
+            raise TypeError
+    except (OSError, KeyError, TypeError, AltalignError) as error:
         said = f"--removed {path}: not what a run has removed ({type(error).__name__})"
         raise UsageError(f"{said}; give the {REMOVED_FILE} of a run") from None
     by_kind = {kind: frozenset(row["hash"] for row in rows if row["kind"] == kind) for kind in ("pair", *_KINDS)}

@@ -142,7 +142,8 @@ def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new
         f"{many(found.pairs, 'pair')} of {many(len(found.images.image_ids), 'image')} that no other has {go}, and "
         f"{many(found.dropped, 'dropped row')}"
     )
-    anew = "would be written anew" if is_dry_run else "are written anew"
+    verb = "is" if len(found.in_shards) == 1 else "are"
+    anew = "would be written anew" if is_dry_run else f"{verb} written anew"
     say(f"{many(len(found.in_shards), 'shard')} {anew} ({size / 1e6:,.1f} MB)")
     if storage.kind(storage.join(folder, "work")) != "missing":
         deleted = "would be" if is_dry_run else "is"

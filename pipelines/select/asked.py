@@ -88,10 +88,8 @@ def check(asked: Asked, known: Known, folder: str) -> None:
             where.check(Compared(Name(each.column), "null"), known.types)
         except where.WhereError as error:
             raise UsageError(f"--top {each.column}: {error}") from None
-        if known.types[each.column] not in tops.TYPES:
-            raise UsageError(
-                f"--top {each.column}: it is {known.types[each.column]}, where a score's numbers are meant"
-            )
+        if not tops.is_number(known.types[each.column]):
+            raise UsageError(f"--top {each.column}: it is {known.types[each.column]}; give a column of numbers")
     _check_nulls(asked, known, folder)
 
 

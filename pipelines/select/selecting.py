@@ -200,7 +200,8 @@ def _of_tops(selection: _Selection, rows: pa.Table, thresholds: Sequence[int | N
         is_there = values.is_valid().to_numpy(zero_copy_only=False)
         is_below = np.zeros(len(values), bool)
         if threshold is not None:
-            is_below[is_there] = tops.ordered(values.drop_null()) < np.uint32(threshold)
+            numbers = tops.ordered(values.drop_null())
+            is_below[is_there] = numbers < numbers.dtype.type(threshold)
         verdicts.append(drop_where(pa.array(is_below), f"not_in_top:{top.column}"))
         if not is_there.all() and selection.asked.nulls != "keep":
             verdicts.append(drop_where(pa.array(~is_there), f"score_missing:{top.column}"))

@@ -1,12 +1,13 @@
-"""The k-th largest value of columns, exactly, in two passes of histograms: the high 16 bits, then the low ones.
+"""The k-th largest value of columns, exactly, in passes of histograms: the highest 16 bits first, the lowest last.
 
-A value is a number of 32 bits whose order is that of its values, so a histogram has 65,536 counts (512 KiB) whatever
-the number of rows. Values that are the same as the k-th stay together: no sample depends on another one's key. Parts of
+A value is a number of 32 or 64 bits whose order is that of its values, so a histogram has 65,536 counts (512 KiB)
+whatever the number of rows. Values that are the same as the k-th stay together: no sample depends on another one's key. Parts of
 a column are counted once, by their distinct values: scores are stored in steps, so these are few.
 """
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,51 +15,63 @@ import numpy.typing as npt
 import pyarrow as pa
 
 BUCKETS = 1 << 16
-TYPES = (pa.float32(), pa.int32())
 
-Ordered = npt.NDArray[np.uint32]
-Distinct = npt.NDArray[np.uint32]
+Ordered = npt.NDArray[np.unsignedinteger[Any]]
+Distinct = Ordered
 Counts = npt.NDArray[np.int64]  # int64[BUCKETS]
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of a type have an order here."""
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
+
+
 def ordered(values: "pa.Array[Any]") -> Ordered:
-    """Numbers in the order of some values without nulls: uint32[n]."""
+    """Numbers in the order of some values without nulls: uint32[n], or uint64[n] of a type that needs 64 bits."""
     numbers = values.to_numpy(zero_copy_only=False)
+    bits = 64 if values.type in (pa.float64(), pa.int64()) else 32
+    unsigned, sign = np.dtype(f"u{bits // 8}").type, 1 << (bits - 1)
     if pa.types.is_floating(values.type):
-        bits = (numbers.astype(np.float32) + np.float32(0)).view(np.uint32)  # there is one zero
-        return np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(1 << 31))
-    return numbers.astype(np.int32).view(np.uint32) ^ np.uint32(1 << 31)
+        found = (numbers.astype(f"f{bits // 8}") + 0).view(unsigned)  # there is one zero
+        return np.where(found >> unsigned(bits - 1), ~found, found | unsigned(sign))
+    return numbers.astype(f"i{bits // 8}").view(unsigned) ^ unsigned(sign)
 
 
 def value_of(number: int, kind: pa.DataType) -> float | int:
     """The inverse for one number."""
+    bits = 64 if kind in (pa.float64(), pa.int64()) else 32
+    raw = np.array(number, f"u{bits // 8}")
     if pa.types.is_floating(kind):
-        bits = number ^ (1 << 31) if number >> 31 else ~number & 0xFFFFFFFF
-        return float(np.array(bits, np.uint32).view(np.float32))
-    return int(np.array(number ^ (1 << 31), np.uint32).view(np.int32))
+        return float((raw ^ raw.dtype.type(1 << (bits - 1)) if number >> (bits - 1) else ~raw).view(f"f{bits // 8}"))
+    return int((raw ^ raw.dtype.type(1 << (bits - 1))).view(f"i{bits // 8}"))
 
 
 def distinct(numbers: Ordered) -> Distinct:
-    """The distinct numbers of a part, and how often each occurs: uint32[2, k], rising."""
-    return np.array(np.unique(numbers, return_counts=True)).astype(np.uint32)
+    """The distinct numbers of a part, and how often each occurs: [2, k], rising."""
+    found, counts = np.unique(numbers, return_counts=True)
+    return np.stack([found, counts.astype(found.dtype)])
 
 
 def bound(parts: Callable[[], Iterable[Distinct]], share: Fraction) -> int | None:
     """The smallest number that belongs to this share of the largest of all parts; None where they have none.
 
-    Parts are asked for twice, and one is held at a time.
+    Parts are asked for once for each 16 bits, and one is held at a time.
     """
-    high = np.zeros(BUCKETS, np.int64)
-    for numbers, counts in parts():
-        np.add.at(high, numbers >> np.uint32(16), counts.astype(np.int64))
-    if not (rows := int(high.sum())):
-        return None
-    bucket, rank = bucket_of(high, wanted(share, rows))
-    low = np.zeros(BUCKETS, np.int64)
-    for numbers, counts in parts():
-        begin, end = np.searchsorted(numbers, np.array([bucket << 16, (bucket + 1) << 16], np.int64))
-        low[numbers[begin:end] & np.uint32(0xFFFF)] += counts[begin:end]
-    return bucket << 16 | bucket_of(low, rank)[0]
+    bits = max((8 * part.dtype.itemsize for part in islice(parts(), 1)), default=0)
+    high, rank = 0, 0  # the bits that are known, and which of the values that have them is wanted
+    for shift in range(bits - 16, -1, -16):
+        counts = np.zeros(BUCKETS, np.int64)
+        for numbers, times in parts():
+            of = numbers >> numbers.dtype.type(shift)
+            is_in = of >> numbers.dtype.type(16) == high
+            np.add.at(counts, (of & numbers.dtype.type(BUCKETS - 1))[is_in], times[is_in].astype(np.int64))
+        if shift == bits - 16:
+            rank = wanted(share, int(counts.sum()))
+        if not rank:
+            return None
+        bucket, rank = bucket_of(counts, rank)
+        high = high << 16 | bucket
+    return high if bits else None
 
 
 def wanted(share: Fraction, rows: int) -> int:

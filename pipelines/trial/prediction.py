@@ -80,6 +80,9 @@ def predict(config: CurateConfig, drawn: Drawn, pool: Hosts, of: Outcomes, cpu: 
     wanted = {**outcomes.quantities(of, drawn.pairs), **_cpu(of, cpu)}
     wanted |= _by_class(drawn, pool, of)
     found = dict(zip(wanted, estimates.estimates(drawn, pool, list(wanted.values())), strict=True))
+    for name in _cpu(of, cpu):  # how much of it was starting up is not known: at the least all of it
+        value, least, most = found[name]
+        found[name] = Estimate(value, min(least, getattr(cpu, name.stage)), most)
     hosts = _hosts(drawn, pool, found)
     machines = [_machines(config, pool, found, number) for number in config.prices.machines]
     said = {name: value for name, value in found.items() if not name.stage.startswith(_OF_CLASS)}

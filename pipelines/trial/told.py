@@ -1,6 +1,6 @@
 """A trial as its user has it: a table on the terminal, `trial.json`, a page, and the policy to be approved."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, floor
 from typing import Any
 
@@ -120,7 +120,7 @@ def short(value: float) -> str:
 
 
 def _interval(value: Estimate) -> str:
-    return f"{short(value.least)}–{short(value.most)}"
+    return f"{short(value.least)}–{short(value.most)}" if value.least < value.most else ""
 
 
 def _amount(value: Estimate) -> Amount:
@@ -159,6 +159,8 @@ def _notes(tried: Tried) -> Iterator[str]:
         yield "CPU of fetching: not measured, most images were there from an earlier trial"
     if predicted and predicted.measured.text is None:
         yield "CPU of the text stages: not measured, they were done before this trial or elsewhere"
+    if predicted and any(name.of == CPU for name in predicted.found):
+        yield "CPU: from what the sample took, as if all of it were starting up, to as much in proportion"
     if predicted:
         yield "intervals are of the sampling alone: hosts may answer otherwise another day"
 
@@ -173,9 +175,9 @@ def amounts(predicted: Prediction) -> list[tuple[str, str, str]]:
         elif name.of in (SECONDS, CPU):
             hours = Estimate(*(amount / 3_600 for amount in value))
             what = f"CPU hours, {name.stage}" if name.of == CPU else "hours of asking, one at a time"
-            found.append((what, _digits(hours.value), _range(hours)))
+            found.append((what, _hours(hours.value), _range(hours, _hours)))
     if predicted.measured.text is not None:
-        found.append(("CPU hours, text stages (done)", _digits(predicted.measured.text / 3_600), ""))
+        found.append(("CPU hours, text stages (done)", _hours(predicted.measured.text / 3_600), ""))
     return found
 
 
@@ -183,8 +185,13 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.{3 if value >= 0.01 else 1}g}"
 
 
-def _range(value: Estimate) -> str:
-    return f"{_digits(value.least)}–{_digits(value.most)}"
+def _range(value: Estimate, said: Callable[[float], str] = _digits) -> str:
+    return f"{said(value.least)}–{said(value.most)}" if value.least < value.most else ""
+
+
+def _hours(value: float) -> str:
+    """Hours; less than a tenth in seconds."""
+    return _digits(value) if value >= 0.1 else f"{ceil(value * 3_600)} s"
 
 
 def host_rows(hosts: Sequence[HostClass]) -> list[tuple[str, ...]]:
@@ -207,8 +214,8 @@ def machine_rows(machines: Sequence[Machines], currency: str) -> list[tuple[str,
     return [
         (
             f"{each.machines:,}",
-            _digits(each.hours.value),
-            _range(each.hours),
+            _hours(each.hours.value),
+            _range(each.hours, _hours),
             each.limit,
             f"{_digits(each.cost.value)} {currency}" if each.cost else "",
             _range(each.cost) if each.cost else "",

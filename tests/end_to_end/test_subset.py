@@ -1,6 +1,7 @@
 """Runs of a list of another run's pairs, and of shares of them: the same samples, counted, and where they are from."""
 
 import json
+import shutil
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ import pytest
 
 from altalign.cli import main
 from altalign.errors import UsageError
+from altalign.pipelines.derive import choosing, ordering, units
 from altalign.pipelines.derive.listed import keys_of
+from altalign.pipelines.derive.making import Making, make
+from altalign.pipelines.derive.parents import of_unit
+from altalign.pipelines.engine.options import options
+from altalign.pipelines.run.artefacts.derived import ChosenFacts, ShardOfParent
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.run_arguments import config_in, config_of_run
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import summary, write_input
 
@@ -124,3 +132,37 @@ def test_what_is_no_list_is_refused_in_one_line(content: bytes, why: str, tmp_pa
     (tmp_path / "list").write_bytes(content)
     with pytest.raises(UsageError, match=f"--keys .*{why}"):
         keys_of(((str(tmp_path / "list"), repr(content)),))
+
+
+def test_shares_in_one_folder_are_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    for outs in (["twice", "./twice/"], ["twice", "twice/more"], ["more/../twice/more", "twice"]):
+        assert main(["split", "run", *outs, "--share", "0.5/0.5"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "the same folder as" in line
+        assert not Path("twice").exists()
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_run_that_is_changed_while_another_is_made_of_it_is_busy_and_leaves_nothing(
+    at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree("run", f"changing-{at}")
+    run, gone = f"changing-{at}", rows_of(Path("run"))[0]["key"]
+    Path("gone").write_text(gone, encoding="utf-8")
+    config, made = config_of_run(run, ()), config_in(run, f"out-{at}")
+    parent, seen = ordering.opened(run, config), list[str]()
+
+    def choose(of: Run, unit: ShardOfParent) -> ChosenFacts:
+        seen.append(unit["name"])
+        if len(seen) == at + 1:
+            assert main(["remove", run, "--keys", "gone"]) == 0
+        rows = units.samples_of(*of_unit((parent,), unit["name"]))
+        return choosing.chosen(of, unit["name"], rows, [choosing.unlisted(rows["key"], rows["key"].combine_chunks())])
+
+    with pytest.raises(UsageError, match="busy: another command has changed it meanwhile; run this one again"):
+        make(Making("subset", {}, (parent,), choose), Run(f"out-{at}", made, ()), options(made.engine, []))
+    assert not Path(f"out-{at}").exists()
+    capsys.readouterr()
+    Path("keys").write_text("\n".join(row["key"] for row in rows_of(Path(run))), encoding="utf-8")
+    assert main(["subset", run, f"out-{at}", "--keys", "keys"]) == 0  # as it is now
+    assert gone not in {row["key"] for row in rows_of(Path(f"out-{at}"))}

@@ -1,6 +1,7 @@
 """What `altalign select` finds before it decides: values of the columns that only the largest stay of."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +44,10 @@ class Values(Files):
 
     step = VALUES.step
 
-    def read(self, column: int) -> npt.NDArray[np.uint32]:
-        """The distinct values of a column (`tops.ordered`), and how often each occurs: uint32[2, k]."""
+    def read(self, column: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """The distinct values of a column (`tops.ordered`), and how often each occurs: [2, k]."""
         return arrays.read(self.path(f"{column}.values"))
 
-    def write(self, column: int, distinct: npt.NDArray[np.uint32]) -> None:
+    def write(self, column: int, distinct: npt.NDArray[np.unsignedinteger[Any]]) -> None:
         """Write them."""
         arrays.save(self.path(f"{column}.values"), distinct)
