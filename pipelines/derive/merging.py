@@ -18,6 +18,7 @@ from altalign.pipelines.run.units import Run
 from altalign.settings import flatten, stage_of
 
 _OF_FILES = ("file ", "files of test set ", "module ")  # begin names of what stages rest on, beside settings
+_OF_ASKING = ("source", "ports", "allow_addresses", "user_agent")  # of [fetch]: no image that came depends on them
 _SHOWN = 8
 
 
@@ -108,7 +109,10 @@ def _differences(one: Parent, other: Parent) -> Iterator[str]:
 
 
 def _deciding(config: CurateConfig) -> dict[str, Any]:
-    not_deciding: Any = {"run": True, "input": True, "card": True, "shards": {"samples_per_shard"}}
+    not_deciding: Any = {
+        **{"run": True, "input": True, "card": True, "shards": {"samples_per_shard"}},
+        "fetch": set(_OF_ASKING),
+    }
     return config.model_dump(mode="json", exclude=not_deciding)
 
 
@@ -127,6 +131,11 @@ def reconciled(config: CurateConfig, parents: Sequence[Parent]) -> CurateConfig:
     """
     values = config.model_dump(mode="json")
     inputs = [each.model_dump(mode="json") for parent in parents for each in parent.config.input]
+    fetches = [parent.config.fetch for parent in parents]
+    if any(of.source == "web" for of in fetches):
+        values["fetch"]["source"] = "web"
+    for name in ("ports", "allow_addresses"):
+        values["fetch"][name] = list(dict.fromkeys(each for of in fetches for each in getattr(of, name)))
     values["input"] = [each for number, each in enumerate(inputs) if each not in inputs[:number]]
     cards = [parent.config.card.model_dump(mode="json") for parent in parents]
     same = {name: value for name, value in cards[0].items() if all(card[name] == value for card in cards)}
@@ -143,5 +152,8 @@ def _not_known(parents: Sequence[Parent]) -> Iterator[str]:
         yield "text.vocabulary_size: which n-grams are rare was decided by each run alone"
     if parents[0].config.decontaminate.test_sets and not parents[0].config.decontaminate.calibration:
         yield "decontaminate: each run has learned a map and clusters of its own"
+    for name in _OF_ASKING:
+        if len({str(getattr(parent.config.fetch, name)) for parent in parents}) > 1:
+            yield f"fetch.{name}: differs, and each image came as its own run has it"
     if any(storage.exists(parent.path("removed.parquet")) for parent in parents):
         yield "what was removed from a run is not counted"

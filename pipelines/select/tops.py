@@ -1,8 +1,8 @@
 """The k-th largest value of columns, exactly, in passes of histograms: the highest 16 bits first, the lowest last.
 
 A value is a number of 32 or 64 bits whose order is that of its values, so a histogram has 65,536 counts (512 KiB)
-whatever the number of rows. Values that are the same as the k-th stay together: no sample depends on another one's key. Parts of
-a column are counted once, by their distinct values: scores are stored in steps, so these are few.
+whatever the number of rows. Values that are the same as the k-th stay together: no sample depends on another one's key.
+Parts of a column are counted once, by their distinct values: scores are stored in steps, so these are few.
 """
 
 from collections.abc import Callable, Iterable

@@ -168,3 +168,21 @@ def test_pairs_whose_image_another_run_has_are_counted_in_the_manifest(made: Pat
     (said,) = json.loads(Path("of-few/manifest.json").read_bytes())["lineage"]["settings"]["not_known"]
     assert said.startswith(f"pairs whose image one run did not get and another has: {wanted}; ")
     assert main(["merge", "few", "more", "--to", "of-few"]) == 0  # given again, it is the same run
+
+
+def test_runs_merge_that_came_by_other_ways_and_not_those_that_obey_other_rules(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pq.read_table(made / PARTS[0]).slice(0, 9).drop_columns(["url"]), made / "nine.parquet")
+    write_config(made, "web", ["nine.parquet"], more='\n[fetch]\nsource = "web"\nallow_addresses = ["127.0.0.1:9"]\n')
+    config = Path("web.toml").read_text(encoding="utf-8")
+    config = config[: config.index('[[input]]\nname = "words"')] + config[config.index("[text]") :]
+    Path("web.toml").write_text(config.replace("[text]", 'url_column = ""\n\n[text]', 1), encoding="utf-8")
+    assert main(["curate", "web.toml"]) == 0
+    assert main(["merge", "one", "web", "--to", "of-web"]) == 0
+    said = json.loads(Path("of-web/manifest.json").read_bytes())["lineage"]["settings"]["not_known"]
+    assert [line.partition(":")[0] for line in said][:2] == ["fetch.source", "fetch.allow_addresses"]
+    assert main(["audit", "of-web"]) == 0
+    assert 'source = "web"' in Path("of-web/config.toml").read_text(encoding="utf-8")
+    assert main(["curate", "web.toml", "--set", "run.folder=rude", "--set", "fetch.honour_robots=false"]) == 0
+    assert "differ: fetch.honour_robots = True and False" in refused(capsys, "merge", "one", "rude", "--to", "no")
