@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from rich.console import Console
 
 from altalign import storage, terminal
 from altalign.curation import CurateConfig
@@ -190,6 +191,9 @@ def run_stage(
     with recording(run, stage, grounds):
         if isinstance(run, Grown):
             taking_over.of_stage(run, stage)
+        out = shown or terminal.stderr()
+        if stage == "fetch" and isinstance(out, Console) and (known := fetch.what_is_known(run)):
+            out.print(known, soft_wrap=True)
         for step in steps:
             run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))

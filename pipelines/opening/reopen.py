@@ -12,8 +12,12 @@ from altalign.errors import UsageError
 from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
 from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.run.artefacts.fetched import FETCHED
+from altalign.pipelines.run.artefacts.judged import GROUPED
+from altalign.pipelines.run.sampled import SET_ASIDE, has_work
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import own_rules
+from altalign.pipelines.web.kept import journal
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 
@@ -83,7 +87,8 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     facts = None if is_restart else _facts(run)
     if not facts and storage.exists(run.path("run.json")):
         _check_nothing_comes_back(run)
-        forget(run, STAGES[0])
+        storage.delete_units([run.work(SET_ASIDE)])
+        forget(run, STAGES[0], is_restart=True)
     recorded = facts["stages"] if facts else {}
     first = _first_anew(run, facts, grounds, rerun)
     if first:
@@ -249,17 +254,19 @@ def _first_anew(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds
     return rerun or stale
 
 
-def forget(run: Run, stage: str) -> None:
+def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
     """Delete what this stage and those after it made, the manifest first.
 
-    Where `fetch` is the first of them, images from the web stay with their journals, which say what they rest on: no
-    image is asked for again that may be used again.
+    Images from the web stay with their journals, which say what they rest on: no image is asked for again that may be
+    used again. Where a stage before `fetch` is the first, other units will want them: they are set aside.
     """
     stages = STAGES[STAGES.index(stage) :]
     with storage.noted() as block:
         storage.delete(run.path("manifest.json"))
     storage.sync(block)
     kept = vouched.FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
+    if STAGES.index(stage) < STAGES.index("fetch") and not is_restart:
+        _set_aside(run)
     anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     with storage.noted() as block:
@@ -269,6 +276,21 @@ def forget(run: Run, stage: str) -> None:
     if "fetch" in stages:  # the history of tries stays; their progress means nothing now
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))
+
+
+def _set_aside(run: Run) -> None:
+    """Give what came from the web one more name, journals last; whoever is killed on the way does it again."""
+    number = max((int(name) for name in storage.entries(run.work(SET_ASIDE)) if name.isdecimal()), default=-1) + 1
+    folder = run.work(SET_ASIDE, f"{number:06d}")
+    for step, ending in ((GROUPED.step, ".parquet"), (FETCHED.step, ".images"), (FETCHED.step, ".journal")):
+        if not has_work(run) or not journal.names(run.work(FETCHED.step)):
+            return
+
+        def link(name: str, step: str = step) -> None:
+            storage.link(run.work(step, name), storage.join(folder, "work", step, name))
+
+        for _ in storage.each(link, storage.names(run.work(step), ending), of=run.folder):
+            pass
 
 
 def _lost_test_sets(run: Run, facts: RunRecord | None) -> list[str]:

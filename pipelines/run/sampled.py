@@ -3,7 +3,8 @@
 RUN/work/trial/DIGEST has the form of a run folder, so that the stages work on it as on any other. The digest is of what
 the sample was drawn from, and how: another sample lies beside it, and may take from it what was fetched.
 
-A run that has grown by more input takes what the smaller one has fetched in the same way.
+A run that has grown by more input takes what the smaller one has fetched in the same way; a run whose earlier stages
+run anew, what it has fetched itself: `reopen.forget` sets that aside in RUN/work/fetched/NUMBER.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from altalign.pipelines.run.units import WORK_VERSION, Run
 from altalign.stages import STAGES
 
 FOLDER = "trial"  # in work/
+SET_ASIDE = "fetched"  # likewise
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,14 @@ def has_work(before: Run) -> bool:
 
 
 def fetched_before(run: Run) -> list[str]:
-    """The folders of runs that have fetched images of this one: samples of it, and the one that it has grown from."""
-    return [*trials(run), *([run.before] if isinstance(run, Grown) else [])]
+    """The folders of runs that have fetched images of this one, the newest first.
+
+    What it has set aside itself, samples of it, and the run that it has grown from.
+    """
+    aside = run.work(SET_ASIDE)
+    names = sorted(storage.entries(aside) if storage.kind(aside) == "folder" else [], reverse=True)
+    before = [run.before] if isinstance(run, Grown) else []
+    return [*(storage.join(aside, name) for name in names), *trials(run), *before]
 
 
 def trials(run: Run) -> list[str]:

@@ -38,9 +38,10 @@ from altalign.pipelines.run.artefacts.fetched import (
     survivors,
 )
 from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import FOLDER, trials
+from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rules
+from altalign.pipelines.web.kept import journal
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
 from altalign.reasons import REASONS, DropReason, Stage, reasons_of
 from altalign.schema import STRINGS
@@ -77,6 +78,29 @@ class Fetch(beam.PTransform[Any, Any]):
 def watch(run: Run) -> type[progress.Watch]:
     """The class that shows the progress of this step."""
     return WebWatch if run.config.fetch.source == "web" else progress.Watch
+
+
+def what_is_known(run: Run) -> str:
+    """A sentence on the images that are taken over, and those that the web will be asked for; empty of a first try."""
+    is_of_web = run.config.fetch.source == "web"
+    if not is_of_web or not (fetched_before(run) or journal.names(run.work(FETCHED.step))):
+        return ""
+    finished, taken, asked = {*run.finished(FETCHED.step)}, 0, 0
+    for unit in plan(run):
+        if unit["name"] in finished:
+            taken += unit["images"]
+            continue
+        rows = survivors(run, unit)
+        first_rows = first_of_each_image(rows)
+        of_images = rows.take(first_rows)
+        image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+        stays = _blocked(run, of_images) | _removed(run, rows, image_of)
+        of_web = np.flatnonzero(~fetch_from_files.in_hand(run, of_images)).tolist()
+        wanted = [number for number in of_web if number not in stays]
+        known = fetch_from_web.known(run, unit, of_images, wanted)
+        taken, asked = taken + known, asked + len(wanted) - known
+    ends = "came or failed before and are" if taken != 1 else "came or failed before and is"
+    return f"fetch: {taken:,} image{'s' * (taken != 1)} {ends} taken over, {asked:,} to ask for"
 
 
 def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
@@ -244,5 +268,5 @@ def conclude(run: Run) -> None:
         outputs.write_audit(run, table, image_joint.total(parts, table.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
-    if trials(run):
-        storage.delete_units([run.work(FOLDER)])  # what a trial has fetched is in these units now
+    if fetched_before(run):
+        storage.delete_units([run.work(FOLDER), run.work(SET_ASIDE)])  # what these have is in the units now

@@ -24,6 +24,7 @@ from altalign.pipelines.stages import fetch_from_files
 from altalign.pipelines.web import client
 from altalign.pipelines.web.kept import adopted, journal, log
 from altalign.reasons import DropReason
+from altalign.schema import RULES_VERSION
 
 # A unit waits for its last images longer than it works; meanwhile others ask. Measured with two cores and 12,000 images
 # of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where
@@ -64,7 +65,8 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
 
     path = Fetched(run, unit["name"]).stem
-    adopted.adopt(run, path, image_ids, lambda ids: grounds(run, ids))
+    in_hand = fetch_from_files.in_hand(run, rows)
+    adopted.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(grounds, run))
     with (
         journal.opened(path, grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as told,
@@ -72,7 +74,6 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         kept.outcomes.update(blocked)  # no journal has them: with another list they may be asked for
         told.stats(kept.outcomes)
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
-        in_hand = fetch_from_files.in_hand(run, rows)
         for number, data in _in_place(run, rows, np.flatnonzero(missing & in_hand)):
             if isinstance(data, DropReason):
                 kept.failed(number, data, None)
@@ -99,6 +100,12 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         return [kept.outcomes[number] for number in range(len(urls))]
 
 
+def known(run: Run, unit: FetchUnit, rows: pa.Table, wanted: Sequence[int]) -> int:
+    """How many of the wanted images of a unit nobody will be asked for: earlier tries have fetched them, or failed."""
+    image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
+    return len(adopted.known(run, Fetched(run, unit["name"]).stem, image_ids, wanted, partial(grounds, run)))
+
+
 def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes | DropReason]]:
     """Yields number and bytes of these images, read from the input, or the reason for one that is too large."""
     own = rows.take(numbers)
@@ -115,4 +122,6 @@ def grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
     of_web = {name for name in reads if name in domains or name.startswith("fetch.")} - urls
     of_images = reads.keys() - of_web - urls
     asked, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
-    return journal.JournalGrounds(asked=digest({"images": list(image_ids), **asked}), measured=digest(measured))
+    return journal.JournalGrounds(
+        asked=digest({"images": list(image_ids), **asked}), measured=digest({"rules": RULES_VERSION, **measured})
+    )

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
@@ -157,6 +159,26 @@ def test_killed_in_a_retry_a_run_continues_and_asks_for_nothing_that_it_has(serv
         of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
         assert of_images.keys() == {each.url for each in late}
     assert kept(folder / "unbroken" / "run") == {each.url for each in [*asked, *late]}
+
+
+def test_killed_in_a_rerun_of_texts_a_run_asks_for_new_images_alone_and_for_none_that_it_has(
+    server: WebServer, folder: Path
+) -> None:
+    write_web_input(folder, server, [*pictures(server, 20), *answers(server)])
+    path = folder / "input" / "pairs.parquet"
+    new = [server.url(f"/png/new-{number}", f"127.0.0.{1 + number % 4}") for number in range(10)]
+    rows = pa.table({"url": new, "caption": [f"few words of {number}" for number in range(10)]})
+    pq.write_table(pa.concat_tables([pq.read_table(path), rows]), path)
+    assert altalign(folder, "curate", "config.toml", "--set", "text.words_at_least=6").returncode == 0
+    for report in reports("rerun", folder, server):
+        assert report["ended"] == -signal.SIGKILL, report
+        assert report["continued"] == [0], report["said"]
+        assert not report["differs"], report
+        assert not report["surplus"], report
+        of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
+        assert of_images.keys() == {*new}, report
+        twice = {image_id(url) for url, times in of_images.items() if times > 1}
+        assert not twice & set(report["journaled"]), report
 
 
 # Trying again ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 
 `curate`: FOLDER holds a run until `judge`; a point is a number of writes to what grows, bytes of images, journals and
 log; by turns half of the write is done. `retry`: FOLDER holds a finished run, some of whose images could not be had and
-now can; a point is a change to the file system. LOG is that of the server. A point before the first write, and one
+now can; a point is a change to the file system. `rerun`: FOLDER holds a finished run by other rules on texts. LOG is that of the server. A point before the first write, and one
 behind the last, are not taken.
 """
 
@@ -26,6 +26,7 @@ from tests.end_to_end.web_inputs import in_journals
 
 CURATE = ["curate", "config.toml", "--set", "engine.workers=2"]
 RETRY = ["retry", "run", "--reason", "http_status"]
+COMMANDS = {"curate": CURATE, "retry": RETRY, "rerun": [*CURATE, "--rerun"]}
 
 
 def on_writes(act: Any) -> None:
@@ -119,11 +120,11 @@ def killed(base: Path, of_server: Path, verb: str, point: int) -> dict[str, Any]
 
     def work() -> int:
         kill_at_write(point) if verb == "curate" else kill_at_change(point)
-        return main(CURATE if verb == "curate" else RETRY)
+        return main(COMMANDS[verb])
 
     code = forked(new, work, "said")
     report: dict[str, Any] = {"point": point, "ended": code, "journaled": sorted(in_journals(new / "run") | had)}
-    commands = [CURATE] if verb == "curate" else [CURATE, RETRY] if point % 2 else [RETRY]
+    commands = [CURATE, RETRY] if verb == "retry" and point % 2 else [COMMANDS[verb]]
     report["continued"] = [
         forked(new, lambda c=command: main(c), f"said-{number}") for number, command in enumerate(commands)
     ]
@@ -142,7 +143,7 @@ if __name__ == "__main__":
     preload()
     of = counted(
         copied(base, "unbroken"),
-        CURATE if verb == "curate" else RETRY,
+        COMMANDS[verb],
         count_writes if verb == "curate" else count_changes,
         "said",
     )

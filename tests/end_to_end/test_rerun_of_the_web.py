@@ -1,0 +1,78 @@
+"""`altalign curate --rerun` of a run whose images came from the web: what was fetched is taken over, nothing twice."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from tests.end_to_end.runs import tree
+from tests.end_to_end.web_inputs import answers, asked_for, pictures, tries, write_web_input
+from tests.web_server.running import WebServer
+
+pytestmark = pytest.mark.runs
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
+    addresses = [f"127.0.0.{number}" for number in range(1, 5)]
+    with WebServer(tmp_path_factory.mktemp("server"), addresses=addresses) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_web_input(tmp_path, server, [*pictures(server, 40), *answers(server)])
+    return tmp_path
+
+
+def sets(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+CHANGES = {
+    "a rule on texts": ["text.words_at_least=6"],
+    "a table of texts": ["text.images_per_text_at_most=1"],
+    "columns that are kept": ['input.keep_columns=["number"]'],
+    "what is kept for the audit": ["audit.keep_dropped=false"],
+    "a rule on images and one on texts": ["text.words_at_least=6", "image.short_side_above_px=100"],
+    "the size of shards": ["shards.samples_per_shard=7"],
+    "near-duplicates in the pool": ['dedup.within_pool="keep_one_image"'],
+    "a test set": ['decontaminate.test_sets=["tests"]'],
+    "a block list of URLs": ['fetch.blocked_urls=["blocked"]', "text.words_at_least=6"],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_fetched_is_taken_over(
+    change: str, server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "input" / "pairs.parquet"
+    rows = pq.read_table(path)
+    pq.write_table(rows.append_column("number", pa.array(map(str, range(len(rows))))), path)
+    (folder / "blocked").write_text("0" * 64 + "\n")
+    assert main(["curate", "config.toml"]) == 0
+    (folder / "tests").mkdir()
+    shard = next((folder / "run" / "shards").glob("*.tar"))
+    subprocess.run(["tar", "-xf", shard, "-C", folder / "tests", "--wildcards", "*.jpg"], check=True)
+    for each in sorted((folder / "tests").iterdir())[3:]:
+        each.unlink()
+    history, since = len(tries(folder / "run")), len(server.requests())
+    capsys.readouterr()
+    assert main(["curate", "config.toml", "--rerun", *sets(*CHANGES[change])]) == 0
+    assert not asked_for(server, since=since)
+    assert len(tries(folder / "run")) == history
+    said = capsys.readouterr().err
+    assert ("taken over, 0 to ask for" in said) != change.startswith(("the size", "near", "a test"))
+    assert not (folder / "run/work/fetched").exists()
+    assert main(["curate", "config.toml", "--set", "run.folder=fresh", *sets(*CHANGES[change])]) == 0
+    assert tree(folder / "run") == tree(folder / "fresh")
+    assert main(["audit", "run"]) == 0
+    if change == "a rule on texts":
+        since = len(server.requests())
+        assert main(["curate", "config.toml", "--restart"]) == 0
+        assert len(asked_for(server, since=since)) > 40
