@@ -53,9 +53,14 @@ def _made(number: str, said: Mapping[str, Any] | None) -> Made:
 
 def is_merged(folder: str) -> bool:
     """Whether a finished run, or one that it was made of, was merged of several."""
+    return has(folder, "merge")
+
+
+def has(folder: str, operation: str) -> bool:
+    """Whether a finished run, or one that it was made of, was made by an operation, such as `add`."""
 
     def holds(made: Made) -> bool:
-        return made.operation == "merge" or any(map(holds, made.of))
+        return made.operation == operation or any(map(holds, made.of))
 
     with suppress(AltalignError, OSError):  # whoever looks at the manifest says what is wrong with it
         return holds(of_run(folder))

@@ -67,6 +67,7 @@ def curate(
     """
     from altalign.curation import CurateConfig
     from altalign.pipelines import command
+    from altalign.pipelines.run_arguments import config_of_file
     from altalign.stages import STAGES
 
     if isinstance(rerun, str) and rerun not in STAGES:
@@ -76,7 +77,7 @@ def curate(
         if isinstance(config, Mapping):
             where, settings = "settings", CurateConfig.from_values(config, where="settings")
         else:
-            where, settings = os.fspath(config), CurateConfig.load(os.fspath(config))
+            where, settings = os.fspath(config), config_of_file(os.fspath(config), ())
         folder = command.curated(settings, where=where, rerun=anew, is_restart=restart, progress=progress)
         _report(folder)
     return open(folder)

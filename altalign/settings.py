@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.settings_errors import sentence, settings_of
+from altalign.terminal import command
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
 
 def _read(path: Path | str) -> dict[str, Any]:
     if Path(path).suffix.lower() in _DATA:
-        raise UsageError(f"{path}: data, where a settings file (TOML) is meant; `altalign init {path}` writes one")
+        repair = f"`{command('init', str(path))}` writes one"
+        raise UsageError(f"{path}: data, where a settings file (TOML) is meant; {repair}")
     try:
         is_remote = storage.is_remote(str(path))
         data = storage.read_bytes(str(path)) if is_remote else Path(path).read_bytes()

@@ -111,9 +111,11 @@ def check_curated(run_folder: str) -> None:
         UsageError: it was.
     """
     if is_made_of_others(run_folder):
+        facts = storage.read_json(storage.join(run_folder, "run.json"))["stages"][SELECT].get("reads", {})
+        of, how = ", ".join(facts.get("folders", [])), facts.get("operation", "")
         raise UsageError(
-            f"{run_folder}: made of another run, not by a curation; do that to the run it was made of, and make it "
-            "again"
+            f"{run_folder}: made of another run ({of}) by `altalign {how}`, not by a curation; do that to the run it "
+            "was made of, and make it again"
         )
 
 

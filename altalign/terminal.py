@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -17,6 +18,11 @@ def shown(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def command(verb: str, *arguments: str) -> str:
+    """A command as a shell takes it, whatever its paths have in them."""
+    return shown(shlex.join(["altalign", verb, *arguments]))
 
 
 def lines_shown(text: str) -> str:

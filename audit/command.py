@@ -13,7 +13,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import startup
 from altalign.stages import REPORT, own_files
-from altalign.terminal import shown
+from altalign.terminal import command, shown
 
 if TYPE_CHECKING:
     from altalign.audit.checks import Check
@@ -181,7 +181,7 @@ def _at_the_end(run: RunFolder) -> int:
 
 def said_of_no_report(folder: str, error: BaseException) -> str:
     """Why no report was written, in a line."""
-    said, repair = shown(str(error) or "out of memory"), f"`altalign audit {shown(folder)}` tries again"
+    said, repair = shown(str(error) or "out of memory"), f"`{command('audit', folder)}` tries again"
     return f"no report was written: {said}; the run is whole, and {repair}"
 
 

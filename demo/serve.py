@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from altalign.demo.archive import Capture, read_index, read_record
 from altalign.demo.web import INDEX, PAIRS, write_pairs
 from altalign.errors import UsageError
+from altalign.terminal import command
 
 PORT = 8642
 SERVED = "served.csv"
@@ -60,7 +61,7 @@ def write_served(folder: Path, port: int) -> None:
     if not (folder / PAIRS).is_file():
         raise UsageError(
             f"{folder}: a demo web without {PAIRS}, of an older version; "
-            f"delete the folder, and write it again with `altalign demo {folder}`"
+            f"delete the folder, and write it again with `{command('demo', str(folder))}`"
         )
     with (folder / PAIRS).open(encoding="utf-8", newline="") as file:
         pairs = [(row["url"], row["caption"], row["page_url"]) for row in csv.DictReader(file)]
@@ -79,7 +80,8 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
         UsageError: the folder has no demo web, or the port is taken.
     """
     if not (folder / INDEX).is_file():
-        raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); write one with `altalign demo {folder}`")
+        repair = f"write one with `{command('demo', str(folder))}`"
+        raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); {repair}")
     captures: dict[str, Capture] = {}
     # the first capture counts
     for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):

@@ -14,7 +14,7 @@ from altalign import cli, storage, terminal
 from altalign.arguments import Parser
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
-from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_of_curation, fitted, parted
+from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_of_curation, config_of_file, fitted, parted
 from altalign.stages import REMOVED_FILE, STAGES
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def main(argv: Sequence[str]) -> int:
     """Run, or continue, a curation."""
     arguments, flags = _parse(argv)
 
-    from altalign.curation import CurateConfig
-
-    of_file = None if arguments.policy else fitted(CurateConfig.load(arguments.config, arguments.set))
+    of_file = None if arguments.policy else fitted(config_of_file(str(arguments.config), arguments.set))
 
     with startup.imports():
         # Beam, kernels and codecs take most of a second
@@ -113,7 +111,7 @@ def init(argv: Sequence[str]) -> int:
     out = terminal.stdout()
     out.print(terminal.lines_shown(text), highlight=False, soft_wrap=True)
     out.print(
-        f"written to {terminal.shown(str(arguments.to))}; run it: altalign curate {terminal.shown(str(arguments.to))}",
+        f"written to {terminal.shown(str(arguments.to))}; run it: {terminal.command('curate', str(arguments.to))}",
         highlight=False,
         soft_wrap=True,
     )

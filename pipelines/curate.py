@@ -132,7 +132,9 @@ def curate(config: CurateConfig, wanted: Wanted, *, config_path: str) -> Run:
 def plan(config: CurateConfig, wanted: Wanted, *, config_path: str) -> None:
     """Print what a curation would do."""
     _, run = _checked(config, wanted, config_path)
-    print_plan(run, terminal.stdout())
+    is_anew = wanted.rerun is not None or wanted.is_restart
+    first, said = reopen.planned(run, rerun=wanted.rerun, is_restart=wanted.is_restart) if is_anew else (None, "")
+    print_plan(run, terminal.stdout(), first or "", said)
 
 
 def _checked(config: CurateConfig, wanted: Wanted, config_path: str) -> tuple[PipelineOptions, Run]:

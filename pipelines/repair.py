@@ -86,7 +86,7 @@ def planned(run: Run) -> Plan:
         can_be, gone = set[str](), "run.json is damaged"
     elif _has_grown(run):
         can_be = of_shards
-        again = f"altalign curate {run.path('config.toml')} --set run.folder={run.folder} --rerun write"
+        again = terminal.command("curate", run.path("config.toml"), "--rerun", "write")
         gone = f"the run has grown; `{again}` makes one generation, and this file with it"
     anew, stays = dict[str, str](), dict[str, str]()
     for path, why in {**wrong, **{damage.path: damage.why for damage in found}}.items():

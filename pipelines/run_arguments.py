@@ -53,6 +53,15 @@ def config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[dic
     return CurateConfig.from_values(values, where="--test-set")
 
 
+def config_of_file(path: str, overrides: Sequence[str]) -> "CurateConfig":
+    """The settings of a file; the `config.toml` of a run, which names no folder, is of the run that it lies in."""
+    from altalign.curation import CurateConfig
+
+    config, folder = CurateConfig.load(path, overrides), storage.folder_of(path) or "."
+    is_of_run = storage.name(path) == "config.toml" and storage.exists(storage.join(folder, "run.json"))
+    return config_of_run(folder, overrides) if is_of_run and not config.run.folder else config
+
+
 def config_of_curation(
     folder: str, overrides: Sequence[str], test_sets: Sequence[dict[str, str]] = ()
 ) -> "CurateConfig":

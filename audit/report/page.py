@@ -90,6 +90,7 @@ def _data(numbers: "Numbers") -> dict[str, object]:
             "outcome": found.outcome.packed() if found.outcome else None,
             "kept_by_judge": found.kept_by_judge,
             "kept_at_the_end": found.kept_at_the_end,
+            "command": found.command,
             "searched": found.is_decontaminated,
             "within_pool": found.is_within_pool,
         },

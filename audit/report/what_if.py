@@ -10,12 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import slider_stops
+from altalign import lineage, slider_stops, storage, terminal
 from altalign.audit.report import files
 from altalign.audit.report.sliders import DETAILS, Slider, of_images, of_text
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import OUTCOME_JOINT, PAIRS_JOINT, AuditTable
 from altalign.errors import UnreadableError
+from altalign.stages import REMOVED_FILE, is_made_of_others
 
 CELLS_AT_MOST = 400_000  # of each kind; together about 2 MB of the page
 KEPT = slider_stops.OUTCOMES.index(slider_stops.KEPT)
@@ -63,6 +64,7 @@ class WhatIf:
         is_within_pool: whether they were also searched among each other.
         notes: what a reader needs to know.
         missing: why there are no sliders; empty if there are.
+        command: what begins the command that applies them.
     """
 
     sliders: tuple[Slider, ...]
@@ -74,6 +76,7 @@ class WhatIf:
     is_within_pool: bool
     notes: tuple[str, ...] = ()
     missing: str = ""
+    command: str = "altalign curate CONFIG --rerun"
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,10 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
     joint, outcome = _columns(run, PAIRS_JOINT), _columns(run, OUTCOME_JOINT)
     is_within_pool = config.dedup.within_pool != "off"
     is_searched = bool(config.decontaminate.test_sets) or is_within_pool
-    if joint is None:
+    if joint is None or is_made_of_others(run.folder):
         why = f"This run has no {PAIRS_JOINT.path}, so other thresholds cannot be tried."
+        if joint is not None:
+            why = "This run was made of another one: other thresholds are tried on the report of that run."
         return WhatIf((), None, None, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, missing=why)
     has_vocabulary = not files.facts(run, "tables/vocabulary.json").get("all", True)
     counts = files.facts(run, "audit/histograms.json").get("ngram_count", []) if has_vocabulary else []
@@ -116,8 +121,24 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
         detail += 1
     is_learned = not config.decontaminate.calibration
     notes = _notes(is_searched=is_searched, is_learned=is_learned, is_within_pool=is_within_pool)
+    notes, command = [*notes, *_removed(run)], _command(run)
     kept = kept_by_judge, kept_at_the_end
-    return _checked(WhatIf(sliders, judge, cells, *kept, is_searched, is_within_pool, tuple(notes)))
+    return _checked(WhatIf(sliders, judge, cells, *kept, is_searched, is_within_pool, tuple(notes), command=command))
+
+
+def _command(run: RunFolder) -> str:
+    """What applies other thresholds: of a run that has grown by the settings that name all of its input."""
+    if _removed(run):
+        return f"{terminal.command('curate', run.path('config.toml'))} --set run.folder=OUT"
+    has_grown = lineage.has(run.folder, "add")
+    return terminal.command("curate", run.path("config.toml"), "--rerun") if has_grown else WhatIf.command
+
+
+def _removed(run: RunFolder) -> list[str]:
+    """What to do where pairs were removed, which a rerun would bring back."""
+    again = f"curate into another folder, then altalign remove OUT --removed {REMOVED_FILE} of this run"
+    is_there = storage.exists(run.path(REMOVED_FILE))
+    return [f"Pairs were removed from this run, so it is not run anew: {again}."] if is_there else []
 
 
 def _notes(*, is_searched: bool, is_learned: bool, is_within_pool: bool) -> list[str]:

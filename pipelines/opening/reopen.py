@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from altalign import __version__, changes, storage, terminal
+from altalign import __version__, changes, lineage, storage, terminal
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
@@ -14,7 +14,7 @@ from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
 from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import SET_ASIDE, has_work
+from altalign.pipelines.run.sampled import SET_ASIDE, fetched_before, has_work
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.kept import journal
@@ -93,10 +93,15 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     first = _first_anew(run, facts, grounds, rerun)
     if first:
         _check_nothing_comes_back(run)
+        if said := _asked_again(run, facts, grounds, first):
+            terminal.stderr().print(terminal.shown(said), soft_wrap=True)
         if lost := _lost_test_sets(run, facts):
             sets = ", ".join(map(terminal.shown, lost))
             said = f"near-duplicates of {sets} are no longer looked for: these settings do not name it"
             terminal.stderr().print(said, style="yellow", soft_wrap=True)
+        if files := _lost_files(run, facts):
+            said = f"the pairs of {len(files):,} input files go, such as {files[0]}: these settings do not name them"
+            terminal.stderr().print(terminal.shown(said), style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
@@ -235,6 +240,7 @@ def _first_anew(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds
     Raises:
         UsageError: a stage is stale, and the call does not ask to run it anew.
     """
+    _check_nothing_lost(run, facts, rerun)
     if rerun == STAGES[0]:
         return rerun
     recorded = facts["stages"] if facts else {}
@@ -244,14 +250,38 @@ def _first_anew(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds
     if stale != STAGES[0] and (changed := changed_file(run, facts)):
         stale, difference = STAGES[0], changed
     is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
-    if stale == "decontaminate" and not is_asked_for and (lost := _lost_test_sets(run, facts)):
-        what = f"{'a test set' if len(lost) == 1 else 'test sets'} that these settings do not name"
-        repair = "name it in [decontaminate] test_sets; `altalign curate` with --rerun lets its near-duplicates back in"
-        raise UsageError(f"{run.folder}: its stage decontaminate was made with {what} ({', '.join(lost)}); {repair}")
     if stale and not is_asked_for:
         repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
         raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
     return rerun or stale
+
+
+def planned(run: Run, *, rerun: str | None, is_restart: bool) -> tuple[str | None, str]:
+    """The stage that such a call would run anew with all that follow, and a sentence on what the web is asked for.
+
+    Raises:
+        UsageError: as `open_run`.
+    """
+    facts, grounds = None if is_restart else _facts(run), grounds_of(run.config, run.files, run.modules)
+    first = STAGES[0] if is_restart else _first_anew(run, facts, grounds, rerun)
+    return first, _asked_again(run, facts, grounds, first) if first else ""
+
+
+def _asked_again(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds], first: str) -> str:
+    """Which images of the web are asked for by stages that run anew; empty where none were before."""
+    before = facts["stages"].get("fetch", {}).get("reads") if facts else None
+    if not before or run.config.fetch.source != "web" or STAGES.index(first) > STAGES.index("fetch"):
+        return ""
+    now, lists = grounds["fetch"].reads, {f"file {name}" for name in run.config.fetch.blocked_domains}
+    for name in sorted({*before, *now} - {"fetch.blocked_urls"}):
+        if (name.startswith("fetch.") or name in lists) and before.get(name) != now.get(name):
+            return f"all images are asked for again: {_difference({name: before.get(name)}, {name: now.get(name)})}"
+    units = [storage.join(folder, "work", FETCHED.step) for folder in (run.folder, *fetched_before(run))]
+    stems = [[storage.join(of, name) for name in journal.names(of)] for of in units]
+    known = max(sum(len(journal.read(stem).outcomes) for stem in of) for of in stems) if has_work(run) else 0
+    if not known:
+        return "all images are asked for again: work/ is gone, and with it what came from the web"
+    return f"{known:,} images came or failed before, and are taken over where their pairs stay; others are asked for"
 
 
 def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
@@ -291,6 +321,52 @@ def _set_aside(run: Run) -> None:
 
         for _ in storage.each(link, storage.names(run.work(step), ending), of=run.folder):
             pass
+
+
+def _check_nothing_lost(run: Run, facts: RunRecord | None, rerun: str | None) -> None:
+    """Refuse settings that do not name all input files and test sets of the run, those that came later too.
+
+    Whoever names the stage that reads them may go on without; not where the settings are those before an addition.
+
+    Raises:
+        UsageError: some are missing.
+    """
+    lost, sets = _lost_files(run, facts), _lost_test_sets(run, facts)
+    of_files, of_sets = f"--rerun {STAGES[0]}", "--rerun decontaminate"
+    if lost and all(_known_as(file.path) in _recorded_files(facts) for file in run.files):
+        of_files = "--restart" if lineage.has(run.folder, "add") else of_files
+    lost = [] if of_files == f"--rerun {rerun}" else lost
+    sets = [] if rerun and STAGES.index(rerun) <= STAGES.index("decontaminate") else sets
+    if not (lost or sets):
+        return
+    here = f"{len(lost):,} of the run's {len(_recorded_files(facts)):,} input files" if lost else ""
+    what = [f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})"] if lost else []
+    what += [f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}"] if sets else []
+    goes = ["takes the pairs of these files out"] if lost else []
+    goes += ["lets near-duplicates of test images back in"] if sets else []
+    keep = terminal.command("curate", run.path("config.toml"), "--rerun")
+    raise UsageError(
+        f"{run.folder}: these settings do not name {' and '.join(what)}; `{keep}` keeps them, and "
+        f"{of_files if lost else of_sets} with these settings {' and '.join(goes)}"
+    )
+
+
+def _known_as(path: str) -> str:
+    """A file, or the folder that it is a part of, whatever its spelling."""
+    folder, number = path.rpartition("#")[::2]
+    return storage.resolved(folder if folder and number.isdecimal() else path)
+
+
+def _recorded_files(facts: RunRecord | None) -> dict[str, str]:
+    """The input files that `extract` has read, or was to read, by what they are known as."""
+    reads = facts["stages"].get(STAGES[0], {}).get("reads", {}) if facts else {}
+    return {_known_as(path): path for path in cast(list[str], reads.get("files", []))}
+
+
+def _lost_files(run: Run, facts: RunRecord | None) -> list[str]:
+    """Input files that the run has, and that its settings no longer name."""
+    now = {_known_as(file.path) for file in run.files}
+    return [path for known, path in _recorded_files(facts).items() if known not in now]
 
 
 def _lost_test_sets(run: Run, facts: RunRecord | None) -> list[str]:

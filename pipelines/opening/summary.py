@@ -11,7 +11,7 @@ from altalign.pipelines.run import outputs, waves
 from altalign.pipelines.run.units import Run
 from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
-from altalign.terminal import shown
+from altalign.terminal import command, shown
 
 _UNREACHED = (
     DropReason.HTTP_UNREACHABLE,
@@ -53,7 +53,7 @@ def print_summary(run: Run, out: Console, nothing_left: str) -> None:
     fetched = counts.dropped(Stage.FETCH)
     if passing := {reason: fetched[reason] for reason in PASSING if fetched.get(reason)}:
         of_reasons = ", ".join(f"{reason} {rows:,}" for reason, rows in passing.items())
-        repair = f"altalign retry {shown(run.folder)}"
+        repair = command("retry", run.folder)
         warn(f"{many(sum(passing.values()), 'pair')} may come another time ({of_reasons}): {repair}")
     if not storage.exists(run.path("manifest.json")):
         to_do = ", ".join(stage for stage in STAGES if not run.is_done(stage))

@@ -7,7 +7,7 @@ from altalign import terminal
 from altalign.arguments import Parser
 from altalign.errors import UsageError
 from altalign.machine import startup
-from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, fitted, parted
+from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_of_file, fitted, parted
 
 _IMAGES = 20_000
 
@@ -32,9 +32,7 @@ def trial(argv: Sequence[str]) -> int:
     if not 0 <= arguments.seed < 1 << 32:
         raise UsageError(f"--seed {arguments.seed}: no seed; give a whole number from 0 to {(1 << 32) - 1}")
 
-    from altalign.curation import CurateConfig
-
-    config = fitted(CurateConfig.load(arguments.config, arguments.set))
+    config = fitted(config_of_file(str(arguments.config), arguments.set))
     with startup.imports():
         from altalign.pipelines.trial import told, trying
 

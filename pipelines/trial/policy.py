@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines.opening.grounds import grounds_of
@@ -21,7 +21,7 @@ from altalign.stages import STAGES
 VERSION = 1
 _HEAD = """\
 # What a trial predicts of this curation. Read report.html beside this file, then set approved = true, and run
-#   altalign curate --policy {path}
+#   {command}
 """
 _TABLES = ("sample", "input", "settings", "predicted")
 
@@ -65,7 +65,8 @@ def write(
         "settings": run.config.model_dump(mode="json"),
         "predicted": list(predicted),
     }
-    storage.write_bytes(path, (_HEAD.format(path=path) + "\n" + dump(said)).encode())
+    head = _HEAD.format(command=terminal.command("curate", "--policy", path))
+    storage.write_bytes(path, (head + "\n" + dump(said)).encode())
 
 
 def read(path: str, overrides: Sequence[str] = ()) -> Policy:

@@ -4,8 +4,8 @@
 
 `curate`: FOLDER holds a run until `judge`; a point is a number of writes to what grows, bytes of images, journals and
 log; by turns half of the write is done. `retry`: FOLDER holds a finished run, some of whose images could not be had and
-now can; a point is a change to the file system. `rerun`: FOLDER holds a finished run by other rules on texts. LOG is that of the server. A point before the first write, and one
-behind the last, are not taken.
+now can; a point is a change to the file system. `rerun`: FOLDER holds a finished run by other rules on texts. LOG
+is that of the server. A point before the first write, and one behind the last, are not taken.
 """
 
 import json

@@ -13,9 +13,8 @@ from altalign import changes, storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.schema import CLUSTER, SCHEMA_VERSION
 from altalign.stages import damaged
+from altalign.terminal import command
 from altalign.train.data.chosen import Asked, Choice, Chosen
-
-_CLUSTER_AGAIN = "`altalign cluster {}` makes them"
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,9 @@ class Runs:
         try:
             found = pq.read_table(io.BytesIO(storage.read_bytes(shard.clusters)), use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise UnreadableError(f"{shard.clusters}: {error}; {_CLUSTER_AGAIN.format(shard.folder)}") from None
+            raise UnreadableError(f"{shard.clusters}: {error}; {_cluster_again(shard.folder)}") from None
         if found.schema != CLUSTER or found["key"] != table["key"]:
-            raise UnreadableError(
-                f"{shard.clusters}: not the clusters of {shard.name}; {_CLUSTER_AGAIN.format(shard.folder)}"
-            )
+            raise UnreadableError(f"{shard.clusters}: not the clusters of {shard.name}; {_cluster_again(shard.folder)}")
         digits = len(str(self.clusters[shard.folder][0] - 1))
         names = [f"{shard.folder}#{cluster:0{digits}}" for cluster in found["cluster"].to_pylist()]
         return pa.array(names, pa.string())
@@ -181,7 +178,11 @@ def _clusters(folder: str, manifest: str) -> tuple[int, str]:
     path = storage.join(folder, "clusters", "clusters.json")
     facts = storage.read_json(path)
     if not facts:
-        raise UsageError(f'[data] sources = "clusters", and {folder} has none; {_CLUSTER_AGAIN.format(folder)}')
+        raise UsageError(f'[data] sources = "clusters", and {folder} has none; {_cluster_again(folder)}')
     if facts.get("manifest_sha256") != manifest:
-        raise UsageError(f"{path}: the clusters of other shards than there are now; {_CLUSTER_AGAIN.format(folder)}")
+        raise UsageError(f"{path}: the clusters of other shards than there are now; {_cluster_again(folder)}")
     return int(facts["clusters"]), sha256(storage.read_bytes(path)).hexdigest()
+
+
+def _cluster_again(folder: str) -> str:
+    return f"`{command('cluster', folder)}` makes them"

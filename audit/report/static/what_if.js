@@ -70,7 +70,7 @@ const WHAT_IF = (() => {
       input.setAttribute("aria-valuetext", slider.labels[at[slider.key]]);
     }
     const sets = moved.map((slider) => ` \\\n  --set ${slider.setting}=${slider.stops[at[slider.key]]}`).join("");
-    byId("what-if-command").textContent = moved.length ? `altalign curate CONFIG --rerun${sets}` : "Move a slider to get a command";
+    byId("what-if-command").textContent = moved.length ? `${found.command}${sets}` : "Move a slider to get a command";
   }
 
   async function start() {

@@ -5,7 +5,7 @@ A trial has fetched it, the run before an addition, or this run before stages ra
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,7 +114,7 @@ def _image_ids(path: str, _: storage.Stamp) -> Mapping[str, tuple[tuple[str, ...
         rows = pa.Table.from_batches([batch])
         rows = rows.take(first_of_each_image(rows))
         ids = tuple(map(str, identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()))
-        in_hand = pc.greater(rows["place_kind"], Kind.RECORD).to_pylist()  # null where there is no place
+        in_hand: list[Any] = pc.greater(rows["place_kind"], pa.scalar(int(Kind.RECORD))).to_pylist()  # null: no place
         of = ids, frozenset(name for name, is_in_hand in zip(ids, in_hand, strict=True) if is_in_hand)
         found[f"{storage.name(path).removesuffix('.parquet')}-{number:05d}"] = of
     return found

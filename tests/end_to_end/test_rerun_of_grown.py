@@ -1,0 +1,70 @@
+"""`altalign curate --rerun` of a run that has more inputs or test sets than the settings: nothing goes silently."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from altalign.cli import main
+from tests.end_to_end.runs import fails, summary, tree
+
+pytestmark = pytest.mark.runs
+
+SMALLER = ["--set", "shards.samples_per_shard=7"]
+
+
+@pytest.fixture
+def grown(folder: Path) -> int:
+    """A run that was given a table later, in a folder with a blank; returns its pairs."""
+    (folder / "more").mkdir()
+    (folder / "input" / "part-1.parquet").rename(folder / "more" / "later.parquet")
+    assert main(["curate", "config.toml", "--set", "run.folder=my run"]) == 0
+    before = summary(folder / "my run")["pairs"]
+    assert main(["add", "my run", "--input", "more/later.parquet", "--like", "pictures"]) == 0
+    pairs = summary(folder / "my run")["pairs"]
+    assert pairs > before
+    return pairs
+
+
+@pytest.mark.parametrize("rerun", [[], ["--rerun"], ["--rerun", "extract"]], ids=" ".join)
+@pytest.mark.usefixtures("grown")
+def test_what_was_added_does_not_go(rerun: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {name: of for name, of in tree(folder / "my run").items() if not name.startswith("work/")}
+    for is_cleaned in (False, True):
+        assert not is_cleaned or main(["clean", "my run"]) == 0
+        said = fails(capsys, 2, "config.toml", "--set", "run.folder=my run", *SMALLER, *rerun)
+        assert "1 of the run's 3 input files (more/later.parquet)" in said
+        assert "'my run/config.toml' --rerun" in said
+        assert {name: of for name, of in tree(folder / "my run").items() if not name.startswith("work/")} == before
+
+
+def test_the_settings_of_a_run_run_as_they_are(grown: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "my run/config.toml"]) == 0  # nothing to do
+    assert main(["curate", "my run/config.toml", "--rerun", *SMALLER]) == 0
+    assert summary(folder / "my run")["pairs"] == grown
+    assert main(["curate", "config.toml", "--set", "run.folder=my run", "--restart"]) == 0
+    assert summary(folder / "my run")["pairs"] < grown
+    assert main(["select", "my run", "selected", "--where", "words > 3"]) == 0
+    assert "made of another run (my run) by `altalign select`" in fails(capsys, 2, "selected/config.toml")
+
+
+def test_an_input_that_is_left_out_goes_where_its_stage_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    pairs = summary(folder / "run")["pairs"]
+    shutil.move("input/part-1.parquet", "elsewhere.parquet")
+    assert "1 of the run's 3 input files" in fails(capsys, 2, "config.toml", "--rerun")
+    assert main(["curate", "config.toml", "--rerun", "extract"]) == 0
+    assert "the pairs of 1 input files go" in capsys.readouterr().err
+    assert summary(folder / "run")["pairs"] < pairs
+
+
+def test_a_test_set_that_came_later_does_not_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml", "--set", "decontaminate.test_sets=[]"]) == 0
+    assert main(["decontaminate", "run", "--test-set", "late=tests"]) == 0
+    before = tree(folder / "run")
+    said = fails(capsys, 2, "config.toml", "--set", "decontaminate.test_sets=[]", "--rerun")
+    assert "the test set late" in said
+    assert tree(folder / "run") == before
+    assert main(["curate", "run/config.toml", "--rerun", *SMALLER]) == 0
