@@ -1,5 +1,6 @@
 """`altalign curate --rerun` of a run that has more inputs or test sets than the settings: nothing goes silently."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_what_was_added_does_not_go(rerun: list[str], folder: Path, capsys: pyte
     before = {name: of for name, of in tree(folder / "my run").items() if not name.startswith("work/")}
     for is_cleaned in (False, True):
         assert not is_cleaned or main(["clean", "my run"]) == 0
-        said = fails(capsys, 2, "config.toml", "--set", "run.folder=my run", *SMALLER, *rerun)
+        said = fails(capsys, 2, "--set", "run.folder=my run", *SMALLER, *rerun)
         assert "1 of the run's 3 input files (more/later.parquet)" in said
         assert "'my run/config.toml' --rerun" in said
         assert {name: of for name, of in tree(folder / "my run").items() if not name.startswith("work/")} == before
@@ -45,7 +46,12 @@ def test_the_settings_of_a_run_run_as_they_are(grown: int, folder: Path, capsys:
     assert main(["curate", "config.toml", "--set", "run.folder=my run", "--restart"]) == 0
     assert summary(folder / "my run")["pairs"] < grown
     assert main(["select", "my run", "selected", "--where", "words > 3"]) == 0
-    assert "made of another run (my run) by `altalign select`" in fails(capsys, 2, "selected/config.toml")
+    capsys.readouterr()
+    assert main(["curate", "selected/config.toml"]) == 2
+    assert "made of another run (my run) by `altalign select`" in capsys.readouterr().err
+    numbers = json.loads(Path("selected/audit/report.json").read_text())["what_if"]
+    assert (numbers["sliders"], numbers["own"]) == ({}, None)
+    assert "made of another" in numbers["missing"]
 
 
 def test_an_input_that_is_left_out_goes_where_its_stage_is_named(
@@ -54,7 +60,7 @@ def test_an_input_that_is_left_out_goes_where_its_stage_is_named(
     assert main(["curate", "config.toml"]) == 0
     pairs = summary(folder / "run")["pairs"]
     shutil.move("input/part-1.parquet", "elsewhere.parquet")
-    assert "1 of the run's 3 input files" in fails(capsys, 2, "config.toml", "--rerun")
+    assert "1 of the run's 3 input files" in fails(capsys, 2, "--rerun")
     assert main(["curate", "config.toml", "--rerun", "extract"]) == 0
     assert "the pairs of 1 input files go" in capsys.readouterr().err
     assert summary(folder / "run")["pairs"] < pairs
@@ -64,7 +70,7 @@ def test_a_test_set_that_came_later_does_not_go(folder: Path, capsys: pytest.Cap
     assert main(["curate", "config.toml", "--set", "decontaminate.test_sets=[]"]) == 0
     assert main(["decontaminate", "run", "--test-set", "late=tests"]) == 0
     before = tree(folder / "run")
-    said = fails(capsys, 2, "config.toml", "--set", "decontaminate.test_sets=[]", "--rerun")
+    said = fails(capsys, 2, "--set", "decontaminate.test_sets=[]", "--rerun")
     assert "the test set late" in said
     assert tree(folder / "run") == before
     assert main(["curate", "run/config.toml", "--rerun", *SMALLER]) == 0
