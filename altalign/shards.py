@@ -2,8 +2,9 @@
 
 A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end)
 and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
-null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails where those
-are null and a later one is not. So is a null `source_key`; `extra`, a string in the side-car, is an object here.
+null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails, or changes
+values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
+may differ from pair to pair. Up to version 4 of the rules it was an object, which is still read.
 
 The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
 tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
@@ -220,7 +221,8 @@ def decoded(members: Members) -> Sample:
         raise ValueError(f"{key}.json: its keys are not the columns of a side-car")
     if columns["key"] != key:
         raise ValueError(f"{key}.json: it is the row of {columns['key']}")
-    columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
+    if isinstance(columns["extra"], dict):
+        columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
     columns |= {name: columns[name] or None for name in NULLABLE}
     return Sample(image, txt.decode(), cast(SampleRow, columns))
 
@@ -263,8 +265,7 @@ def _in_order(row: Mapping[str, object], *, tar_offset: int, tar_bytes: int) -> 
 
 def as_json(row: SampleRow) -> dict[str, object]:
     """The object of KEY.json for a side-car's row."""
-    strings = {name: row[name] or "" for name in NULLABLE}
-    return {**row, **strings, "extra": json.loads(row["extra"] or "{}")}
+    return {**row, **{name: row[name] or "" for name in NULLABLE}}
 
 
 def _json(row: SampleRow) -> bytes:

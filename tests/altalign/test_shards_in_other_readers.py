@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,19 @@ CAPTIONS = [
 ]
 
 
-def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, Any]]]:
+# Of the eight samples: none, integers before fractions, nulls first, other keys, other types, a list, an object.
+EXTRAS: list[list[dict[str, Any] | None]] = [
+    [{"id": number, "license": "CC0"} for number in range(8)],
+    [None] * 8,
+    [None] * 5 + [{"license": "CC0"}] * 3,
+    [{"score": 5}] * 5 + [{"score": 5.5}] * 3,
+    [{"score": 5.5 if number % 2 else 5} for number in range(8)],
+    [{"score": None}] * 6 + [{"score": 0.5}] * 2,
+    [{"title": "one"}] * 5 + [{"license": "CC0"}, {"title": {"en": "two"}}, {"title": ["three", 3]}],
+]
+
+
+def write_shard(path: Path, formats: list[str], kept: Sequence[dict[str, Any] | None] = EXTRAS[0]) -> list[tuple[bytes, dict[str, Any]]]:
     """Eight samples with real images of the formats in turn; the first six without a page, as from a table, the rest
     with one.
     """
@@ -48,7 +60,7 @@ def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, A
                 "page_url": None if number < 6 else "https://example.org/",
                 "source": "warc",
                 "source_key": f"a.csv#{number}",
-                "extra": extras.encode({"id": number, "license": "CC0"}),
+                "extra": kept[number] and extras.encode(kept[number]),
                 "width": 40,
                 "height": 30,
                 "format": kind,
@@ -64,7 +76,7 @@ def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, A
 
 def in_json(row: dict[str, Any]) -> dict[str, Any]:
     """The side-car's row as the tar's JSON has it."""
-    return {name: "" if value is None else value for name, value in row.items()} | {"extra": json.loads(row["extra"])}
+    return {name: "" if value is None else value for name, value in row.items()}
 
 
 @pytest.mark.filterwarnings(
@@ -91,13 +103,14 @@ def test_webdataset_reads_every_sample(tmp_path: Path, formats: list[str]) -> No
 
 
 @pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind
+@pytest.mark.parametrize("kept", EXTRAS, ids=str)
 @pytest.mark.parametrize("reading", ["streamed", "copied"])
 def test_hugging_face_datasets_reads_every_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str, kept: list[dict[str, Any] | None]
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: uv sync --group readers")
-    pairs = write_shard(tmp_path / "00000.tar", ["jpeg"])
+    pairs = write_shard(tmp_path / "00000.tar", ["jpeg"], kept)
     rows = datasets.load_dataset(
         "webdataset",
         data_files={"train": str(tmp_path / "00000.tar")},
