@@ -39,7 +39,9 @@ EXTRAS: list[list[dict[str, Any] | None]] = [
 ]
 
 
-def write_shard(path: Path, formats: list[str], kept: Sequence[dict[str, Any] | None] = EXTRAS[0]) -> list[tuple[bytes, dict[str, Any]]]:
+def write_shard(
+    path: Path, formats: list[str], kept: Sequence[dict[str, Any] | None] = EXTRAS[0]
+) -> list[tuple[bytes, dict[str, Any]]]:
     """Eight samples with real images of the formats in turn; the first six without a page, as from a table, the rest
     with one.
     """
