@@ -1,6 +1,7 @@
 """The pool as the text passes read it: units of about 500,000 candidates, in input order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,29 @@ def check_unchanged(run: Run, file: int) -> None:
         raise changed(source.path)
 
 
+@contextmanager
+def reading(run: Run, files: Iterable[int], before: list[int | str] | None = None) -> Iterator[None]:
+    """A block that reads input files: where one has changed, that is the error, whatever else a reader met in it.
+
+    Raises:
+        UnreadableError: as `check_unchanged`; against a stamp where extract has not ended.
+    """
+
+    def check() -> None:
+        for file in files:
+            if before is None:
+                check_unchanged(run, file)
+            elif stamp(run, file) != before:
+                raise changed(run.files[file].path)
+
+    try:
+        yield
+    except Exception:
+        check()
+        raise
+    check()
+
+
 def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterator[pa.RecordBatch]:
     """Yields the candidates of a unit as batches of `schema.CANDIDATE`, in order.
 
@@ -106,24 +130,22 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
     settings = run.config.input[run.files[file].of]
     if direct:
         check_unchanged(run, file)
-    if direct:
         columns = needed_columns.text_columns(settings) if texts_alone else needed_columns.columns(settings)
     else:
         columns = _TEXTS if texts_alone else CANDIDATE.names
     row = unit["row"]
     of_pool, first, last = path(run, file, direct=direct), unit["first"], unit["last"]
-    for batch in parquet.read_row_groups(of_pool, first, last, columns, rows_at_once=unit["rows_at_once"]):
-        interrupts.check()
-        if not direct:
-            yield batch
-        elif texts_alone:
-            yield table.texts(batch, settings)
-        else:
-            names = table.row_names(run.files[file].path, np.arange(row, row + batch.num_rows))
-            yield table.candidates(batch, settings, names)
-        row += batch.num_rows
-    if direct:
-        check_unchanged(run, file)
+    with reading(run, [file] if direct else []):
+        for batch in parquet.read_row_groups(of_pool, first, last, columns, rows_at_once=unit["rows_at_once"]):
+            interrupts.check()
+            if not direct:
+                yield batch
+            elif texts_alone:
+                yield table.texts(batch, settings)
+            else:
+                names = table.row_names(run.files[file].path, np.arange(row, row + batch.num_rows))
+                yield table.candidates(batch, settings, names)
+            row += batch.num_rows
 
 
 def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:

@@ -63,8 +63,13 @@ def extract(run: Run, unit: FileUnit) -> ExtractFacts:
         UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
     """
     file = run.files[unit["file"]]
-    settings = run.config.input[file.of]
     stamp = pool.stamp(run, file.number)
+    with pool.reading(run, [file.number], stamp):  # around what skips a file: one that changed is none of those
+        return _extract(run, file, stamp)
+
+
+def _extract(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
+    settings = run.config.input[file.of]
     try:
         is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
         direct = table.direct(file.path, settings) if is_direct else None

@@ -42,8 +42,7 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
     """
     source = run.files[file]
     files, index, end = Gathered(run, source.name), list[tuple[int, int, int]](), 0
-    pool.check_unchanged(run, file)
-    with storage.write(files.images) as blob:
+    with pool.reading(run, [file]), storage.write(files.images) as blob:
         for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
             if len(data) > run.config.fetch.bytes_at_most:
                 index.append((row, end, -1))
@@ -51,7 +50,6 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
-    pool.check_unchanged(run, file)
     files.write_index(index)
     return GatherFacts(len(index), end)
 
@@ -118,7 +116,7 @@ class GatherTables(beam.PTransform[Any, Any]):
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
     """Read and measure the images of a unit (one row of `PLACED_SURVIVOR` each); their bytes go to its blob."""
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
-    with storage.write(Fetched(run, unit["name"]).images) as blob:
+    with storage.write(Fetched(run, unit["name"]).images) as blob, pool.reading(run, whole_files(run, rows)):
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if isinstance(data, DropReason):
                 outcomes.append(Outcome(data))
@@ -127,7 +125,6 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
             blob.write(data)
             outcomes.append(Outcome(None, None, end, len(data), measured))
             end += len(data)
-    check_unchanged(run, rows)
     return outcomes
 
 
@@ -145,15 +142,10 @@ def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
                 yield ranges.read(wanted)
 
 
-def check_unchanged(run: Run, rows: pa.Table) -> None:
-    """Refuse images that were read from a file that has changed since it was extracted.
-
-    Raises:
-        UnreadableError: the error names the file.
-    """
-    for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
-        if run.files[file].part is None:  # a file of a folder is looked at when it is read
-            pool.check_unchanged(run, file)
+def whole_files(run: Run, rows: pa.Table) -> list[int]:
+    """The input files that these images lie in; a file of a folder is looked at when it is read."""
+    files = rows["place_file"].unique().drop_null().to_numpy().tolist()
+    return [file for file in files if run.files[file].part is None]
 
 
 def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:

@@ -18,6 +18,7 @@ from altalign.pipelines.files import arrays
 from altalign.pipelines.files.digests import digest
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.pipelines.run import pool
 from altalign.pipelines.run.artefacts.fetched import Fetched, FetchUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files
@@ -109,8 +110,8 @@ def known(run: Run, unit: FetchUnit, rows: pa.Table, wanted: Sequence[int]) -> i
 def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes | DropReason]]:
     """Yields number and bytes of these images, read from the input, or the reason for one that is too large."""
     own = rows.take(numbers)
-    yield from zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True)
-    fetch_from_files.check_unchanged(run, own)
+    with pool.reading(run, fetch_from_files.whole_files(run, own)):
+        yield from zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True)
 
 
 def grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, nullcontext
@@ -237,12 +238,15 @@ def _full_disk() -> Iterator[None]:
 
 @contextmanager
 def _changing() -> Iterator[None]:
-    """The table loses a row before its images are gathered."""
-    real = fetch_from_files.gather
+    """The table loses a row before the images of any are gathered, which several threads do."""
+    real, alone, shorter = fetch_from_files.gather, threading.Lock(), pq.read_table("input/part-0.parquet").slice(1)
 
     def gather(*arguments: Any) -> Any:
-        table = pq.read_table("input/part-0.parquet")
-        pq.write_table(table.slice(1), "input/part-0.parquet")
+        nonlocal shorter
+        with alone:
+            if shorter:
+                pq.write_table(shorter, "input/part-0.parquet")
+            shorter = None
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,13 +1,22 @@
 """How the pool is cut into units, against a plain loop."""
 
+import gzip
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign import storage
-from altalign.curation import CurateConfig
+from altalign.curation import CurateConfig, InputSettings
+from altalign.errors import UnreadableError
+from altalign.pipelines import read
+from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.units import InputFile, Run
 
@@ -86,3 +95,75 @@ def test_long_rows_make_more_partitions(tmp_path: Path, row_bytes: int, partitio
     run = run_of(tmp_path, [[8_000]], row_bytes=row_bytes)
     pool.write_size(run)
     assert pool.partitions(run, 1_000, at_least=4, at_most=4_096) == partitions
+
+
+def _inputs(folder: Path) -> dict[str, Path]:
+    """A file of each form, with images where the form has any."""
+    rows = pa.table({"image": [bytes(9_000)] * 50, "caption": ["a red kite over the hill"] * 50})
+    paths = {name: folder / f"a.{name}" for name in ("parquet", "arrow", "csv", "jsonl.gz", "tar", "warc.gz")}
+    pq.write_table(rows, paths["parquet"])
+    with pa.ipc.new_file(paths["arrow"], rows.schema) as file:
+        file.write_table(rows)
+    paths["csv"].write_text("url,caption\n" + "https://example.org/a.jpg,a red kite\n" * 50)
+    paths["jsonl.gz"].write_bytes(gzip.compress(b'{"url": "https://example.org/a.jpg", "caption": "a kite"}\n' * 5_000))
+    with tarfile.open(paths["tar"], "w") as tar:
+        tar.add(paths["parquet"], "a.jpg")
+    paths["warc.gz"].write_bytes(next((Path(__file__).parents[3] / "examples/handbook").glob("*.warc.gz")).read_bytes())
+    return paths
+
+
+def _read_a_range(path: str) -> bytes:
+    with Ranges([]) as ranges:
+        return ranges.read(Range(path, 0, Path(path).stat().st_size + 1))
+
+
+READS: dict[str, Callable[[str], object]] = {
+    "rows": lambda path: list(read.read(path, _settings(path))),
+    "images": lambda path: list(table.images(path, _settings(path), range(50))),
+    "row groups": lambda path: list(pool.parquet.read_whole(path)),
+    "a range": _read_a_range,
+    "a raw error of the system": lambda path: pa.memory_map(path, "r").read_at(1 << 40, 1 << 40),
+}
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:700]),
+    "noise": lambda path: path.write_bytes(b"\xff\0\x13" * 999),
+    "empty": lambda path: path.write_bytes(b""),
+    "gone": Path.unlink,
+}
+
+
+def _settings(path: str) -> InputSettings:
+    kind = "webdataset" if path.endswith("tar") else "warc" if path.endswith("warc.gz") else "table"
+    column = "image" if path.endswith(("parquet", "arrow")) else ""
+    of = {"kind": kind, "paths": [path], "image_column": column, "url_column": "" if column else "url"}
+    return CurateConfig.from_values({"input": of}, where="test").input[0]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("form", "how"),
+    [(form, "rows") for form in ("parquet", "arrow", "csv", "jsonl.gz", "tar", "warc.gz")]
+    + [("parquet", "images"), ("arrow", "images"), ("parquet", "row groups"), ("tar", "a range")]
+    + [("csv", "a raw error of the system")],
+)
+def test_of_a_file_that_changes_while_it_is_read_that_is_the_error(
+    tmp_path: Path, form: str, how: str, change: str
+) -> None:
+    path = _inputs(tmp_path)[form]
+    run = Run(str(tmp_path / "run"), CurateConfig.from_values({"input": {"paths": ["-"]}}, where="test"), files(path))
+    said = "gone since the run began" if change == "gone" else "changed since the run began to read it"
+    with pytest.raises(UnreadableError, match=said), pool.reading(run, [0], pool.stamp(run, 0)):  # noqa: PT012
+        CHANGES[change](path)
+        READS[how](str(path))
+
+
+def files(path: Path) -> tuple[InputFile, ...]:
+    return (InputFile(0, str(path), 0),)
+
+
+def test_of_a_file_that_stays_as_it_is_the_error_of_its_reader_stands(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"noise" * 99)
+    run = Run(str(tmp_path / "run"), CurateConfig.from_values({"input": {"paths": ["-"]}}, where="test"), files(path))
+    with pytest.raises(UnreadableError, match="cannot be read as Parquet"), pool.reading(run, [0], pool.stamp(run, 0)):
+        READS["rows"](str(path))
