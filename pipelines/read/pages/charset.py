@@ -3,11 +3,14 @@
 In this order: byte order mark, HTTP header, <meta> in the first 1,024 bytes, valid UTF-8, a guess. Labels are those of
 the WHATWG Encoding standard; one that means nothing there, or that it replaces altogether (HZ, ISO-2022-KR, …: never
 decoded in browsers), is as if absent.
+
+URLs are UTF-8 but for their queries, which are in the page's encoding.
 """
 
 import codecs
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from urllib.parse import quote_from_bytes
 
 import webencodings
 from resiliparse.parse.encoding import detect_encoding
@@ -22,42 +25,94 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _ATTRIBUTE = re.compile(rb"""([^\s=/"'>][^\s=/>]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>][^\s>]*)))?""")
+_AS_IS = "".join(map(chr, range(0x21, 0x7F))).translate(dict.fromkeys(b"\"#'<>"))  # in a query
+_LINE_BREAKS = dict.fromkeys(b"\t\n\r")
+_NOT_WRITTEN = {"big5": range(0x81, 0xA1), "shift_jis": range(0xF0, 0xFA)}  # first bytes: Hong Kong's, private use
 _CONTENT_CHARSET = re.compile(rb"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"']+))""", re.IGNORECASE)
 
 
-def to_utf8(body: bytes, http_label: str | None) -> bytes:
-    """A page as valid UTF-8 without a byte order mark; bytes that are invalid in its encoding become U+FFFD.
+def to_utf8(body: bytes, http_label: str | None) -> tuple[bytes, webencodings.Encoding | None]:
+    """A page as valid UTF-8 without a byte order mark, and the encoding of its URLs' queries (None: UTF-8).
+
+    Bytes that are invalid in its encoding become U+FFFD.
 
     Args:
         body: the page's bytes.
         http_label: charset of the HTTP header's content type, if it has one.
     """
     encoding, body = _encoding(body, http_label)
-    if encoding is None:  # valid UTF-8
-        return body
-    text, _ = encoding.codec_info.decode(body, "replace")
-    return text.encode("utf-8", "replace")
+    of_queries = None if encoding is None or encoding.name.startswith("utf-") else encoding
+    if encoding is None or _is_plain(body, encoding):
+        return body, of_queries
+    # GBK is read as what it grew into
+    text, _ = (codecs.lookup("gb18030") if encoding.name == "gbk" else encoding.codec_info).decode(body, "replace")
+    return text.encode("utf-8", "replace"), of_queries
+
+
+def with_query_in(encoding: webencodings.Encoding, url: str) -> str:
+    """A URL of a page in this encoding, its query percent-encoded as browsers do, without a fragment.
+
+    What the encoding cannot write is written as a character reference.
+    """
+    if url.isascii():
+        return url
+    path, mark, query = url.partition("#")[0].partition("?")
+    query = query.translate(_LINE_BREAKS).rstrip(" ")
+    if encoding.name == "iso-2022-jp":  # which has states
+        written = encoding.codec_info.encode(query, _REFERENCES)[0]
+    else:
+        written = b"".join(_written(character, encoding) for character in query)
+    return path + mark + quote_from_bytes(written, _AS_IS)
+
+
+def _written(character: str, encoding: webencodings.Encoding) -> bytes:
+    """A character's bytes. The standard's encoders know less than Python's, and take other bytes in Shift_JIS."""
+    if encoding.name == "gbk":
+        written = b"\x80" if character == "€" else character.encode("gb18030", _REFERENCES)
+    else:
+        written = encoding.codec_info.encode(character, _REFERENCES)[0]
+    if encoding.name == "shift_jis" and written[0] in (0xED, 0xEE):  # NEC's copies of IBM's characters
+        return _ibm_characters()[character]
+    is_unknown = written[0] in _NOT_WRITTEN.get(encoding.name, ()) or (len(written) > 2 and encoding.name != "gb18030")
+    return _referred(character) if is_unknown else written
+
+
+@cache
+def _ibm_characters() -> dict[str, bytes]:
+    pairs = [bytes([lead, trail]) for lead in (0xFA, 0xFB, 0xFC) for trail in range(0x40, 0xFD)]
+    return {pair.decode("cp932", "replace"): pair for pair in pairs}
+
+
+def _referred(text: str) -> bytes:
+    return "".join(f"%26%23{ord(character)}%3B" for character in text).encode()
+
+
+def _refer(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return _referred(error.object[error.start : error.end]).decode(), error.end
+
+
+_REFERENCES = "altalign.references"
+codecs.register_error(_REFERENCES, _refer)
 
 
 def _encoding(body: bytes, http_label: str | None) -> tuple[webencodings.Encoding | None, bytes]:
     """The encoding (None: UTF-8, and valid), and the body without a byte order mark."""
     for mark, name in _BOMS:
         if body.startswith(mark):
-            return _unless_valid(_lookup(name), body[len(mark) :])
+            return _lookup(name), body[len(mark) :]
     declared = _lookup(http_label) or _from_meta(body[:_META_BYTES])
     if declared is not None:
-        return _unless_valid(declared, body)
+        return declared, body
     if _is_utf8(body):
         return None, body
     return _lookup(detect_encoding(body[:_GUESS_BYTES])) or webencodings.lookup("windows-1252"), body
 
 
-def _unless_valid(encoding: webencodings.Encoding | None, body: bytes) -> tuple[webencodings.Encoding | None, bytes]:
-    """Returns what `_encoding` does: None for a body that needs no decoding because it is valid UTF-8 as it is."""
-    if encoding is None:
-        return None, body
+def _is_plain(body: bytes, encoding: webencodings.Encoding) -> bool:
+    """Whether a body needs no decoding because it is valid UTF-8 as it is."""
     is_plain = body.isascii() and not encoding.name.startswith(("utf-16", "iso-2022"))
-    return (None if is_plain or (encoding.name == "utf-8" and _is_utf8(body)) else encoding), body
+    return is_plain or (encoding.name == "utf-8" and _is_utf8(body))
 
 
 @lru_cache(maxsize=256)

@@ -8,9 +8,10 @@ import ada_url
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from webencodings import Encoding
 
 from altalign.filters import bounds, captions
-from altalign.pipelines.read.pages.charset import to_utf8
+from altalign.pipelines.read.pages.charset import to_utf8, with_query_in
 from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images
 from altalign.pipelines.read.pages.html_names import name_table
 from altalign.reasons import DropReason, drop_where, reasons_of
@@ -60,7 +61,7 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
     """
     if len(body) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB")
-    html = to_utf8(body, http_charset)
+    html, encoding = to_utf8(body, http_charset)
     if len(html) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
     places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), name_table(), IMAGES_AT_MOST)
@@ -68,13 +69,13 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
         return
     if len(places) > IMAGES_AT_MOST * _PLACES:
         raise PageError(f"a page of more than {IMAGES_AT_MOST:,} images")
-    base = base_url(page_url, _value(html, base_begin, base_end) if base_begin >= 0 else None)
+    base = base_url(page_url, _value(html, base_begin, base_end) if base_begin >= 0 else None, encoding)
     for first in range(0, len(places), _BLOCK):
         numbers = iter(places[first : first + _BLOCK].tolist())
         for row in zip(*[numbers] * _PLACES, strict=True):
             written = _source_at(html, row)
             yield ImageElement(
-                None if written is None else resolve(written, base),
+                None if written is None else resolve(written, base, encoding),
                 written,
                 _value(html, row[-2], row[-1]) if row[-2] >= 0 else None,
             )
@@ -105,19 +106,20 @@ def source_of(value: str, *, is_set: bool) -> str | None:
     return url if url and url[:5].lower() != "data:" else None
 
 
-def base_url(page_url: str, href: str | None) -> str | None:
+def base_url(page_url: str, href: str | None, encoding: Encoding | None = None) -> str | None:
     """The base of a page's relative URLs, without a fragment; None if no valid one is known.
 
     Args:
         page_url: the document's URL.
         href: of its first <base> that has one.
+        encoding: of queries, as in `resolve`.
     """
     page = _parsed(page_url, None)
-    base = None if href is None else _parsed(href, page)
+    base = None if href is None else _parsed(with_query_in(encoding, href) if encoding else href, page)
     return page if base is None or base.startswith(_NO_BASE) else base
 
 
-def resolve(url: str, base: str | None) -> str | None:
+def resolve(url: str, base: str | None, encoding: Encoding | None = None) -> str | None:
     """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None if it is not valid.
 
     One of more than `bounds.URL_BYTES` is cut, and is one byte longer then.
@@ -125,8 +127,9 @@ def resolve(url: str, base: str | None) -> str | None:
     Args:
         url: absolute, or relative to the base.
         base: as `base_url` gives it.
+        encoding: of its query, where that is not UTF-8.
     """
-    absolute = _parsed(url, base)
+    absolute = _parsed(with_query_in(encoding, url) if encoding else url, base)
     if absolute is None or not absolute.startswith(_SCHEMES):
         return None
     return absolute[: bounds.URL_BYTES + 1]  # a URL that is resolved is ASCII

@@ -31,7 +31,7 @@ TEXT = "héllo wörld "
     ],
 )
 def test_the_encoding_is_found_in_order(body, label, text):
-    assert to_utf8(body, label).decode() == text
+    assert to_utf8(body, label)[0].decode() == text
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_encoding_is_found_in_order(body, label, text):
     ],
 )
 def test_a_declaration_in_the_first_bytes_counts(meta):
-    assert "лиса" in to_utf8(f"<html>{meta}<p>лиса".encode("cp1251"), None).decode()
+    assert "лиса" in to_utf8(f"<html>{meta}<p>лиса".encode("cp1251"), None)[0].decode()
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_declaration_in_the_first_bytes_counts(meta):
     ],
 )
 def test_utf16_in_a_declaration_means_utf8_and_late_ones_do_not_count(meta):
-    assert "лиса" in to_utf8(f"{meta}<p>лиса".encode(), None).decode()
+    assert "лиса" in to_utf8(f"{meta}<p>лиса".encode(), None)[0].decode()
 
 
 def test_the_header_wins_over_the_declaration():
-    assert to_utf8("<meta charset=utf-8>é".encode("cp1252"), "windows-1252").decode().endswith("é")
+    assert to_utf8("<meta charset=utf-8>é".encode("cp1252"), "windows-1252")[0].decode().endswith("é")

@@ -47,6 +47,33 @@ def test_relative_urls_are_resolved_as_browsers_do(page_url, base, src, url):
     assert image_elements.resolve(src, image_elements.base_url(page_url, base)) == url
 
 
+@pytest.mark.parametrize(
+    ("charset", "written", "query"),  # as Chromium asks for them
+    [
+        ("windows-1251", "кот", "%EA%EE%F2"),
+        ("iso-8859-1", "Kätzchen€", "K%E4tzchen%80"),
+        ("iso-8859-7", "γάτα", "%E3%DC%F4%E1"),
+        ("shift_jis", "猫ソ①髙", "%94L%83\\%87@%FB%FC"),
+        ("euc-jp", "猫&copy;", "%C7%AD%26%23169%3B"),
+        ("iso-2022-jp", "a猫b&eacute;", "a%1B$BG-%1B(Bb%26%23233%3B"),
+        ("gbk", "猫&euro;&#x1f408;", "%C3%A8%80%26%23128008%3B"),
+        ("gb18030", "猫&#x1f408;", "%C3%A8%949%CA2"),
+        ("big5", "貓&Agrave;", "%BF%DF%26%23192%3B"),
+        ("euc-kr", "고양이", "%B0%ED%BE%E7%C0%CC"),
+        ("koi8-r", "кот", "%CB%CF%D4"),
+        ("x-user-defined", "Kätzchen", "K%E4tzchen"),
+        ("utf-8", "кот", "%D0%BA%D0%BE%D1%82"),
+        ("utf-16le", "кот", "%D0%BA%D0%BE%D1%82"),
+    ],
+)
+def test_a_query_is_encoded_in_the_charset_of_the_page_and_a_path_in_utf_8(charset, written, query):
+    codec = {"gbk": "gb18030", "shift_jis": "cp932", "iso-8859-1": "cp1252", "x-user-defined": "cp1252"}
+    html = f'<img src="&eacute;?{written}">'.encode(codec.get(charset, charset))
+    assert [image.url for image in image_elements.images(html, PAGE_URL, charset)] == [
+        f"http://site.example/dir/%C3%A9?{query}"
+    ]
+
+
 def test_a_page_without_images_has_no_rows():
     assert rows(b"<p>text") == rows(b"") == rows(b"\x00\xff") == []
 
