@@ -40,6 +40,10 @@ IMAGE_PLACE = pa.schema(
     [("image_identity", pa.string()), ("offset", pa.int64()), ("length", pa.int64()), ("bytes", pa.large_binary())]
 )
 
+# What the payload of a place is called (its number in the same stretch; digest, record, or date and URL), or what the
+# one of an image is called that a revisit record names; in order of the places, the surest first.
+PAYLOAD = pa.schema([("place", pa.int64()), ("image_identity", pa.string()), ("name", pa.string())])
+
 # A record, line or row that cannot be read. Offset: bytes from the start of the file (uncompressed where the file
 # cannot be read at an offset), or the number of the row.
 BROKEN = pa.schema([("file", pa.string()), ("offset", pa.int64()), ("error", pa.string())])

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from altalign.errors import UnreadableError
-from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
+from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE, PAYLOAD
 
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
@@ -30,6 +30,7 @@ class Stretch:
     broken: pa.RecordBatch  # schema.BROKEN
     places: pa.RecordBatch  # schema.IMAGE_PLACE
     read: int = 0  # about how many bytes of the file are read so far, as they lie there; 0: not known
+    payloads: pa.RecordBatch | None = None  # schema.PAYLOAD
 
 
 class Gatherer:
@@ -47,6 +48,7 @@ class Gatherer:
         self._rows: list[tuple[object, ...]] = []
         self._broken: list[tuple[str, int, str]] = []
         self._places: list[tuple[str, int | None, int | None, bytes | None]] = []
+        self._payloads: list[tuple[int | None, str | None, str]] = []
         self._bytes = self._things = 0
 
     @property
@@ -71,10 +73,19 @@ class Gatherer:
         self._bytes += len(data or b"")
         self._things += 1
 
+    def payload(self, names: Sequence[str]) -> None:
+        """Add what the payload of the last place is called."""
+        self._payloads += [(len(self._places) - 1, None, name) for name in names]
+
+    def revisit(self, identity: str, names: Sequence[str]) -> None:
+        """Add an image whose payload is in another record, which is called so."""
+        self._payloads += [(None, identity, name) for name in names]
+        self._things += 1
+
     def take(self) -> Stretch:
         """Everything gathered since the last take."""
         parts = self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE)
-        found = Stretch(*parts, self.read)
+        found = Stretch(*parts, self.read, batch(self._payloads, PAYLOAD))
         self._start()
         return found
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 
 from altalign import storage
@@ -26,7 +27,14 @@ from altalign.pipelines.read import folder
 from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import empty_files, outputs, pool, progress
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED, FOLDER_FILE, Extracted, ExtractFacts, FileUnit
+from altalign.pipelines.run.artefacts.extracted import (
+    EXTRACTED,
+    FOLDER_FILE,
+    Extracted,
+    ExtractFacts,
+    FileUnit,
+    followed_revisits,
+)
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
@@ -110,8 +118,10 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
             candidates.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
             broken.write(_broken_rows(found.broken, source))
             sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
-            found_places.add(found.places, images)
+            found_places.add(found.places, images, found.payloads)
     storage.write_bytes(files.places, found_places.sorted().tobytes())
+    if len(payloads := found_places.payloads()):
+        storage.write_bytes(files.payloads, payloads.tobytes())
     parquet.write(files.sample, sample.rows, DROPPED)
     return ExtractFacts(
         stamp,
@@ -219,10 +229,29 @@ def _is_empty(run: Run, file: InputFile) -> bool:
     return not facts.counts and not facts.places
 
 
+def _follow_revisits(run: Run) -> None:
+    """Write the places of images that revisit records have: their payloads may be in any archive."""
+
+    def rows(path: str) -> image_places.Places:
+        return np.frombuffer(storage.read_bytes(path) if storage.exists(path) else b"", image_places.PLACE)
+
+    files = [Extracted(run, file.name) for file in run.files if run.facts_of(EXTRACTED, file.name).places]
+    noted = (rows(of_file.payloads) for of_file in files)
+    revisits = np.concatenate(
+        [np.zeros(0, image_places.PLACE), *(of[of["kind"] == image_places.REVISIT] for of in noted)]
+    )
+    found = revisits
+    if len(revisits):
+        found = image_places.followed(revisits, ((rows(each.places), rows(each.payloads)) for each in files))
+    if len(found) or storage.exists(followed_revisits(run)):
+        storage.write_bytes(followed_revisits(run), found.tobytes())
+
+
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
     empty_files.check(run, partial(_is_empty, run))
     pool.write_size(run)
+    _follow_revisits(run)
     if not run.config.audit.keep_dropped:
         return
     sample = _Sample()

@@ -37,7 +37,7 @@ from altalign.pipelines.evidence.text_joint import combined
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.run import outputs, pool, waves
 from altalign.pipelines.run.artefacts.counted import PoolUnit
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted, followed_revisits
 from altalign.pipelines.run.artefacts.judged import (
     GROUPED,
     JUDGED,
@@ -64,6 +64,7 @@ SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so 
 LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
 REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
 UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
+FOLLOWED = -1  # in place of a file's number: what revisit records lead to
 SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs_joint.PAIR` of rows that only thresholds drop
 
 Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
@@ -341,6 +342,7 @@ class Judge(beam.PTransform[Any, Any]):
         found = pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         facts = ((file.number, self._run.facts_of(EXTRACTED, file.name)) for file in self._run.files)
         with_places = [number for number, of_file in facts if of_file.places is not None]
+        with_places += [FOLLOWED] * storage.exists(followed_revisits(self._run))
         survivors = input_or_inputs | "JudgeUnits" >> judged
         places = input_or_inputs.pipeline | "NameFiles" >> create(self._run, with_places) | "FindPlaces" >> found
         return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, GROUPED, self._groups, group)
@@ -351,8 +353,9 @@ class Judge(beam.PTransform[Any, Any]):
         yield from elements(path, unit["order"], path, facts.spilled, self._groups, self._run.config.engine.shuffle)
 
     def _places(self, file: int) -> Iterator[Element]:
-        name = self._run.files[file].name
-        path, index = Extracted(self._run, name).places, slices_of_places(self._run, name)
+        name = "revisits" if file == FOLLOWED else self._run.files[file].name
+        path = followed_revisits(self._run) if file == FOLLOWED else Extracted(self._run, name).places
+        index = slices_of_places(self._run, name)
         slices = _slices_of_places(path, self._groups)
         storage.write_bytes(index, slices.tobytes())
         yield from elements(path, file, index, (0, len(slices)), self._groups, self._run.config.engine.shuffle)

@@ -7,9 +7,10 @@ payload has to be kept. After a broken record the search for the next goes on be
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
@@ -34,6 +35,7 @@ class Record(NamedTuple):
     http: "Http | None"  # of a response
     payload: bytes  # as much of it as was asked for
     block_bytes: int  # Content-Length: of the payload and the HTTP head
+    fields: Mapping[bytes, bytes] = MappingProxyType({})  # of its head, by names in lower case; the first of a name
 
 
 class Http(NamedTuple):
@@ -91,7 +93,7 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     try:
         for record in ArchiveIterator(stream, parse_http=False):
             return _taken(
-                record, _head(record).url, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True
+                record, _head(record), offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True
             )
     except OSError as error:
         gzip_members.check_disk(error)
@@ -146,7 +148,7 @@ class _Stretch:
                     yield BrokenRecord(begun_at, "the record breaks off in its head")
                 self._start_is_counted, self.goes_on_at = False, offset
                 return
-            error, url = _head(record)
+            error, *_ = head = _head(record)
             if error and can_be_read_again:
                 yield from self._at_wrong_head(offset, error, before, is_first=is_first)
                 return
@@ -157,7 +159,7 @@ class _Stretch:
                 is_beyond = self._is_in_the_next_member if can_be_read_again and self._stream else lambda: False
                 if self._stream is None and offset + record.content_length > self._size:
                     raise OSError("Content-Length goes beyond the end of the file")
-                self._waiting = _taken(record, url, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
+                self._waiting = _taken(record, head, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
             except OSError as error:
                 gzip_members.check_disk(error)
                 yield from self._at_broken_record(offset, error, can_be_read_again=can_be_read_again)
@@ -284,7 +286,13 @@ class _Stretch:
 
 
 def _taken(
-    record: WarcRecord, url: str, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool
+    record: WarcRecord,
+    head: "_Head",
+    offset: int,
+    keep: Keep,
+    is_beyond: Callable[[], bool],
+    *,
+    can_be_read_again: bool,
 ) -> Record:
     """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it.
 
@@ -292,7 +300,7 @@ def _taken(
         OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
     """
     block_bytes = record.content_length  # of the payload alone once the HTTP head is read
-    http = _http(record) if record.record_type == WarcRecordType.response else None
+    http = _http(record) if record.record_type in (WarcRecordType.response, WarcRecordType.revisit) else None
     parts, left = [], record.content_length
     kept = min(keep(record.record_type, http, can_be_read_again), left)
     piece = _FIRST_PIECE_BYTES
@@ -310,7 +318,9 @@ def _taken(
             piece = min(2 * piece, _PIECE_BYTES)
     if left or is_beyond():
         raise OSError(f"the record breaks off {left} bytes before its end")
-    return Record(offset, can_be_read_again, record.record_type, url, http, b"".join(parts), block_bytes)
+    return Record(
+        offset, can_be_read_again, record.record_type, head.url, http, b"".join(parts), block_bytes, head.fields
+    )
 
 
 class _Names(NamedTuple):
@@ -319,16 +329,20 @@ class _Names(NamedTuple):
     error: str | None
     length: int = 0
     url: int | None = None
+    lower: tuple[bytes, ...] = ()
 
 
 @lru_cache(maxsize=64)  # records of an archive have the same few
 def _named(names: tuple[bytes, ...]) -> _Names:
-    lower = [name.lower() for name in names]
+    lower = tuple(name.lower() for name in names)
     lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
     if lengths != 1 or types != 1:
         return _Names(f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant")
     return _Names(
-        None, lower.index(b"content-length"), lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None
+        None,
+        lower.index(b"content-length"),
+        lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None,
+        lower,
     )
 
 
@@ -340,18 +354,20 @@ class _Head(NamedTuple):
 
     error: str | None
     url: str = ""
+    fields: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 def _head(record: WarcRecord) -> _Head:
     # all at once: the reader's own look at one name takes as long
-    error, length, url_at = _named(record.headers.keys_bytes())
+    error, length, url_at, lower = _named(record.headers.keys_bytes())
     if error is not None:
         return _Head(error)
     values = record.headers.values_bytes()
     if not _LENGTH.fullmatch(values[length]):
         return _Head("Content-Length is no number of bytes")
     url = "" if url_at is None else values[url_at].decode("utf-8", "replace")
-    return _Head(None, url.strip().removeprefix("<").removesuffix(">"))
+    fields = dict(zip(reversed(lower), reversed(values), strict=True))
+    return _Head(None, url.strip().removeprefix("<").removesuffix(">"), fields)
 
 
 def _http(record: WarcRecord) -> Http | None:

@@ -1,7 +1,8 @@
 """Web archives: pages give candidates, every successful response and every resource is the place of an image.
 
 All responses of status 200 are places, pages too: an image's URL that shows a page is an image that cannot be decoded,
-not one that is not in the archive. A place's URL is serialised as pages give theirs.
+not one that is not in the archive. A place's URL is serialised as pages give theirs. A revisit record has its image in
+another record, maybe of another archive: names of payloads tell in which, once all archives are read.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ LOOKED_AT, BEHIND = 500, (0.0, 0.25, 0.5, 0.75, 0.9)
 # types of bodies that may be images, by their first bytes
 _ANY_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 _FIRST_BYTES = 64
+# headers that tell of which record a payload is, in that record and in a revisit record
+_ITS_OWN = b"warc-record-id", b"warc-date", b"warc-target-uri"
+_OF_THE_FIRST = b"warc-refers-to", b"warc-refers-to-date", b"warc-refers-to-target-uri"
+_DATE = len("2026-01-01T00:00:00")
 _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chunk sizes
 # of a page that was copied because it may be asked for as an image: enough to see that it is none
@@ -45,6 +50,10 @@ def read(path: str) -> Iterator[Stretch]:
             gatherer.broken(record.offset, record.error)
         elif _is_success(record):
             yield from _take(record, gatherer)
+        elif record.kind == WarcRecordType.revisit and (record.http is None or record.http.status in (None, 200, 304)):
+            url = image_elements.resolve(record.url, None)
+            if url is not None:
+                gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST))
         elif record.kind == WarcRecordType.response and record.http is not None and record.http.status is None:
             gatherer.broken(record.offset, "no HTTP status line")
         if gatherer.full:
@@ -125,6 +134,16 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
             gatherer.place(url, record.offset, None, None)
         else:
             gatherer.place(url, None, None, _copy(record, is_page=is_page))
+        if not is_page:
+            gatherer.payload(_payload_names(record, _ITS_OWN))
+
+
+def _payload_names(record: Record, headers: tuple[bytes, ...]) -> list[str]:
+    """What revisit records may call a payload, the surest first."""
+    values = (record.fields.get(name, b"").decode("utf-8", "replace") for name in (*headers, b"warc-payload-digest"))
+    record_id, date, url, digest = (value.strip().removeprefix("<").removesuffix(">") for value in values)
+    captured = f"{date[:_DATE]} {image_elements.resolve(url or record.url, None)}" if date else ""
+    return [name for name in (record_id, captured, digest.lower()) if name]
 
 
 def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Stretch]:

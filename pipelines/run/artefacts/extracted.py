@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from altalign.counts import CountRow, FailedRow
-from altalign.pipelines.run.units import Facts, Files, Marks, Unit
+from altalign.pipelines.run.units import Facts, Files, Marks, Run, Unit
 
 
 class FileUnit(Unit):
@@ -81,3 +81,13 @@ class Extracted(Files):
     def places(self) -> str:
         """Where its images are: rows of `image_places.PLACE`, sorted by image_id."""
         return self.path("places")
+
+    @property
+    def payloads(self) -> str:
+        """The same places by the ids of their payloads' names, and revisits; missing where there are none."""
+        return self.path("payloads")
+
+
+def followed_revisits(run: Run) -> str:
+    """The places of images that only revisit records have, of all files."""
+    return run.work(EXTRACTED.step, "revisits")
