@@ -26,6 +26,7 @@ from PIL import (
 )
 
 from altalign.decoder_errors import DECODER_ERRORS
+from altalign.filters import readable
 
 # Ours. Above 33 million, Pillow cannot count the bits of a row; and run lengths of BMP may skip 255 rows in two bytes.
 ROW_AT_MOST_PX = 1 << 20
@@ -43,6 +44,7 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
     "tiff": TiffImagePlugin.TiffImageFile,
 }
 
+_CODED = (0xC0, 0xC1, 0xC2)  # frames of JPEG: baseline, extended, progressive; all else is arithmetic or lossless
 _GIF_HEAD_BYTES = 1 << 20  # ours
 # Sizes of the header that follows the file's own: a text that begins with BM is no image.
 _BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
@@ -78,8 +80,37 @@ def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
     """
     if kind == "gif":
         _check_gif(data)
-    image = _OPENERS[kind](io.BytesIO(data))
+    image = _mended(kind, data)
     return image, *_stored_size(image)
+
+
+def _mended(kind: str, data: bytes) -> ImageFile.ImageFile:
+    """The image of a file as Pillow reads it right."""
+    if kind == "png":
+        data, profile = readable.png(data)
+        image = PngImagePlugin.PngImageFile(io.BytesIO(data))
+        image.info["icc_profile"] = profile
+        _scale_transparency(image)
+        return image
+    try:
+        image = _OPENERS[kind](io.BytesIO(readable.bmp(data) if kind == "bmp" else data))
+    except DECODER_ERRORS:
+        if kind != "jpeg":
+            raise
+        return JpegImagePlugin.JpegImageFile(io.BytesIO(readable.jpeg(data)))
+    if isinstance(image, WebPImagePlugin.WebPImageFile) and image.is_animated and image.mode == "RGB":
+        # what its first frame does not cover is clear, whatever the file says
+        image.rawmode = image._mode = "RGBA"  # pyright: ignore[reportPrivateUsage] (no other way to say so)
+    return image
+
+
+def _scale_transparency(image: PngImagePlugin.PngImageFile) -> None:
+    """The clear colour of a PNG in 8 bits, as Pillow scales its pixels."""
+    rawmode, clear = (image.tile[0].args if image.tile else None), image.info.get("transparency")
+    if isinstance(clear, int) and rawmode in ("L;2", "L;4"):
+        image.info["transparency"] = clear % 4 * 85 if rawmode == "L;2" else clear % 16 * 17
+    elif isinstance(clear, tuple) and rawmode == "RGB;16B":
+        image.info["transparency"] = tuple(channel >> 8 for channel in clear)
 
 
 def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
@@ -111,6 +142,27 @@ def orientation_of(image: ImageFile.ImageFile) -> int:
     except DECODER_ERRORS:
         return 1
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def is_plain_jpeg(data: bytes) -> bool:
+    """Whether every reader shows a sound JPEG in the same way.
+
+    It is coded as browsers know it, gray or RGB, and neither EXIF nor XMP turns it: by XMP, Pillow turns what has no
+    orientation in EXIF. Where another segment than JFIF's and profiles is, Pillow has to take it.
+    """
+    is_known, components = True, 0
+    for marker, at, end in readable.segments(data):
+        if marker in readable.FRAMES:
+            components = data[at + 9] if marker in _CODED and end - at > 9 else 0
+        elif 0xE0 <= marker <= 0xEF and marker != 0xE2:
+            is_known &= marker == 0xE0 and end - at >= readable.JFIF_BYTES
+    if components not in (1, 3) or is_known:
+        return components in (1, 3)
+    try:
+        image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+        return image.getexif().get(ExifTags.Base.Orientation, 1) not in range(2, 9)
+    except DECODER_ERRORS:
+        return False
 
 
 def words_of(error: BaseException) -> str:

@@ -12,11 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageFile, JpegImagePlugin, TiffImagePlugin
+from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
 from altalign.decoder_errors import DECODER_ERRORS
-from altalign.filters import jpegs
-from altalign.filters.image_headers import STRICT_PILLOW, check_decodable, opened, orientation_of, sniff, words_of
+from altalign.filters import colours, jpegs
+from altalign.filters.image_headers import (
+    STRICT_PILLOW,
+    check_decodable,
+    is_plain_jpeg,
+    opened,
+    orientation_of,
+    sniff,
+    words_of,
+)
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
@@ -130,9 +138,9 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
 def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stored:
     """What a shard stores for an image that `decode` found sound.
 
-    Bytes stay as found (EXIF orientation included, so width and height are those before it) when the image is a JPEG,
-    or need not be one (`portable` false), and is not to be made smaller. All else becomes a JPEG of quality 95 without
-    metadata: first frame, upright, on white, and by area down to `resize_short_side_px` (0: as large as it is; never
+    Bytes stay as found when the image is a JPEG that is upright and RGB or gray (`is_plain_jpeg`), or need not be one
+    (`portable` false), and is not to be made smaller. All else becomes a JPEG of quality 95 without metadata: first
+    frame, upright, in sRGB, on white, and by area down to `resize_short_side_px` (0: as large as it is; never
     enlarged). So with `portable` false an image that has to be made smaller becomes a JPEG too: we have no other
     encoder. A side above 65,500 px, more than a JPEG can have, is made that.
 
@@ -147,7 +155,8 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         try:
             image, width, height = opened(kind, data)
             check_decodable(image, width)
-            if is_stored_as_found(kind, width, height, portable=portable, resize_short_side_px=resize_short_side_px):
+            wanted = {"portable": portable, "resize_short_side_px": resize_short_side_px}
+            if is_stored_as_found(data, kind, width, height, **wanted):
                 return Stored(data, kind, width, height)
             with _one_at_a_time(width * height):
                 short_side_px = min(resize_short_side_px or width, width, height)
@@ -185,9 +194,13 @@ def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, 
     return 0 if pixels_at_most is not None and width * height > pixels_at_most else width * height * per_pixel
 
 
-def is_stored_as_found(kind: str, width: int, height: int, *, portable: bool, resize_short_side_px: int) -> bool:
-    """Whether `to_stored` leaves the bytes of an image as they are, by its format and size alone."""
-    return (kind == "jpeg" or not portable) and not 0 < resize_short_side_px < min(width, height)
+def is_stored_as_found(
+    data: bytes, kind: str, width: int, height: int, *, portable: bool, resize_short_side_px: int
+) -> bool:
+    """Whether `to_stored` leaves the bytes of an image as they are, by its header."""
+    if 0 < resize_short_side_px < min(width, height):
+        return False
+    return not portable or (kind == "jpeg" and is_plain_jpeg(data))
 
 
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -219,12 +232,12 @@ def _upright(
 
 
 def _upright_image(image: ImageFile.ImageFile, data: bytes, *, short_side_px: int) -> tuple[Image.Image, int]:
-    """`_upright` in colour, as an image: an array of one that is not scaled would cost two copies."""
-    orientation = orientation_of(image)
-    pixels = _scaled_in_the_dct(image, data, colour=True, short_side_px=short_side_px)
+    """`_upright` in colour, as an image in sRGB: an array of one that is not scaled would cost two copies."""
+    orientation, profile = orientation_of(image), image.info.get("icc_profile")
+    pixels = None if profile else _scaled_in_the_dct(image, data, colour=True, short_side_px=short_side_px)
     if pixels is not None:
         return Image.fromarray(_turned(pixels, orientation)), orientation
-    loaded, orientation = _loaded(image, orientation, colour=True, short_side_px=short_side_px)
+    loaded, orientation = _loaded(image, orientation, colour=True, short_side_px=short_side_px, profile=profile)
     loaded.info = {}  # Pillow would write comments that it finds there
     if orientation in _TURNS and not _is_turned_by_pillow(image):
         loaded = loaded.transpose(_TURNS[orientation])
@@ -232,15 +245,31 @@ def _upright_image(image: ImageFile.ImageFile, data: bytes, *, short_side_px: in
 
 
 def _loaded(
-    image: ImageFile.ImageFile, orientation: int, *, colour: bool, short_side_px: int
+    image: ImageFile.ImageFile, orientation: int, *, colour: bool, short_side_px: int, profile: bytes | None = None
 ) -> tuple[Image.Image, int]:
     """The image as Pillow decodes it, on white, and its orientation: a PNG may hold its EXIF behind the pixels."""
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
-    image.load()
+    frame = _first_frame(image)
     if not _is_turned_by_pillow(image):
         orientation = orientation_of(image)
-    return _on_white(image, colour=colour, short_side_px=short_side_px), orientation
+    return _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile), orientation
+
+
+def _first_frame(image: ImageFile.ImageFile) -> Image.Image:
+    """The image, loaded; what its first frame leaves of the screen is clear, as browsers have it."""
+    if isinstance(image, PngImagePlugin.PngImageFile) and image.default_image:
+        image.seek(1)
+        # Pillow would lay the frame on the default image, which is not shown
+        image._im = image._prev_im = None  # pyright: ignore[reportPrivateUsage] (no other way to say so)
+    has_frames = isinstance(image, (GifImagePlugin.GifImageFile, PngImagePlugin.PngImageFile))
+    box = image.tile[0].extents if has_frames and image.tile else None
+    image.load()
+    if box is None or box == (0, 0, *image.size):
+        return image
+    screen = Image.new("RGBA", image.size)
+    screen.paste(image.crop(box).convert("RGBA"), box[:2])
+    return screen
 
 
 def _is_turned_by_pillow(image: ImageFile.ImageFile) -> bool:
@@ -271,8 +300,8 @@ def _scaled_in_the_dct(
     return pixels if colour else pixels[:, :, 0]
 
 
-def _on_white(image: Image.Image, *, colour: bool, short_side_px: int) -> Image.Image:
-    """A loaded image as RGB or L: 8 bits, without transparency.
+def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: bytes | None = None) -> Image.Image:
+    """A loaded image as RGB or L: 8 bits, without transparency; in sRGB where a profile says what its colours are.
 
     It is scaled down by a whole number where that leaves `short_side_px`.
     """
@@ -281,8 +310,10 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int) -> Image.
         image = _eight_bits(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
-    elif image.mode != wanted:
+    elif image.mode != wanted and not (profile and image.mode in ("L", "CMYK")):
         image = image.convert("RGB" if image.mode == "LAB" else wanted)
+    if profile:
+        image = colours.in_srgb(image, profile)
     factor = min(image.size) // short_side_px
     if factor > 1:
         image = image.reduce(factor)
@@ -300,7 +331,10 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     """
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
-        return Image.fromarray((values >> 8).astype(np.uint8))
+        upper, clear = Image.fromarray((values >> 8).astype(np.uint8)), image.info.get("transparency")
+        if isinstance(clear, int):
+            upper.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+        return upper
     values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     span = float(values.max() - values.min()) or 1.0
     return Image.fromarray(((values - values.min()) * (255 / span)).astype(np.uint8))

@@ -64,7 +64,7 @@ def images(
     with nullcontext() if threads == 1 else ahead.OF_PROCESS.shared(threads) as pool:
 
         def begin(each: FetchedSample) -> ahead.Begun[StoredImage]:
-            if pool is None or _is_stored_as_found(each.row, settings):
+            if pool is None or _is_stored_as_found(each, settings):
                 return ahead.Done(_made(each, settings))
             return pool.submit(_made, each, settings)
 
@@ -84,8 +84,10 @@ def _begun(
             yield each.row, image, _ROW_BYTES + len(each.data or b"") + each.row["width"] * each.row["height"]
 
 
-def _is_stored_as_found(row: Row, settings: ShardsSettings) -> bool:
+def _is_stored_as_found(found: FetchedSample, settings: ShardsSettings) -> bool:
+    row = found.row
     return pixels.is_stored_as_found(
+        found.data or b"",
         row["format"],
         row["width"],
         row["height"],
@@ -101,7 +103,7 @@ def _made(found: FetchedSample, settings: ShardsSettings) -> StoredImage:
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 != row["found_sha256"]:
         raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
-    if _is_stored_as_found(row, settings):
+    if _is_stored_as_found(found, settings):
         return _image(pixels.Stored(data, row["format"], row["width"], row["height"]), sha256)
     with enough_memory(row["image_url"], data, colour=True):
         stored = pixels.to_stored(data, portable=settings.portable, resize_short_side_px=settings.resize_short_side_px)

@@ -1,0 +1,108 @@
+"""Files as Pillow reads them right: without metadata that it stumbles on, and runs of BMP that it misreads."""
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+
+from altalign.decoder_errors import DECODER_ERRORS
+from altalign.filters import colours
+
+_PROFILE_BYTES_AT_MOST = 1 << 25  # ours
+# Chunks of PNG beside the critical ones that decide what is seen.
+_SEEN = {b"tRNS", b"eXIf"}
+_OF_ANIMATION = {b"acTL", b"fcTL", b"fdAT"}
+_OF_COLOUR = {b"cICP", b"iCCP", b"sRGB", b"gAMA", b"cHRM"}
+_BITS_OF_RLE = {1: 8, 2: 4}
+JFIF_BYTES = 18
+FRAMES = tuple(marker for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC))  # of JPEG
+_NO_LENGTH = (0x01, *range(0xD0, 0xD9))  # markers of JPEG that stand alone
+
+
+def png(data: bytes) -> tuple[bytes, bytes | None]:
+    """A PNG of the chunks that decide what is seen, and its colour profile.
+
+    Texts of any length go, and ancillary chunks whose checksum is wrong. An animation stays one where its default image
+    is not shown; else that is the first frame.
+    """
+    before_pixels = {kind for kind, _, _ in takewhile(lambda chunk: chunk[0] != b"IDAT", _chunks(data))}
+    wanted = _SEEN | (_OF_ANIMATION if b"acTL" in before_pixels and b"fcTL" not in before_pixels else set())
+    parts, colour, start = list[bytes](), dict[bytes, bytes](), 0
+    for kind, at, end in _chunks(data):
+        if kind[:1].islower():
+            is_sound = data[end - 4 : end] == zlib.crc32(data[at + 4 : end - 4]).to_bytes(4, "big")
+            if is_sound and kind in _OF_COLOUR:
+                colour.setdefault(kind, data[at + 8 : end - 4])
+            if not (is_sound and kind in wanted):
+                parts.append(data[start:at])
+                start = end
+    return (b"".join([*parts, data[start:]]) if parts else data), _profile_of_png(colour)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, beginning and end of each chunk, up to IEND."""
+    at, kind = 8, b""
+    while at + 8 <= len(data) and kind != b"IEND":
+        end, kind = at + 12 + int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        yield kind, at, end
+        at = end
+
+
+def _profile_of_png(chunks: Mapping[bytes, bytes]) -> bytes | None:
+    """The profile that counts, as PNG ranks them: of cICP, iCCP, sRGB, and of gAMA with cHRM."""
+    try:
+        if (code := chunks.get(b"cICP")) and (profile := colours.of_code_points(*code)):
+            return profile
+        if embedded := chunks.get(b"iCCP"):
+            return zlib.decompressobj().decompress(embedded.partition(b"\0")[2][1:], _PROFILE_BYTES_AT_MOST)
+        if b"sRGB" not in chunks and b"gAMA" in chunks:
+            primaries = struct.unpack(">8I", chunks[b"cHRM"]) if b"cHRM" in chunks else None
+            return colours.of_gamma(*struct.unpack(">I", chunks[b"gAMA"]), primaries)
+    except DECODER_ERRORS:
+        pass
+    return None
+
+
+def jpeg(data: bytes) -> bytes:
+    """A JPEG without its APP segments, but for whole ones of JFIF and of Adobe's mark: Pillow stumbles on some."""
+    parts, start = list[bytes](), 0
+    for marker, at, end in segments(data):
+        if 0xE0 <= marker <= 0xEF and not (marker in (0xE0, 0xEE) and end - at >= JFIF_BYTES - 2):
+            parts.append(data[start:at])
+            start = end
+    return b"".join([*parts, data[start:]])
+
+
+def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Marker, beginning and end of each segment of a JPEG before its first scan."""
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF and (marker := data[at + 1]) != 0xDA:
+        if marker == 0xFF:  # a byte that fills
+            at += 1
+            continue
+        end = at + 2 + (0 if marker in _NO_LENGTH else int.from_bytes(data[at + 2 : at + 4], "big"))
+        yield marker, at, end
+        at = max(end, at + 2)
+
+
+def bmp(data: bytes) -> bytes:
+    """A BMP in which each pixel of a run of single ones is a run of its own: Pillow loses the last of an odd count."""
+    bits, at = _BITS_OF_RLE.get(int.from_bytes(data[30:34], "little")), int.from_bytes(data[10:14], "little")
+    if int.from_bytes(data[14:18], "little") < 40 or bits is None:
+        return data
+    out = bytearray(data[:at])
+    while at + 2 <= len(data):
+        count, value = data[at], data[at + 1]
+        at += 2
+        if count or value < 2:
+            out += bytes((count, value))
+        elif value == 2:
+            out += b"\0\2" + data[at : at + 2]
+            at += 2
+        else:
+            size = (value * bits + 7) // 8
+            run = data[at : at + size]
+            nibbles = [each for byte in run for each in (byte & 0xF0, byte << 4 & 0xF0)][:value] if bits == 4 else run
+            out += b"".join(bytes((1, each)) for each in nibbles)
+            at += size + size % 2
+    return bytes(out)
