@@ -5,6 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -43,7 +44,8 @@ class InputSettings(Settings):
     """One input: files of one kind. Order of inputs, then of sorted paths, then of rows is the input order."""
 
     name: str = ""
-    """The pairs' `source` in counts and side-cars; the kind where it is empty."""
+    """The pairs' `source` in counts and side-cars; where it is empty the kind, and of further inputs of that kind the
+    name of their first path."""
     kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
     """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
@@ -445,3 +447,18 @@ class CurateConfig(Settings):
     @classmethod
     def _one_input_is_a_list(cls, value: object) -> object:
         return [value] if isinstance(value, dict) else value
+
+    @field_validator("input")
+    @classmethod
+    def _sources_are_told_apart(cls, inputs: list[InputSettings]) -> list[InputSettings]:
+        taken, found = {each.name for each in inputs if each.name}, list[InputSettings]()
+        for each in inputs:
+            name = each.source
+            if not each.name and name in taken:
+                stem = "-".join(re.findall(r"\w+", each.paths[0])[-2:]) or each.kind  # such as 2024-holidays
+                numbered = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+                name = next(name for name in numbered if name not in taken)
+                each = each.model_copy(update={"name": name})
+            taken.add(name)
+            found.append(each)
+        return found

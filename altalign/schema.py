@@ -69,6 +69,7 @@ DROPPED = pa.schema(
         ("words", pa.int32()),  # Unigrams of the caption.
         ("images_per_text", pa.int64()),  # Images of the text, where above the limit.
         ("texts_per_image", pa.int64()),  # Texts of the image, where above the limit.
+        ("found_sha256", pa.string()),  # Of the image's bytes as found, where they had come.
         ("http_code", pa.int32()),  # From the web: the status of the last answer; null where there was none.
         ("width", pa.int32()),  # Pixels, as stored in the file.
         ("height", pa.int32()),  # The same.
@@ -103,6 +104,7 @@ class DroppedRow(TypedDict):
     words: int | None
     images_per_text: int | None
     texts_per_image: int | None
+    found_sha256: str | None
     http_code: int | None
     width: int | None
     height: int | None

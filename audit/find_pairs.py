@@ -97,12 +97,15 @@ def wanted(
         return [(Condition(pc.field(name).isin([found, url]), (name,)), f"{name} {found!r}") for name in columns]
     if source_key is not None:
         named = pc.field("source_key") == _utf8(source_key, "--source-key")
+        for colon in (place for place, character in enumerate(source_key) if character == ":"):
+            of_input = pc.field("source") == source_key[:colon]
+            named |= of_input & (pc.field("source_key") == source_key[colon + 1 :])
         # A broken record has no name, but its file; that of a caption differs from its image's by the ending alone.
         file = source_key.rpartition("#")[0] or source_key
         ending = rf"(^|/)({re.escape(file)}|{re.escape(str(PurePosixPath(file).with_suffix('')))}\.\w+)$"
         of_file = pc.match_substring_regex(pc.field("file"), ending)
         return [
-            (Condition(named, ("source_key",)), f"source_key {source_key!r}"),
+            (Condition(named, ("source", "source_key")), f"source_key {source_key!r}"),
             (Condition(of_file, ("file",)), f"file {file!r}"),
         ]
     caption = one_caption.clean(_utf8(text or "", "--text"))

@@ -10,12 +10,17 @@ from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.derive import common, making
+from altalign.pipelines.derive import parents as parents_of
 from altalign.pipelines.derive.making import Making
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.engine.options import options
+from altalign.pipelines.living import removing
+from altalign.pipelines.living.request import of_run
+from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run.artefacts.derived import COMMON
 from altalign.pipelines.run.units import Run
 from altalign.settings import flatten, stage_of
+from altalign.stages import REMOVED_FILE, own_files
 
 _OF_FILES = ("file ", "files of test set ", "module ")  # begin names of what stages rest on, beside settings
 _OF_ASKING = ("source", "ports", "allow_addresses", "user_agent")  # of [fetch]: no image that came depends on them
@@ -37,6 +42,8 @@ def merge(parents: Sequence[Parent], config: CurateConfig, flags: list[str]) -> 
     chosen = partial(common.choose, tuple(parents))
     of = Making("merge", said, tuple(parents), chosen, before=(before,), conclude=conclude)
     made = making.make(of, merged, options(merged.config.engine, flags))
+    if out := _keep_out(made, of.lineage):
+        terminal.stderr().print(f"{many(out, 'pair')} that one run has removed and another had: left out")
     code = curate.show(made)
     for line in storage.read_sealed(made.path("manifest.json"))["lineage"]["settings"]["not_known"]:
         terminal.stderr().print(terminal.shown(line), style="yellow", soft_wrap=True)
@@ -53,6 +60,18 @@ def _learn(not_known: list[str], run: Run) -> None:
             f"pairs whose image one run did not get and another has: {n:,}; one run over all the input may keep them, "
             "or their row of a pair that several runs have"
         )
+
+
+def _keep_out(made: Run, lineage: Mapping[str, Any]) -> int:
+    """Take out of the new run what was removed from any of its parents; returns how many pairs others had of it."""
+    if not storage.exists(path := made.path(REMOVED_FILE)):
+        return 0
+    with storage.locked(made.folder), own_files(made.folder):
+        merged = parents_of.opened(made.folder, made.config)
+        found = removing.find(merged, of_run(path), near=None)
+        if found.has_rows:
+            removing.remove(made, merged, found, by="", because="refused by altalign merge", lineage=lineage)
+    return found.pairs
 
 
 # Whether, and as what ------------------------------------------------------------------------------------------------
@@ -155,5 +174,5 @@ def _not_known(parents: Sequence[Parent]) -> Iterator[str]:
     for name in _OF_ASKING:
         if len({str(getattr(parent.config.fetch, name)) for parent in parents}) > 1:
             yield f"fetch.{name}: differs, and each image came as its own run has it"
-    if any(storage.exists(parent.path("removed.parquet")) for parent in parents):
+    if any(storage.exists(parent.path(REMOVED_FILE)) for parent in parents):
         yield "what was removed from a run is not counted"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.machine import interrupts
@@ -15,11 +16,13 @@ from altalign.machine.threads import in_threads
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.files import parquet
 from altalign.pipelines.living.request import COLUMNS, Request
-from altalign.reasons import Stage
+from altalign.reasons import DropReason, Stage
 from altalign.schema import DROPPED
 
 _OF_SHARDS = [*COLUMNS, "source", "caption"]
+_OF_NEAR = ("similarity", "test_set", "test_image")
 _OF_DROPPED = [*(name for name in COLUMNS if name in DROPPED.names), "source", "caption", "stage", "reason", "kept_key"]
+_OF_DROPPED += _OF_NEAR
 _IN_STORE = 16  # requests at a time
 
 
@@ -69,6 +72,23 @@ def in_dropped(folder: str, request: Request, keys: frozenset[str]) -> list[InDr
     return [each for each in found if each is not None]
 
 
+def copies(folder: str, above: float) -> pa.Table:
+    """The dropped rows whose image is nearer than this to one that was kept: `kept_key` is a pair of that one.
+
+    Those that other images connect with it have no cosine, and count as near.
+    """
+    found = [parquet.read_table(storage.join(folder, *name.split("/")), _OF_DROPPED) for name in dropped_files(folder)]
+    of = pc.field("reason") == DropReason.NEAR_DUPLICATE_IN_POOL.value
+    is_near = of & (pc.field("similarity").is_null() | (pc.field("similarity") > above))
+    return pa.concat_tables([DROPPED.empty_table().select(_OF_DROPPED), *(rows.filter(is_near) for rows in found)])
+
+
+def copied_tests(found: Sequence[InDropped]) -> frozenset[tuple[str, str]]:
+    """Set and name of the test images that have the bytes of what goes: their pictures are its pictures."""
+    rows = [row for each in found for row in each.rows.select(_OF_NEAR).to_pylist()]
+    return frozenset((row["test_set"], row["test_image"]) for row in rows if row["test_set"] and row["similarity"] == 1)
+
+
 def dropped_files(folder: str) -> Iterator[str]:
     """Paths of all files of dropped rows, in the run."""
     for stage in Stage:
@@ -77,8 +97,8 @@ def dropped_files(folder: str) -> Iterator[str]:
 
 
 def together(in_shards: Sequence[InShard], in_dropped: Sequence[InDropped]) -> pa.Table:
-    """All rows that go, with `COLUMNS` and captions; of dropped rows the digests are null."""
-    schema = pa.schema([pa.field(name, pa.string()) for name in (*COLUMNS, "caption")])
+    """All rows that go, with `COLUMNS`, sources and captions; of dropped rows the digests are null."""
+    schema = pa.schema([pa.field(name, pa.string()) for name in (*COLUMNS, "source", "caption")])
     tables = [schema.empty_table()]
     for each in (*in_shards, *in_dropped):
         there = {name: each.rows[name] for name in schema.names if name in each.rows.column_names}

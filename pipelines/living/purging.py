@@ -4,7 +4,7 @@ Each function writes the files anew that have anything of what goes, and returns
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,11 @@ def _without(rows: pa.Table, gone: Request) -> pa.Table:
     return left.set_column(left.column_names.index("kept_key"), "kept_key", kept)
 
 
-def of_audit(change: Change, gone: Request, rows: pa.Table) -> None:
+def of_audit(change: Change, gone: Request, rows: pa.Table, tests: Collection[tuple[str, str]]) -> None:
     """Tables of the audit that have rows of pairs: galleries with thumbnails, frequent texts and images, hosts.
 
-    `rows` are all that went: what they say is not to be found there either.
+    `rows` are all that went: what they say is not to be found there either. `tests` are test images of the same bytes,
+    by set and name.
     """
     strings = (text for name in ("caption", "image_url") for text in rows[name].to_pylist())
     said = {text[:CHARACTERS_AT_MOST] for text in strings if text}
@@ -70,7 +71,9 @@ def of_audit(change: Change, gone: Request, rows: pa.Table) -> None:
             return _without(found, gone)
         if table is GALLERY:  # of pictures alone: one that has other pairs need not be shown either
             images = frozenset(filter(None, parquet.values(rows, "image_id")))
-            return found.filter(pa.array(~gone.with_images(images).matches(found)))
+            of_tests = zip(*(found[name].to_pylist() for name in ("test_set", "test_image")), strict=True)
+            shows = np.array([each in tests for each in of_tests], bool)
+            return found.filter(pa.array(~gone.with_images(images).matches(found) & ~shows))
         if table is FREQUENT:
             is_said = [value in said for value in found["value"].to_pylist()]
         else:

@@ -89,26 +89,38 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
 
     A pair that a page of the request repeats goes, on whichever page it was kept.
     """
-    repeated = finding.in_dropped(parent.folder, request.of_rows, frozenset()) if request.of_rows.asked() else ()
-    keys = frozenset(key for each in repeated for key in parquet.values(each.rows, "key") if key)
+    named = replace(request.of_rows, hashes=request.hashes)
+    dropped = finding.in_dropped(parent.folder, named, frozenset()) if named.asked() else []
+    repeated = [each.rows.filter(pa.array(request.of_rows.matches(each.rows))) for each in dropped]
+    keys = frozenset(key for rows in repeated for key in parquet.values(rows, "key") if key)
     wider = replace(request, keys=request.keys | keys)
+    copies = finding.copies(parent.folder, near) if near is not None else None
+    if copies is not None:  # of what was dropped as a copy, the image that was kept
+        of_copies = copies.filter(pa.array(wider.matches(copies)))
+        wider = replace(wider, keys=wider.keys.union(filter(None, parquet.values(of_copies, "kept_key"))))
     in_shards = finding.in_shards(parent, wider)
-    if request.hashes:  # the other pairs of these images
-        of_bytes = Request(hashes=request.hashes)
-        images = _images(in_shards, lambda rows: rows.filter(pa.array(of_bytes.matches(rows))))
-        request, wider = request.with_images(images), wider.with_images(images)
-    if near is not None:
-        embedder = parent.config.decontaminate.embedder
-        images = nearness.near(parent.folder, _images(in_shards), embedder=embedder, above=near)
+    of_images = replace(named, source_keys={})
+    if of_images.asked():  # the other pairs of these images, and lines of the log
+        images = _images([*in_shards, *dropped], lambda rows: rows.filter(pa.array(of_images.are_images(rows))))
         request, wider = request.with_images(images), wider.with_images(images)
         in_shards = finding.in_shards(parent, wider)
+    if near is not None and copies is not None:
+        embedder = parent.config.decontaminate.embedder
+        images = nearness.near(parent.folder, _images(in_shards), embedder=embedder, above=near)
+        in_shards = finding.in_shards(parent, wider.with_images(images))
+        of_kept = Request(keys=frozenset(key for each in in_shards for key in parquet.values(each.rows, "key")))
+        is_copy = of_kept.matches(copies.select(["kept_key"]).rename_columns(["key"]))
+        images |= frozenset(parquet.values(copies.filter(pa.array(is_copy)), "image_id"))
+        request, wider = request.with_images(images), wider.with_images(images)
     keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
     in_dropped = finding.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
     return Found(request, in_shards, in_dropped, finding.images_gone(parent, in_shards))
 
 
-def _images(found: Sequence[InShard], of: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> frozenset[str]:
-    return frozenset(image for each in found for image in parquet.values(of(each.rows), "image_id"))
+def _images(
+    found: Sequence[InShard | InDropped], of: Callable[[pa.Table], pa.Table] = lambda rows: rows
+) -> frozenset[str]:
+    return frozenset(image for each in found for image in parquet.values(of(each.rows), "image_id") if image)
 
 
 def remove(
@@ -120,9 +132,10 @@ def remove(
     """
     change = Change(run.folder, durable=run.config.run.durable)
     written = _shards(change, parent, found.in_shards)
-    deleted = [*(_GO if found.has_rows else ()), *(f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet"))]
+    deleted = [f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet")]
+    deleted += _GO if found.has_rows else ()
     deleted += purging.dropped_rows(change, found.in_dropped, found.gone)
-    purging.of_audit(change, found.gone, found.rows)
+    purging.of_audit(change, found.gone, found.rows, finding.copied_tests(found.in_dropped))
     deleted += purging.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
     deleted += purging.of_log(change, found.gone.with_images(found.images.image_ids))
     with change.noted():

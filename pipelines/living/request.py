@@ -8,6 +8,7 @@ What one run has removed (`removed.parquet`) is a list too: URLs, domains and na
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.stages import REMOVED_FILE
 
-# the columns that rows are matched by; of dropped rows the last two are not there
-COLUMNS = ("key", "image_id", "image_url", "page_url", "source_key", "sha256", "found_sha256")
+# the columns that rows are matched by; dropped rows lack `sha256`
+COLUMNS = ("key", "image_id", "image_url", "page_url", "source_key", "found_sha256", "sha256")
 _ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)(?:[/\\?#]|$)"  # white space in a host is skipped
+_CANDIDATES = 8  # that an error names
 _HEX_DIGITS = {"keys": 32, "image_ids": 32, "hashes": 64}
 
 Mask = npt.NDArray[np.bool_]  # bool[n], a row each
@@ -44,10 +46,10 @@ class Request:
     domains: Names = field(default_factory=dict)
     source_keys: Names = field(default_factory=dict)
 
-    @property
+    @cached_property
     def images(self) -> frozenset[str]:
-        """The image_ids that are named, by themselves or by a URL."""
-        return self.image_ids | self.urls.keys()
+        """The image_ids that are named, by themselves, by a URL, or by the digest of an image in hand without a URL."""
+        return self.image_ids | self.urls.keys() | frozenset(map(image_id, self.hashes))
 
     @property
     def of_rows(self) -> "Request":
@@ -76,13 +78,18 @@ class Request:
             if values and name in rows.column_names:
                 found |= _is_in(rows[name], values)
         if self.source_keys and "source_key" in rows.column_names:
-            found |= _where(rows["source_key"], lambda name: hashed(name) in self.source_keys)
+            for column in _names(rows):
+                found |= _where(column, lambda name: hashed(name) in self.source_keys)
         for name in ("image_url", "page_url"):
             if self.urls and name in rows.column_names:
                 found |= _where(rows[name], self.has_url)
             if self.domains and name in rows.column_names:
                 found |= _where(_origins(rows[name]), self.has_host_of)
         return found
+
+    def are_images(self, rows: pa.Table) -> Mask:
+        """Which rows are of an image that is named, not of a page alone."""
+        return self.matches(rows.drop_columns([name for name in ("page_url",) if name in rows.column_names]))
 
     def has_url(self, url: str) -> bool:
         """Whether a URL is one of those that are named, as it is written or as it is asked for."""
@@ -106,16 +113,41 @@ class Request:
         left: dict[str, frozenset[str] | set[str]] = {
             "keys": self.keys - there["key"],
             "image_ids": self.image_ids - there["image_id"],
-            "hashes": self.hashes - there["sha256"] - there["found_sha256"],
+            "hashes": {
+                digest
+                for digest in self.hashes - there["sha256"] - there["found_sha256"]
+                if image_id(digest) not in there["image_id"]
+            },
             "urls": {*self.urls.values()} - {url for name, url in self.urls.items() if name in urls},
             "domains": {
                 domain
                 for name, domain in self.domains.items()
                 if not any(map(Request(domains={name: domain}).has_host_of, places))
             },
-            "source_keys": {name for name in self.source_keys.values() if name not in there["source_key"]},
+            "source_keys": {*self.source_keys.values()}.difference(*(of.to_pylist() for of in _names(rows))),
         }
         return {name: sorted(filter(None, values)) for name, values in left.items() if any(values)}
+
+    def of_one_input(self, rows: pa.Table) -> "Request":
+        """The same with each name in the input as `SOURCE:NAME`, where rows have it.
+
+        Raises:
+            UsageError: rows of several inputs, or of several images, have it.
+        """
+        found, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
+        matching = rows.filter(pa.array(Request(source_keys=names).matches(rows)))
+        for row in matching.select(["source", "source_key", "image_id"]).to_pylist():
+            name = row["source_key"] if hashed(row["source_key"]) in names else f"{row['source']}:{row['source_key']}"
+            found.setdefault(name, set()).add((f"{row['source']}:{row['source_key']}", row["image_id"] or ""))
+        for name, candidates in found.items():
+            if len(candidates) > 1:
+                those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
+                more = " …" if len(candidates) > _CANDIDATES else ""
+                said = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
+                raise UsageError(f"{said}; write SOURCE:NAME, or give --image-ids or --keys")
+            names.pop(hashed(name))
+            names |= {hashed(full): full for full, _ in candidates}
+        return replace(self, source_keys=names)
 
     def asked(self) -> list[tuple[str, str]]:
         """Kind and hash of every entry, as `removed.parquet` has them."""
@@ -142,6 +174,13 @@ def _origins(urls: Any) -> Any:
     """Scheme and host of each URL; the whole of one that is not written so."""
     found: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
     return pc.coalesce(pc.struct_field(found, "origin"), urls)
+
+
+def _names(rows: pa.Table) -> list[Any]:
+    """The names of rows in their inputs: bare, and with their source before a colon."""
+    names = rows["source_key"]
+    both: Any = pc.binary_join_element_wise(rows["source"], names, ":") if "source" in rows.column_names else None
+    return [names] if both is None else [names, both]
 
 
 def _where(column: Any, holds: Callable[[str], bool]) -> Mask:

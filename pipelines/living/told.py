@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 from rich.table import Table
@@ -47,6 +48,7 @@ def remove(config: CurateConfig, wanted: Wanted) -> tuple[Request, int]:
             storage.sweep(folder)  # what a command left that was killed while it wrote the report
         parent = parents.opened(folder, config)
         found = removing.find(parent, asked, near=wanted.near)
+        found = replace(found, request=found.request.of_one_input(found.rows))
         before = of_run(path) if storage.exists(path := parent.path(REMOVED_FILE)) else Request()
         is_new = not {*asked.asked()} <= {*before.asked()}
         _show(folder, found, asked, is_dry_run=wanted.is_dry_run, is_new=is_new)

@@ -108,16 +108,31 @@ def test_merged_runs_have_the_bytes_of_one_run_over_all_the_input(capsys: pytest
     assert [each["operation"] for each in told["of"]] == ["curate", "curate"]
 
 
-def test_what_was_taken_out_of_a_run_stays_out_and_its_hashes_go_along() -> None:
+def test_what_one_run_has_removed_stays_out_of_all_that_is_made_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("one", "less")
-    gone = rows_of(Path("less"))[0]["key"]
+    of_other = {row["key"] for row in rows_of(Path("both"))} & {row["key"] for row in rows_of(Path("other"))}
+    gone = next(row["key"] for row in rows_of(Path("less")) if row["key"] in of_other)
     Path("gone").write_text(gone)
-    assert main(["remove", "less", "--keys", "gone"]) == 0
-    only = [row["key"] for row in rows_of(Path("other"))]
+    Path("domain").write_text("B.example.\n")
+    assert main(["remove", "less", "--keys", "gone", "--domains", "domain"]) == 0
+    assert any("b.example" in (row["page_url"] or "") for row in rows_of(Path("other")))
     assert main(["merge", "less", "other", "--to", "of-less"]) == 0
-    assert (gone in {row["key"] for row in rows_of(Path("of-less"))}) <= (gone in only)
+    assert "pairs that one run has removed and another had: left out" in capsys.readouterr().err
+    files = [*Path("of-less/shards").glob("*.parquet"), *Path("of-less").glob("dropped/*/*.parquet")]
+    there = [row for path in files for row in pq.read_table(path).to_pylist()]
+    assert not [row for row in there if row["key"] == gone or "b.example" in (row["page_url"] or "")]
+    assert len(rows_of(Path("of-less"))) > 100
     assert gone in pq.read_table("of-less/removed.parquet")["hash"].to_pylist()
     assert main(["audit", "of-less"]) == 0
+    assert main(["audit", "of-less", "--digest"]) == 0
+    assert main(["merge", "less", "other", "--to", "of-less"]) == 0  # again: as it was
+    for name, text in (("gone", gone), ("domain", "b.example")):
+        option = "--keys" if name == "gone" else "--domains"
+        Path(name).write_text(text)
+        assert main(["remove", "of-less", option, name]) == 0  # of no file; asked for before
+    capsys.readouterr()
+    assert main(["lineage", "of-less", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["operation"] == "merge"
 
 
 def test_runs_that_one_run_could_not_be_are_refused_with_what_differs(

@@ -26,7 +26,8 @@ HOSTS = [
     "u@a.example",
     "A.example.:80",
 ]
-URLS = [*(f"http://{host}/{name}" for host in HOSTS for name in "xy"), "http:a.example/x", "//a.example/y", "no url", ""]
+URLS = [f"http://{host}/{name}" for host in HOSTS for name in "xy"]
+URLS += ["http:a.example/x", "//a.example/y", "no url", ""]
 # each URL as it is asked for, where that is another spelling
 ASKED = {
     "http://EXAMPLE.org/": ["http://example.org/"],

@@ -1,0 +1,178 @@
+"""`altalign remove` reaches what was dropped: rows and pictures of every stage, by every list; looked for in bytes."""
+
+import io
+from collections.abc import Iterator
+from contextlib import chdir
+from hashlib import sha256
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from altalign.cli import main
+from altalign.key import image_id
+from altalign.pages.frame import data_uri
+from tests.audit.runs import rows_of
+
+pytestmark = pytest.mark.runs
+
+CONFIG = """
+[run]
+folder = "run"
+[[input]]
+name = "table"
+kind = "table"
+paths = ["table.parquet"]
+image_column = "image"
+[dedup]
+within_pool = "keep_one_image"
+[decontaminate]
+test_sets = ["tests"]
+[image]
+short_side_above_px = 100
+"""
+# each with its URL, and the stage that drops it
+SMALL, LONG, KEPT, OF_TEST, COPY, SHORT = range(6)
+URLS = [f"https://img.example/{name}.png" for name in ("small", "long", "copy", "test", "kept", "short")]
+# of two copies the image_id decides which one stays
+URLS[LONG] = ""  # in hand, without a URL
+CAPTIONS = [f"a picture of {name} things" for name in ("small", "long", "kept", "tested", "copied")] + ["brevity"]
+
+
+def picture(seed: int, size: tuple[int, int] = (300, 240)) -> Image.Image:
+    cells = np.random.default_rng(seed).integers(0, 255, (6, 8, 3)).astype(np.uint8)
+    return Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC)
+
+
+def data(image: Image.Image) -> bytes:
+    found = io.BytesIO()
+    image.save(found, "PNG")
+    return found.getvalue()
+
+
+IMAGES = [
+    data(picture(1, (90, 80))),
+    data(picture(2, (900, 110))),
+    data(picture(3, (280, 224))),
+    data(picture(4)),
+    data(picture(3)),
+    data(picture(5)),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    columns = {"url": [url or None for url in URLS], "caption": CAPTIONS, "image": IMAGES}
+    more = {"url": [None] * 8, "caption": [f"one more scene {n}" for n in range(8)]}
+    more["image"] = [data(picture(9 + n)) for n in range(8)]
+    pq.write_table(pa.table({name: columns[name] + more[name] for name in columns}), folder / "table.parquet")
+    (folder / "tests").mkdir()
+    (folder / "tests" / "t.png").write_bytes(IMAGES[OF_TEST])
+    (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
+    with chdir(folder):
+        assert main(["curate", "config.toml"]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    copytree(made / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "run"
+
+
+def dropped(run: Path) -> list[dict[str, Any]]:
+    return [row for file in sorted(run.glob("dropped/*/*.parquet")) for row in pq.read_table(file).to_pylist()]
+
+
+def text_of(run: Path) -> str:
+    """All strings and bytes of a run: of Parquet its values, since they are compressed."""
+    found = list[str]()
+    for path in run.rglob("*"):
+        if path.suffix == ".parquet" and path.name != "removed.parquet":
+            rows = pq.read_table(path).to_pylist()
+            found += [repr(value) for row in rows for value in row.values()]
+        elif path.is_file() and path.name != "removed.parquet":
+            found.append(path.read_bytes().decode("latin-1"))
+    return "\n".join(found)
+
+
+def pictures_of(run: Path, caption: str) -> list[bytes]:
+    rows = pq.read_table(run / "audit" / "samples.parquet").to_pylist()
+    return [row["picture"] for row in rows if row["caption"] == caption and row["picture"]]
+
+
+@pytest.mark.parametrize("number", [SMALL, LONG, COPY, OF_TEST, SHORT])
+@pytest.mark.parametrize("by", ["keys", "image-ids", "urls", "domains", "hashes", "source-keys"])
+def test_what_was_dropped_goes_with_its_pictures_by_every_list(run: Path, number: int, by: str) -> None:
+    (row,) = [row for row in dropped(run) if row["caption"] == CAPTIONS[number]]
+    shown = pictures_of(run, CAPTIONS[number])
+    entry = {
+        "keys": row["key"],
+        "image-ids": row["image_id"],
+        "urls": row["image_url"],
+        "domains": "img.example",
+        "hashes": sha256(IMAGES[number]).hexdigest(),
+        "source-keys": row["source_key"],
+    }[by]
+    if (not URLS[number] and by in ("urls", "domains")) or (number == SHORT and by == "hashes"):
+        return  # it has none; and the bytes of what a text rule dropped were never asked for
+    assert row["found_sha256"] == (None if number == SHORT else sha256(IMAGES[number]).hexdigest())
+    Path("list").write_text(entry, encoding="utf-8")
+    assert main(["remove", "run", f"--{by}", "list"]) == 0
+    left = text_of(run)
+    for said in (CAPTIONS[number], row["key"], URLS[number] or row["image_id"], row["image_id"]):
+        assert said not in left
+    for thumbnail in shown:
+        assert repr(thumbnail) not in left
+        assert data_uri(thumbnail, "webp") not in left
+    assert main(["audit", "run"]) == 0
+    assert main(["audit", "run", "--digest"]) == 0
+
+
+@pytest.mark.parametrize("named", [KEPT, COPY])
+def test_near_reaches_the_copies_that_were_dropped_for_it(run: Path, named: int) -> None:
+    rows = {row["caption"]: row for row in [*rows_of(run), *dropped(run)]}
+    assert rows[CAPTIONS[COPY]]["kept_key"] == rows[CAPTIONS[KEPT]]["key"]
+    Path("list").write_text(image_id(URLS[named]), encoding="utf-8")
+    assert main(["remove", "run", "--image-ids", "list", "--near", "0.9"]) == 0
+    left = text_of(run)
+    for number in (KEPT, COPY):
+        assert CAPTIONS[number] not in left
+        assert URLS[number] not in left
+    assert len(rows_of(run)) == 8
+
+
+def test_a_name_in_the_input_is_of_one_input_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, folder in enumerate(("camA", "camB")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "IMG_1.png").write_bytes(IMAGES[OF_TEST + number])
+        (tmp_path / folder / "IMG_1.txt").write_text(f"a picture by camera {number}", encoding="utf-8")
+    inputs = "".join(f'[[input]]\nkind = "folder"\npaths = ["{folder}"]\n' for folder in ("camA", "camB"))
+    Path("config.toml").write_text(f'[run]\nfolder = "run"\n{inputs}', encoding="utf-8")
+    assert main(["curate", "config.toml"]) == 0
+    assert sorted((row["source"], row["source_key"]) for row in rows_of(Path("run"))) == [
+        ("camB", "IMG_1.png"),
+        ("folder", "IMG_1.png"),
+    ]
+    Path("list").write_text("IMG_1.png", encoding="utf-8")
+    capsys.readouterr()
+    assert main(["remove", "run", "--source-keys", "list"]) == 2
+    said = capsys.readouterr().err
+    assert "IMG_1.png is the name of 2: camB:IMG_1.png (image_id" in said
+    assert "write SOURCE:NAME" in said
+    assert len(rows_of(Path("run"))) == 2
+    Path("list").write_text("camB:IMG_1.png", encoding="utf-8")
+    assert main(["remove", "run", "--source-keys", "list"]) == 0
+    (left,) = rows_of(Path("run"))
+    assert left["source"] == "folder"
+    assert main(["explain", "run", "--source-key", "folder:IMG_1.png"]) == 0
