@@ -11,6 +11,7 @@ from altalign.pipelines import read
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import FolderPart
+from altalign.pipelines.read.stretches import IMAGE_NAMES
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.allowed.domains import Domains
@@ -108,6 +109,9 @@ def _check_input(path: str, settings: InputSettings, run_folder: str, where: str
             raise UsageError(f'{where}: {path} is a file, and kind = "folder"; name the folder that it is in')
         if storage.is_inside(run_folder, path):
             raise UsageError(f"{where}: {path}: the run's own folder {run_folder} is in it; keep input and run apart")
+    elif kind == "folder" and any(name.lower().endswith(IMAGE_NAMES) for name in storage.files_below(path)):
+        repair = 'set kind = "folder", or curate it as a run of its own, and merge the two'
+        raise UsageError(f'{where}: {path} is a folder of images, and kind = "{settings.kind}"; {repair}')
     elif kind == "folder":
         raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
     if kind == "other":

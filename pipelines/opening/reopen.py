@@ -395,6 +395,8 @@ def changed_file(run: Run, facts: RunRecord | None) -> str:
     for file, stamp in zip(run.files, run.stamps(), strict=True):
         before = marks[file.name].stamp if file.name in marks else stamps.get(file.path)
         now = stamp.to_json()
+        if before and before != now and file.part:
+            return f"the folder {file.part.folder}, in which files came, went or changed since"
         if before and before != now:
             if before[0] != now[0]:
                 return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"

@@ -176,3 +176,11 @@ def test_a_name_in_the_input_is_of_one_input_alone(
     (left,) = rows_of(Path("run"))
     assert left["source"] == "folder"
     assert main(["explain", "run", "--source-key", "folder:IMG_1.png"]) == 0
+    (tmp_path / "camA" / "IMG_2.png").write_bytes(IMAGES[COPY])
+    capsys.readouterr()
+    assert main(["add", "run", "--input", "camB", "--like", "folder"]) == 2
+    assert "the folder camA, in which files came, went or changed since; put it back" in capsys.readouterr().err
+    table = Path("config.toml").read_text(encoding="utf-8").replace('kind = "folder"', 'kind = "table"')
+    Path("table.toml").write_text(table, encoding="utf-8")
+    assert main(["curate", "table.toml", "--set", "run.folder=other"]) == 2
+    assert 'camA is a folder of images, and kind = "table"; set kind = "folder"' in capsys.readouterr().err
