@@ -63,8 +63,19 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
+            own = any(name in values and name in cls.model_fields for name in _TELLING)
+            if not own and (of := next((of for name, of in _TELLING.items() if name in values), None)):
+                raise UsageError(f"{where}: this is {of} {where}") from None
             sentences = [sentence(cls, values, where, overridden, mistake) for mistake in error.errors()]
             raise UsageError("\n".join(sentences)) from None
+
+
+# a section that one kind of settings file alone has, and what takes such a file
+_TELLING = {
+    "input": "a curation's config: altalign curate",
+    "data": "a training's config: altalign train",
+    "score": "a file of scores: altalign score RUN --with",
+}
 
 
 def _plain(values: object, where: str) -> Any:

@@ -14,6 +14,7 @@ from altalign.curation import CurateConfig, InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.files import parquet
+from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.stretches import IMAGE_NAMES
@@ -32,7 +33,7 @@ _ENDINGS = {
 
 # names that columns have in data sets that people share, the most telling first; in lower case, without _, - and spaces
 _NAMES = {
-    "url_column": ("url", "imageurl", "imgurl", "imagelink", "link", "src", "thumbnailurl"),
+    "url_column": ("url", "imageurl", "imgurl", "imagelink", "link", "src", "thumbnailurl", "cocourl", "flickrurl"),
     "caption_column": (
         *("caption", "captions", "alttext", "alt", "text", "texts", "title", "description", "sentence", "sentences"),
         *("raw", "prompt", "captionreferencedescription"),
@@ -41,6 +42,11 @@ _NAMES = {
     "page_url_column": ("pageurl", "page", "sourceurl", "originalurl", "referrer", "foilurl"),
     "file_column": ("filename", "file", "filepath", "path", "imagepath", "image", "img", "name"),
 }
+# names of columns that tell a pair's origin and rights, which go along with it
+_IDS = re.compile(
+    r"(?i:(.*[\W_])?(id|uid|uuid|guid|key)|(photo|image|img|coco|sent|sample|caption)id|rights|credits?|"
+    r".*(licen[cs]e|copyright|attribution).*)|.*[a-z](Id|ID)"
+)
 _OBJECTS = 1_000  # of JSON Lines, whose keys are columns
 _FILES_LISTED = 8
 
@@ -125,7 +131,7 @@ def _guess(path: str) -> Guess:
     name = storage.name(found[0]).lower()
     of = _kind_of(name)
     if of is None:
-        advice = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else "it has no known ending"
+        advice = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else not_inputs.advice(found[0])
         raise UsageError(f"{found[0]}: not the name of a web archive, a table or a tar; {advice}")
     return _of_files(of, [path], found)
 
@@ -142,6 +148,8 @@ def _of_folder(path: str) -> Guess:
         guess = _of_folder(storage.join(path, chosen))
         said = f"of the splits {', '.join(map(str, splits))}"
         return Guess(guess.settings, {**guess.said, "paths": said}, guess.images)
+    if storage.exists(storage.join(path, "run.json")) and storage.kind(storage.join(path, "shards")) == "folder":
+        return _of_folder(storage.join(path, "shards"))  # a run of altalign
     saved = arrow.listed(path)
     if list(saved) != [path]:
         return _of_files("table", [path], saved, said="a data set saved by Hugging Face's save_to_disk")
@@ -209,7 +217,9 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = 
 
 
 def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> Guess:
-    columns = _columns(path)
+    not_inputs.check_text(path, forms.form_of(path))
+    every = _columns(path)
+    columns = {name: holds for name, holds in every.items() if holds != "number"}
     there = ", ".join(map(shown, list(columns)[:12]))
     image = _column("image_column", [name for name, holds in columns.items() if holds == "bytes"], is_any=True)
     texts = [name for name, holds in columns.items() if holds != "bytes"]
@@ -222,6 +232,8 @@ def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> G
     if not caption or not (url or image):
         if len(columns) == 1:  # of another delimiter
             read.check([path], InputSettings(kind="table", paths=[path]))
+        if caption and (of_folder := _of_names(path, every, caption)):
+            return of_folder
         lacking = "captions" if not caption else "URLs or images"
         raise UsageError(
             f"{path}: no column is known to hold {lacking}, there are {there}; write the config by hand, and name them "
@@ -236,6 +248,7 @@ def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> G
         settings["image_column"], said["image_column"] = image, "guessed by its type: images are in hand"
     if page:
         settings["page_url_column"] = page
+    _keep(settings, said, every)
     return Guess(settings, said, "in hand" if image else "by URL")
 
 
@@ -244,25 +257,58 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     files = folder.files(part, InputSettings(kind="folder", paths=[path]))
     settings: dict[str, object] = {"kind": "folder", "paths": [path]}
     images = [file.name for file in files if file.is_image]
-    texts = sum(not file.is_image for file in files)
+    stems = {name.rpartition(".")[0] for name in images}
+    texts = sum(not file.is_image and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
-    said = {"kind": f"a folder of {count}, {texts:,} texts beside them"}
+    said = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
     for name in tables if not texts else ():
         of_table = storage.join(path, name)
         columns = _columns(of_table)
         known = [each for each, holds in columns.items() if holds == "text"]
-        file, caption = _column("file_column", known), _column("caption_column", list(columns))
+        file, caption = (
+            _column("file_column", known),
+            _column("caption_column", [of for of in columns if columns[of] != "number"]),
+        )
         wanted = {"captions": of_table, "file_column": file, "caption_column": caption}
         if file and caption:
             try:
                 folder.check([path], InputSettings.model_validate({**settings, **wanted}))
             except (UsageError, UnreadableError):
                 continue
-            return Guess({**settings, **wanted}, {**said, "captions": f"of {', '.join(columns)}"}, "in hand")
+            said |= {"captions": f"of {', '.join(columns)}"}
+            _keep(settings := {**settings, **wanted}, said, columns)
+            return Guess(settings, said, "in hand")
     if not texts:
         settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
         said["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
     return Guess(settings, said, "in hand")
+
+
+def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | None:
+    """A table of names of images and their captions, with the folder that it is in; None where they are not there."""
+    file = _column("file_column", [name for name, holds in columns.items() if holds == "text" and name != caption])
+    settings: dict[str, object] = {"kind": "folder", "paths": [path.rpartition("/")[0] or "."], "captions": path}
+    settings |= {"file_column": file, "caption_column": caption}
+    if not file:
+        return None
+    try:
+        folder.check([str(path.rpartition("/")[0] or ".")], InputSettings.model_validate(settings))
+    except (UsageError, UnreadableError) as error:
+        raise UsageError(
+            f'{path}: {file} has names of images, and {error}; write kind = "folder", paths = [the folder of '
+            f'these], captions = "{path}", file_column = "{file}", caption_column = "{caption}"'
+        ) from None
+    said = {"kind": "images of a folder", "captions": f"of {', '.join(columns)}"}
+    _keep(settings, said, columns)
+    return Guess(settings, said, "in hand")
+
+
+def _keep(settings: dict[str, object], said: dict[str, str], columns: Mapping[str, str]) -> None:
+    """Keep the columns that tell where a pair is from, and its licence."""
+    names = [name for name, holds in columns.items() if holds in ("text", "number") and _IDS.fullmatch(name)]
+    if kept := [name for name in names if name not in settings.values()]:
+        settings["keep_columns"] = kept
+        said["keep_columns"] = "guessed by their names; each pair has them in `extra`"
 
 
 # Columns --------------------------------------------------------------------------------------------------------------
@@ -276,7 +322,7 @@ def _column(setting: str, names: Sequence[str], *, is_any: bool = False) -> str:
 
 
 def _columns(path: str) -> dict[str, str]:
-    """The columns of a table, and what each holds: text, texts (lists of them) or bytes; others are left out."""
+    """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
     form = forms.form_of(path)
     if form == "parquet":
         with parquet.reading(path) as file:
@@ -306,5 +352,7 @@ def _holds(kind: Any) -> str:
         return _holds(kind.field(at).type) if at >= 0 else ""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return "bytes"
+    if pa.types.is_integer(kind):
+        return "number"
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return "text" if is_text else ""

@@ -40,7 +40,7 @@ def print_plan(run: Run, out: Console, first: str = "", asked: str = "") -> None
     out.print("settings that are not the defaults:")
     for name, value in _not_defaults(run.config):
         out.print(f"  {name} = {shown(json.dumps(value, ensure_ascii=False))}", highlight=False, soft_wrap=True)
-    out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")
+    out.print(f"{many(len(run.files), 'input file')}, {sum(sizes) / 1e6:,.1f} MB")
     table = Table()
     table.add_column("input")
     table.add_column("kind")

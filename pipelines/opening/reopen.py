@@ -383,7 +383,7 @@ def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
         if isinstance(old, list) and isinstance(new, list) and name == "files" and old != new:
             other = sorted(set(old) ^ set(new))
             how = f"such as {other[0]}" if other else "in another order"
-            return f"{len(old)} input files, now {len(new)} ({how})"
+            return f"{len(old)} input file{'s' * (len(old) != 1)}, now {len(new)} ({how})"
         if old != new:
             return f"{name} = {old!r}, now {new!r}"
     return "other results of the stages before it"
@@ -400,6 +400,7 @@ def changed_file(run: Run, facts: RunRecord | None) -> str:
         if before and before != now:
             if before[0] != now[0]:
                 return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
-            other = "digest in the store" if stamp.digest else "time of change"
+            of_bytes = "digest in the store" if storage.is_remote(file.path) else "content"
+            other = of_bytes if stamp.digest else "time of change"
             return f"the file {file.path} of the same size, but another {other} now"
     return ""
