@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from altalign import storage, terminal
 from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
-from altalign.stages import finished_units, own_files
-from altalign.terminal import shown
+from altalign.changes import ADDING
+from altalign.stages import REPORT, finished_units, own_files
+from altalign.terminal import command, shown
 
 MOST = 8  # reasons, and hosts, to name
 
@@ -46,6 +47,10 @@ def _print(run: RunFolder) -> None:
     trouble = storage.read_json(run.path("log", "trouble.json"))
     if trouble and not run.is_finished:
         out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
+    if run.is_finished and not process and storage.kind(run.path(ADDING)) == "folder":
+        out.print("an addition to it was cut off: run the same `altalign add` again, which continues it")
+    if run.is_finished and not process and not all(storage.exists(run.path(*name.split("/"))) for name in REPORT):
+        out.print(f"it has no report as it is now: `{command('audit', run.folder)}` writes it", soft_wrap=True)
     if not run.is_finished and not process:
         out.print("run the same `altalign curate` again to continue")
 

@@ -9,7 +9,8 @@ understood, and nothing is run.
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -204,6 +205,22 @@ def conjuncts(condition: Condition) -> list[Condition]:
     if isinstance(condition, Joined) and condition.by == "and":
         return [each for part in condition.parts for each in conjuncts(part)]
     return [condition]
+
+
+def of_reasons(lineage: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the reasons `not_where:N` of a run of this lineage say, in words; none where several selections made it."""
+
+    def asked(made: Mapping[str, Any] | None) -> Iterator[str]:
+        if made and (text := made.get("settings", {}).get("where")):
+            yield str(text)
+        for before in (made or {}).get("before") or ():
+            yield from asked(before)
+
+    texts = list(asked(lineage))
+    with suppress(WhereError):  # of another version
+        conditions = conjuncts(parsed(texts[0])) if len(texts) == 1 else []
+        return {f"not_where:{n}": f"condition {written(each)} does not hold" for n, each in enumerate(conditions, 1)}
+    return {}
 
 
 def columns(condition: Condition, *, but_of_nulls: bool = False) -> list[str]:

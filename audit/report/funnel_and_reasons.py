@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from altalign import reason_words
+from altalign import reason_words, storage
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import DROPPED_IMAGES, FAILED_ROWS, FUNNEL, AuditTable
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
+from altalign.filters import where
 from altalign.reasons import KEPT, Stage, stages_of
 from altalign.schema import COUNTS
 
@@ -161,7 +162,12 @@ def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
     combinations, images = _combinations(run), dropped_images(run)
     stages = stages_of(of for of, _, _ in counts)
     found = [None if combinations is None else combinations.get(stage.value, {}) for stage in stages]
-    return [_of_stage(run.config, stage, counts, images, each) for stage, each in zip(stages, found, strict=True)]
+    conditions = where.of_reasons(storage.read_json(run.path("manifest.json")).get("lineage"))
+    told = [_of_stage(run.config, stage, counts, images, each) for stage, each in zip(stages, found, strict=True)]
+    return [
+        replace(each, reasons=[replace(of, about=conditions.get(of.name, of.about)) for of in each.reasons])
+        for each in told
+    ]
 
 
 def dropped_images(run: RunFolder) -> dict[tuple[str, str], int]:

@@ -1,6 +1,7 @@
 """The facts of a data-set card: a run's counts, summary and settings, and words for columns, rules and licences."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from altalign.counts import Counts
@@ -115,6 +116,7 @@ class CardFacts(NamedTuple):
     digest: str = ""  # of the list of all files: SHA-256 in hex
     scores: Sequence[Score] = ()  # beside the shards
     is_grown: bool = False  # there are shards of several generations
+    conditions: Mapping[str, str] = MappingProxyType({})  # of a selection, in words, by the reason of what fails
 
     @property
     def name(self) -> str:

@@ -140,7 +140,9 @@ def _about(facts: CardFacts) -> str:
     ]
     languages = facts.config.card.languages
     said = f"as declared by those who made it: {', '.join(languages)}" if languages else "not declared"
-    return "\n".join([*lines, "", f"Languages: {said}. Nothing has detected them."])
+    is_detected = any(score.facts.get("kind") == "language" for score in facts.scores)
+    by = "`altalign score` has detected that of each caption" if is_detected else "Nothing has detected them"
+    return "\n".join([*lines, "", f"Languages: {said}. {by}."])
 
 
 def _sources(inputs: Iterable[InputSettings]) -> dict[str, str]:
@@ -259,6 +261,7 @@ def _rules(facts: CardFacts) -> str:
                     ]
                 )
         for reason, said in (of_own(stage, facts.config) | of_select(dropped)).items():
+            said = facts.conditions.get(reason, said)
             rows.append([f"{stage.value}: {said}", "", "ours", f"`{reason}`", f"{dropped.get(reason, 0):,}"])
     told = (
         "A pair is counted under the first rule that holds. Where the paper has no such rule, or no number, it is ours."

@@ -158,7 +158,11 @@ def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
     generation = generations.in_manifest(storage.read_json(before.path("manifest.json"))) + 1
     if not grown.is_done(STAGES[-1]):
         grounds = reopen.open_run(grown, rerun=None, is_restart=False)
-        curate.finish(grown, grounds, pipeline_options, until="decontaminate")
+        try:
+            curate.finish(grown, grounds, pipeline_options, until="decontaminate")
+        except UsageError:  # nothing can come of this input: the same command would end so again
+            storage.delete(storage.join(before.folder, ADDING))
+            raise
         with recording(grown, STAGES[-1], grounds[STAGES[-1]]):
             _write(grown, parent, generation, _lineage(before, parent, grown))
     if storage.exists(grown.path(REMOVED_FILE)):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from altalign import generations, listing, storage
+from altalign.filters import where
 from altalign.pipelines.card import readme
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.run.artefacts.written import ShardFacts
@@ -37,7 +38,9 @@ def write(
     number = hashlib.sha256(list_of_files).hexdigest()
     with storage.noted() as of_card:
         storage.write_bytes(run.path(listing.FILE), list_of_files)
-        card = readme.write(run.folder, facts._replace(digest=number, is_grown=generations.ENTRY in (more or {})))
+        conditions = where.of_reasons((more or {}).get("lineage"))
+        is_grown = generations.ENTRY in (more or {})
+        card = readme.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
     if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
         paths = [run.path(name) for name in (listing.SETTINGS, *files)]
         # in a removal only what is new is there yet
