@@ -4,9 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from tests.audit.runs import rows_of
 from tests.end_to_end.runs import fails, summary, tree
 
 pytestmark = pytest.mark.runs
@@ -74,3 +76,46 @@ def test_a_test_set_that_came_later_does_not_go(folder: Path, capsys: pytest.Cap
     assert "the test set late" in said
     assert tree(folder / "run") == before
     assert main(["curate", "run/config.toml", "--rerun", *SMALLER]) == 0
+
+
+def files(run: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_an_addition_of_nothing_leaves_the_run_as_it_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    (folder / "more").mkdir()
+    pq.write_table(pq.read_table("input/part-0.parquet").slice(0, 0), "more/none.parquet")
+    Path("more/none.csv").write_text("url,caption\n")
+    before = files(folder / "run")
+    for name, like in (("none.parquet", "pictures"), ("none.csv", "words")):
+        capsys.readouterr()
+        assert main(["add", "run", "--input", f"more/{name}", "--like", like]) == 2, capsys.readouterr()
+        assert files(folder / "run") == before
+        assert not (folder / "run" / ".adding").exists()
+
+
+def test_status_says_what_a_kill_has_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml", "--set", "run.folder=my run"]) == 0
+    capsys.readouterr()
+    assert main(["status", "my run"]) == 0
+    assert "report" not in capsys.readouterr().out
+    (folder / "my run" / "audit" / "report.json").unlink()  # a change has taken it away, and the kill came
+    (folder / "my run" / ".adding").mkdir()
+    assert main(["status", "my run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "`altalign audit 'my run'` writes it" in said
+    assert "run the same `altalign add` again" in said
+
+
+def test_a_selected_run_says_its_condition(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    (some, *_) = {row["source"] for row in rows_of(folder / "run")}
+    assert main(["select", "run", "selected", "--where", f"not source = '{some}'"]) in (0, 1)
+    said = f"condition NOT (source = '{some}') does not hold"
+    assert said in Path("selected/README.md").read_text()
+    assert said in json.dumps(json.loads(Path("selected/audit/report.json").read_text())["reasons"])
+    row = next(row for row in rows_of(folder / "run") if row["source"] == some)
+    capsys.readouterr()
+    assert main(["explain", "selected", "--key", row["key"]]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
