@@ -1,6 +1,6 @@
 """Rows of tables with images: Parquet, and Arrow as Hugging Face's `save_to_disk` leaves it. Needs no torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -56,7 +56,7 @@ def check_images(path: str, column: str, type_: pa.DataType) -> None:
         UsageError: naming it.
     """
     of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
-    if not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
+    if not (pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of)):
         raise UsageError(f"{path}: column {column!r} is {type_}, not bytes of images; name another image_column")
 
 
@@ -89,8 +89,11 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Any]]:
     is_arrow = path.endswith(".arrow")
     with reading(path, "Arrow" if is_arrow else "Parquet"), storage.open_read(path) as file:
         if is_arrow:
-            stream = pa.ipc.open_stream(cast(Any, file))
-            yield stream.schema, lambda columns: _narrow(stream, columns)
+            has_footer = file.read(6) == b"ARROW1"
+            file.seek(0)
+            stream: Any = (pa.ipc.open_file if has_footer else pa.ipc.open_stream)(cast(Any, file))
+            batches = map(stream.get_batch, range(stream.num_record_batches)) if has_footer else stream
+            yield stream.schema, lambda columns: _narrow(batches, columns)
         else:
             table = pq.ParquetFile(file)
             yield (
@@ -99,7 +102,7 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Any]]:
             )
 
 
-def _narrow(stream: pa.RecordBatchReader, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _narrow(stream: Iterable[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
     for batch in stream:
         chosen = batch.select(columns)
         yield from (chosen.slice(first, _ROWS) for first in range(0, len(chosen), _ROWS))

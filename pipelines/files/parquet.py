@@ -159,8 +159,50 @@ def read_row_groups(
             yield from exactly(map(_decoded, batches), file.metadata.row_group(number).num_rows)
 
 
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without Arrow's views of strings, bytes and lists, which many of its functions do not take."""
+    for number, field in enumerate(batch.schema):
+        column: Any = batch.column(number)
+        if pa.types.is_dictionary(field.type):
+            if (of := _plain(field.type.value_type)) != field.type.value_type:
+                column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(of))
+        elif pa.types.is_list_view(field.type) or pa.types.is_large_list_view(field.type):
+            values: Any = pc.list_flatten(column)  # Arrow 26 casts those with nulls to lists that are not valid
+            ends: Any = pc.cumulative_sum(pc.list_value_length(column).cast(pa.int64()).fill_null(0))
+            offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+            column = pa.LargeListArray.from_arrays(offsets, values.cast(_plain(values.type)), mask=column.is_null())
+        elif (kind := _plain(field.type)) != field.type:
+            column = column.cast(kind)
+        if column.type != field.type:
+            batch = batch.set_column(number, field.name, column)
+    return batch
+
+
+def _plain(kind: Any) -> Any:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
+    if is_list(kind):
+        of = kind.value_field.with_type(_plain(kind.value_type))
+        return pa.list_(of) if pa.types.is_list(kind) else pa.large_list(of)
+    return kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type has lists."""
+    types = pa.types
+    views = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return views or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch without dictionary types: where a damaged file has indices outside its dictionary, decoding fails."""
+    batch = plain(batch)
     for number, field in enumerate(batch.schema):
         if pa.types.is_dictionary(field.type):
             batch = batch.set_column(number, field.name, cast(Any, batch.column(number)).dictionary_decode())

@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UsageError
+from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import STRETCH_ROWS, readable
 from altalign.pipelines.read.tables.values import longest_of_dictionaries
 from altalign.terminal import shown
 
 _MAGIC = b"ARROW1"  # of the form with a footer; streams have none
+_TAIL = struct.Struct("<i6s")  # bytes of the footer, and the magic again
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _ERRORS = (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
 _TIMES_AT_MOST = 1_000  # compressed buffers say how long they are; what is longer than so many times the file is a lie
@@ -48,6 +50,7 @@ class Table:
         for batch in self._batches:
             wanted = batch.select(list(columns))
             wanted.validate(full=True)
+            wanted = parquet.plain(wanted)
             has_long = any(longest_of_dictionaries(column) > _LONG_BYTES for column in wanted.columns)
             at_once = _ROWS_OF_LONG_VALUES if has_long else STRETCH_ROWS
             for first in range(0, wanted.num_rows, at_once):
@@ -64,14 +67,15 @@ def reading(path: str) -> Iterator[Table]:
     with readable(path, "Arrow"), pa.memory_map(storage.mappable(path)) as file:
         try:
             if file.read(len(_MAGIC)) == _MAGIC:
-                _check_claims(file, at=len(_MAGIC) + 2)
+                _check_claims(_of_footer(file))
                 of_file = pa.ipc.open_file(file)
                 yield Table(of_file.schema, map(of_file.get_batch, range(of_file.num_record_batches)))
                 return
             file.seek(max(0, file.size() - len(_END)))
             if file.read() != _END:
                 raise pa.ArrowInvalid("it ends without the mark of its end, as one that is cut does")
-            _check_claims(file, at=0)
+            file.seek(0)
+            _check_claims(_of_stream(file))
             file.seek(0)
             stream = pa.ipc.open_stream(file)
             yield Table(stream.schema, iter(stream))
@@ -84,18 +88,45 @@ def reading(path: str) -> Iterator[Table]:
             raise pa.ArrowInvalid(f"a buffer that says it has {int(claimed[1]):,} bytes") from error
 
 
-def _check_claims(file: Any, *, at: int) -> None:
-    """Refuse a file with a message whose compressed buffers say that they are far longer than it.
+def _check_claims(messages: Iterator[tuple[Any, Any]]) -> None:
+    """Refuse a file with a message (metadata, body) whose compressed buffers say that they are far longer than it.
 
     Raises:
         pa.ArrowInvalid: there is one, or the file breaks off.
     """
-    file.seek(at)
+    for metadata, body in messages:
+        claimed = sum(_claims(metadata, body))
+        if claimed > max(_UNPACKED_AT_MOST, _PACKED_AT_MOST * body.size):
+            raise pa.ArrowInvalid(f"buffers of {body.size:,} bytes that unpack to {claimed:,}")
+
+
+def _of_stream(file: Any) -> Iterator[tuple[Any, Any]]:
     reader = pa.ipc.MessageReader.open_stream(file)
     for message in iter(partial(_next_message, reader), None):
-        claimed = sum(_claims(message.metadata.to_pybytes(), message.body))
-        if claimed > max(_UNPACKED_AT_MOST, _PACKED_AT_MOST * message.body.size):
-            raise pa.ArrowInvalid(f"buffers of {message.body.size:,} bytes that unpack to {claimed:,}")
+        yield message.metadata.to_pybytes(), message.body
+
+
+def _of_footer(file: Any) -> Iterator[tuple[Any, Any]]:
+    """The messages of a file where its footer says they are, as Arrow reads them; others may lie between."""
+    end = file.size() - _TAIL.size
+    file.seek(max(0, end))
+    length, mark = _TAIL.unpack(file.read(_TAIL.size).rjust(_TAIL.size, b"\0"))
+    if mark != _MAGIC or not 0 < length <= end:
+        raise pa.ArrowInvalid("it ends without the mark of its end, as one that is cut does")
+    file.seek(end - length)
+    footer = file.read(length)
+    try:
+        top = _Flat(footer, int.from_bytes(footer[:4], "little"))
+        for offset, size, _ in dict.fromkeys([*top.structs(2, "<qi4xq"), *top.structs(3, "<qi4xq")]):
+            if not (0 <= offset <= end and 8 <= size <= end):
+                raise IndexError
+            file.seek(offset)
+            metadata = memoryview(file.read_buffer(size)).cast("B")
+            metadata = metadata[8 if metadata[:4] == b"\xff" * 4 else 4 :]  # its length; older ones begin with that
+            body = _Flat(metadata, int.from_bytes(metadata[:4], "little")).number(3)
+            yield metadata, file.read_buffer(min(max(0, body), end))
+    except (struct.error, IndexError, OverflowError):
+        raise pa.ArrowInvalid("a footer that leads to no message") from None
 
 
 def _next_message(reader: Any) -> Any:
@@ -105,7 +136,7 @@ def _next_message(reader: Any) -> Any:
         return None
 
 
-def _claims(metadata: bytes, body: Any) -> Iterator[int]:
+def _claims(metadata: bytes | memoryview, body: Any) -> Iterator[int]:
     """How long each compressed buffer of a message says it is; the metadata is a Flatbuffer."""
     try:
         message = _Flat(metadata, int.from_bytes(metadata[:4], "little"))
@@ -113,7 +144,7 @@ def _claims(metadata: bytes, body: Any) -> Iterator[int]:
         batch = header.table(1) if header and kind == _DICTIONARY_BATCH else header
         if batch is None or kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch.table(_COMPRESSION) is None:
             return
-        for offset, length in batch.pairs(_BUFFERS):
+        for offset, length in batch.structs(_BUFFERS, "<qq"):
             if length >= 8:
                 yield max(0, int.from_bytes(body[offset : offset + 8].to_pybytes(), "little", signed=True))
     except (struct.error, IndexError, OverflowError):
@@ -123,7 +154,7 @@ def _claims(metadata: bytes, body: Any) -> Iterator[int]:
 class _Flat(NamedTuple):
     """A table of a Flatbuffer, and where in its bytes it begins."""
 
-    data: bytes
+    data: bytes | memoryview
     at: int
 
     def _place(self, field: int) -> int:
@@ -144,11 +175,16 @@ class _Flat(NamedTuple):
         place = self._place(field)
         return _Flat(self.data, place + struct.unpack_from("<I", self.data, place)[0]) if place else None
 
-    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
-        """A vector of structs of two numbers."""
+    def number(self, field: int) -> int:
+        """A number of eight bytes."""
+        place = self._place(field)
+        return struct.unpack_from("<q", self.data, place)[0] if place else 0
+
+    def structs(self, field: int, form: str) -> Iterator[tuple[int, ...]]:
+        """A vector of structs."""
         if vector := self.table(field):
-            (count,) = struct.unpack_from("<I", self.data, vector.at)
-            yield from struct.iter_unpack("<qq", self.data[vector.at + 4 : vector.at + 4 + 16 * count])
+            (count,), begin = struct.unpack_from("<I", self.data, vector.at), vector.at + 4
+            yield from struct.iter_unpack(form, self.data[begin : begin + struct.calcsize(form) * count])
 
 
 def listed(folder: str) -> Sequence[str]:

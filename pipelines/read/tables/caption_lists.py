@@ -8,14 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import STRETCH_ROWS
 
 _AT_ONCE = STRETCH_ROWS // 8  # captions, each of which may be as long as one may be
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type has lists."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 class Piece(NamedTuple):
@@ -33,7 +29,7 @@ def pieces(batch: pa.RecordBatch, column: str) -> Iterator[Piece]:
     values stand once more.
     """
     lists = batch.column(column)
-    if not is_list(lists.type):
+    if not parquet.is_list(lists.type):
         yield Piece(batch, np.arange(batch.num_rows), np.ones(batch.num_rows, np.bool_))
         return
     lengths, at = _lengths(lists), batch.schema.get_field_index(column)

@@ -12,7 +12,7 @@ from altalign.curation import InputSettings
 from altalign.errors import UsageError
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import readable, unreadable
-from altalign.pipelines.read.tables import arrow, caption_lists, footers, kept_columns, lines
+from altalign.pipelines.read.tables import arrow, footers, kept_columns, lines
 from altalign.pipelines.read.tables.forms import BINARY, form_of, is_empty, opened
 from altalign.terminal import shown
 
@@ -96,7 +96,7 @@ def check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
     for name in text_columns(settings):
         kind: Any = schema.field(name).type
         may_be_list = name == settings.caption_column
-        if not _is_text(kind.value_type if may_be_list and caption_lists.is_list(kind) else kind):
+        if not _is_text(kind.value_type if may_be_list and parquet.is_list(kind) else kind):
             meant = "strings (or lists of them) are meant" if may_be_list else "strings are meant"
             what = f"column {name} is of type {kind}, where {meant}"
             raise UsageError(f"{path}: {what}; name another column or convert this one")
@@ -179,4 +179,6 @@ def _is_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
         return index >= 0 and _is_bytes(kind.field(index).type)
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)

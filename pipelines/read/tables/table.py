@@ -48,7 +48,7 @@ def is_direct(path: str, settings: InputSettings) -> bool:
         return False
     with parquet.reading(path) as table:
         caption = table.schema_arrow.get_field_index(settings.caption_column)
-        return caption < 0 or not caption_lists.is_list(table.schema_arrow.field(caption).type)
+        return caption < 0 or not parquet.is_list(table.schema_arrow.field(caption).type)
 
 
 def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
@@ -260,7 +260,8 @@ def _batches(
             table = pq.ParquetFile(
                 file, metadata=table.metadata, read_dictionary=size.dictionaries, pre_buffer=False, buffer_size=1 << 20
             )
-        yield from table.iter_batches(size.rows, row_groups=groups, columns=list(names), use_threads=False)
+        batches = table.iter_batches(size.rows, row_groups=groups, columns=list(names), use_threads=False)
+        yield from map(parquet.plain, batches)
 
 
 def _image_path(table: pq.ParquetFile, settings: InputSettings) -> str:

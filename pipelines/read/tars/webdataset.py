@@ -5,6 +5,7 @@ values that are kept. Its name is its `source_key`. No more
 of a member is read than a limit: an image is cut there, as one in a web archive is; a longer text breaks its sample.
 """
 
+import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from altalign.terminal import shown
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
 _READ = (*_IMAGES, "txt", "json")
+# what macOS and tars that were unpacked by old programs add beside each file: its attributes
+_BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
 
 
 class _SampleError(ValueError):
@@ -88,10 +91,10 @@ def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
 
 def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[int, _Sample | str]]:
     """Yields offset and content of each sample, or what is wrong with it."""
-    behind: list[str] = []
+    behind, beside = list[str](), list[tarfile.TarInfo | None]()
     try:
         with tar_members.opened(file) as (tar, is_compressed):
-            for name, members in groupby(_members(tar, behind), key=itemgetter(0)):
+            for name, members in groupby(_members(tar, behind, beside), key=itemgetter(0)):
                 offset, sample, error, others = -1, _Sample(name), "", []
                 for _, extension, member in members:
                     offset = member.offset if offset < 0 else offset
@@ -104,7 +107,9 @@ def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[i
                 if others and not sample.extensions:
                     error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
                 yield offset, shown(error) if error else sample  # a name may be no UTF-8
-                cast(Any, tar).members.clear()  # tarfile keeps all it has met
+            if beside and beside[0]:
+                what = f"{len(beside):,} files of attributes, as macOS adds them (such as {beside[0].name})"
+                yield beside[0].offset, shown(f"{what}, are left out")
             if behind:
                 yield tar.offset, f"behind the end of the tar is something else ({behind[0]})"
     except tarfile.TarError as error:
@@ -113,14 +118,21 @@ def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[i
         unreadable(path, f"cannot be read as tar ({error})")
 
 
-def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+def _members(
+    tar: tarfile.TarFile, behind: list[str], beside: list[tarfile.TarInfo | None]
+) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
     """Yields name of the sample, extension and member, up to the end of the file.
 
-    Zeros end a tar, and other tars may follow it. An error on anything else behind them goes to `behind`.
+    Zeros end a tar, and other tars may follow it. An error on anything else behind them goes to `behind`. Files of
+    attributes, one beside each member, would tear samples apart: they go to `beside`.
     """
     try:
         for member in tar:
-            yield *_split(member.name), member
+            if not _BESIDE.search(member.name):
+                yield *_split(member.name), member
+            elif member.isfile():
+                beside.append(None if beside else member)  # the first, and how many there are
+            cast(Any, tar).members.clear()  # tarfile keeps all it has met
     except tar_members.BehindTheEndError as error:
         behind.append(str(error))
 

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from altalign.curation import InputSettings
@@ -129,3 +132,117 @@ def test_columns_have_to_be_there_and_of_their_type(tmp_path: Path) -> None:
         UsageError, match=r"column image is of type struct.*where strings \(or lists of them\) are meant"
     ):
         read.check([path], an_input(caption_column="image"))
+
+
+def _as_written(form: str, kind: Any, values: list[Any]) -> "pa.Array[Any]":
+    """The values in a column of a kind, alone, in a struct, or in lists of a kind."""
+    if form == "dictionary":
+        indices = pa.array([None if value is None else number for number, value in enumerate(values)], pa.int32())
+        return pa.DictionaryArray.from_arrays(indices, pa.array([value for value in values if value], kind))
+    return pa.array(values, {"plain": lambda: kind, "struct": lambda: pa.struct([("bytes", kind)])}[form]())
+
+
+BYTES = [pa.binary(), pa.large_binary(), pa.binary_view()]
+TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
+LISTS: list[Any] = [pa.list_, pa.large_list, lambda of: pa.list_(of, 2), pa.list_view, pa.large_list_view]
+
+
+def _write(path: Path, table: pa.Table) -> str:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+            file.write_table(table)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+@pytest.mark.parametrize("text", TEXTS, ids=str)
+@pytest.mark.parametrize("kind", BYTES, ids=str)
+@pytest.mark.parametrize("form", ["plain", "struct", "dictionary"])
+def test_every_kind_of_bytes_and_of_text_is_read(tmp_path: Path, ending: str, text: Any, kind: Any, form: str) -> None:
+    if form == "dictionary" and ending == ".parquet" and "view" in f"{kind} {text}":
+        pytest.skip("Arrow 26 writes no dictionaries of views to Parquet")
+    images, captions = [b"one", b"two" * 99, None], ["a caption", "of more than twelve characters", None]
+    values = [None if image is None else {"bytes": image} for image in images] if form == "struct" else images
+    texts = _as_written("dictionary" if form == "dictionary" else "plain", text, captions)
+    columns = {"image": _as_written(form, kind, values), "caption": texts, "licence": texts}
+    path = _write(tmp_path / f"a{ending}", pa.table(columns))
+    settings = InputSettings(kind="table", paths=["-"], url_column="", image_column="image", keep_columns=["licence"])
+    rows, broken, places = read_all(Path(path), settings)
+    assert [row["caption"] for row in rows] == ["a caption", "of more than twelve characters", ""]
+    assert [json.loads(row["extra"])["licence"] for row in rows] == captions
+    assert [row["image_identity"] for row in rows[:2]] == [hashlib.sha256(each).hexdigest() for each in images[:2]]
+    assert not broken
+    numbers = [place["offset"] for place in places]
+    assert list(table.images(path, settings, numbers)) == [(0, b"one"), (1, b"two" * 99)]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+@pytest.mark.parametrize("text", TEXTS, ids=str)
+@pytest.mark.parametrize("lists", LISTS, ids=["list", "large", "fixed", "view", "large view"])
+def test_every_kind_of_list_of_captions_is_read(tmp_path: Path, ending: str, text: Any, lists: Any) -> None:
+    none = ["", ""] if pa.types.is_fixed_size_list(lists(text)) else None  # Arrow 26 reads no null ones from Parquet
+    captions = pa.array([["one", "two of more than twelve characters"], none, ["three", "four"]], lists(text))
+    path = _write(
+        tmp_path / f"a{ending}", pa.table({"url": ["http://a/1", "http://a/2", "http://a/3"], "caption": captions})
+    )
+    found = [(row["image_url"], row["caption"]) for row in read_all(Path(path), an_input())[0]]
+    assert found == [
+        ("http://a/1", "one"),
+        ("http://a/1", "two of more than twelve characters"),
+        *[("http://a/2", "")] * (2 if none else 1),
+        ("http://a/3", "three"),
+        ("http://a/3", "four"),
+    ]
+
+
+def _with_gaps(path: Path, *, unpacked: int = 0) -> None:
+    """A file with gaps between messages, as polars writes them from 2.0.0 on: its footer says where they are."""
+    whole = pa.BufferOutputStream()
+    batch = pa.record_batch({"url": [f"http://a/{number}" for number in range(50)], "caption": ["a caption"] * 50})
+    with pa.ipc.new_file(whole, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+        file.write_batch(batch)
+    data = whole.getvalue().to_pybytes()
+    length = int.from_bytes(data[-10:-6], "little")
+    footer = bytearray(data[-10 - length : -10])
+    with pa.ipc.open_file(pa.py_buffer(data)) as opened:
+        assert opened.num_record_batches == 1
+    at = next(at for at in range(0, len(footer) - 8) if _block(data, footer, at))
+    (offset,) = struct.unpack_from("<q", footer, at)
+    gap = 4_096
+    struct.pack_into("<q", footer, at, offset + gap)
+    body = bytearray(data[offset : -10 - length])
+    if unpacked:  # the first compressed buffer says how long it is
+        (size,) = struct.unpack_from("<i", footer, at + 8)
+        struct.pack_into("<q", body, size, unpacked)
+    path.write_bytes(data[:offset] + b"\x55" * gap + bytes(body) + bytes(footer) + data[-10:])
+
+
+def _block(data: bytes, footer: bytearray, at: int) -> bool:
+    """Whether a block of the footer is here: offset and sizes of a message that is there."""
+    offset, size = struct.unpack_from("<qi", footer, at)
+    return 8 < offset < len(data) and 8 < size < len(data) and data[offset : offset + 4] == b"\xff" * 4
+
+
+def test_messages_of_a_file_are_where_its_footer_says(tmp_path: Path) -> None:
+    _with_gaps(tmp_path / "a.arrow")
+    assert len(read_all(tmp_path / "a.arrow", an_input())[0]) == 50
+
+
+def test_claims_of_messages_behind_a_gap_are_checked(tmp_path: Path) -> None:
+    _with_gaps(tmp_path / "a.arrow", unpacked=1 << 40)
+    with pytest.raises(UnreadableError, match="that unpack to 1,099,5"):
+        read_all(tmp_path / "a.arrow", an_input())
+
+
+@pytest.mark.parametrize("place", range(-90, -1, 3))
+def test_a_footer_of_other_bytes_is_refused_or_read(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "a.arrow"
+    _with_gaps(path)
+    for value in (b"\xff" * 8, b"\0" * 8, b"\x7f" * 8):
+        data = bytearray(path.read_bytes())
+        data[place : place + 8] = value[: len(data[place:][:8])]
+        (tmp_path / "b.arrow").write_bytes(bytes(data))
+        with suppress(UnreadableError, UsageError):
+            read_all(tmp_path / "b.arrow", an_input())

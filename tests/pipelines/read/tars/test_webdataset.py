@@ -216,3 +216,32 @@ def test_what_makes_no_sample_is_counted(tmp_path, members, error):
     assert (rows, places) == ([], [])
     assert len(broken) == 1
     assert error in broken[0]["error"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "beside", ["{folder}._{name}", "__MACOSX/{folder}._{name}", "{folder}PaxHeader/{name}", "PaxHeaders.71/{name}"]
+)
+@pytest.mark.parametrize("folder", ["", "./", "photos/"])
+def test_files_of_attributes_beside_members_are_left_out_and_counted(tmp_path, form, beside, folder):
+    members = []
+    for number in range(3):
+        for name, data in ((f"{number}.jpg", b"image %d" % number), (f"{number}.txt", b"caption %d" % number)):
+            members.append((beside.format(folder=folder, name=name), b"\0\5\x16\7" + bytes(99)))
+            members.append((folder + name, data))
+    path = write(tmp_path / f"mac{form}", members)
+    rows, broken, places = read_all(path)
+    assert [(row["image_identity"], row["caption"]) for row in rows] == [
+        (sha(b"image %d" % number), f"caption {number}") for number in range(3)
+    ]
+    assert [bytes_of(path, place) for place in places] == [b"image %d" % number for number in range(3)]
+    assert [entry["error"] for entry in broken] == [
+        f"6 files of attributes, as macOS adds them (such as {members[0][0]}), are left out"
+    ]
+
+
+def test_names_that_only_look_like_those_of_attributes_are_samples(tmp_path):
+    names = ["a._b", "_.c", "MACOSX", "my__MACOSX", "PaxHeader"]
+    path = write(tmp_path / "plain.tar", [(f"{name}.txt", b"a caption") for name in names])
+    assert len(read_all(path)[0]) + len(read_all(path)[1]) == len(names)
+    assert not any("attributes" in entry["error"] for entry in read_all(path)[1])
