@@ -36,6 +36,12 @@ EXTENSIONS: Mapping[str, str] = {
     "tiff": "tiff",
 }
 
+# names of images, also of formats that cannot be decoded: these have to be converted
+IMAGE_NAMES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
+    ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
+)  # fmt: skip
+
 _BLOCK = tarfile.BLOCKSIZE
 _NAME_BYTES = 100  # of a header
 _HELD_BYTES = 1 << 20  # bytes held before they are written

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,8 +82,8 @@ def labelled_set(
         UnreadableError: a file is damaged, or no image is left.
     """
     rows, own = _rows(path, split, image_column, label_column)
-    if classes and own and own.ids and not classes.ids:
-        classes = classes.in_folders(own.ids)
+    if classes and own and own.ids:
+        classes = classes.in_folders(own.ids, path)
     if needs_names and not classes and not own:
         raise UsageError(f"{path}: nothing says what its classes are called; name a file of them in classes")
     return _listed(rows, classes or own, path, only_own_classes=only_own_classes)
@@ -122,12 +123,12 @@ def _rows(path: str, split: str, image_column: str, label_column: str) -> tuple[
             return _list_rows(path), None
         if all(file.endswith(".tar") for file in files):
             return _tar_rows(files), None
-        return _table_rows(files, image_column, label_column), _classes_of_table(files[0], label_column)
+        return _table_rows(files, image_column, label_column), _classes_of_tables(files, label_column)
     if (shards := shards_of(path, split)) is not None:
         names = storage.join(path, "classnames.txt")
         return _tar_rows(shards), Classes.of_file(names) if storage.exists(names) else None
     if files := tables.files_of(path):
-        return _table_rows(files, image_column, label_column), _classes_of_table(files[0], label_column)
+        return _table_rows(files, image_column, label_column), _classes_of_tables(files, label_column)
     return _folder_rows(path), Classes.of_folders(_class_folders(path))
 
 
@@ -143,13 +144,10 @@ def _class_folders(folder: str) -> list[str]:
 
 def _folder_rows(folder: str) -> Iterator[_Row]:
     for name in _class_folders(folder):
-        files = sorted(
-            each for each in Path(folder, name).rglob("*") if each.suffix.lower().removeprefix(".") in IMAGES
-        )
-        for file in files:
+        for file in sorted(each for each in Path(folder, name).rglob("[!.]*") if each.is_file()):
             place = Place(str(file), name=str(file))
-            data = b"".join(read_places([place]))
-            yield digest(data), place, name
+            is_image = file.suffix.lower().removeprefix(".") in IMAGES
+            yield digest(b"".join(read_places([place]))) if is_image else None, place, name
 
 
 # Lists of files ------------------------------------------------------------------------------------------------------
@@ -223,15 +221,17 @@ def _table_rows(files: Sequence[str], image_column: str, label_column: str) -> I
                 row += 1
 
 
-def _classes_of_table(path: str, column: str) -> Classes | None:
-    """The names that Hugging Face wrote beside the schema, or those that the column has itself."""
-    schema = tables.schema_of(path)
+def _classes_of_tables(files: Sequence[str], column: str) -> Classes | None:
+    """The names that Hugging Face wrote beside the schema, or those that the column has itself, in all files."""
+    schema = tables.schema_of(files[0])
     about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names = about.get("info", {}).get("features", {}).get(column, {}).get("names")
     if names:
         return Classes(tuple(names))
     number = schema.get_field_index(column)
-    if number < 0 or not (pa.types.is_string(of := schema.field(number).type) or pa.types.is_large_string(of)):
+    kind: Any = schema.field(number).type if number >= 0 else pa.null()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         return None
-    words = {one for batch in tables.batches_of(path, (column,)) for one in batch.column(0).to_pylist() if one}
-    return Classes(tuple(sorted(words)))
+    batches = (batch for path in files for batch in tables.batches_of(path, (column,)))
+    return Classes(tuple(sorted({one for batch in batches for one in batch.column(0).to_pylist() if one})))

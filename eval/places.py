@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError, first_line
-from altalign.shards import EXTENSIONS
+from altalign.shards import IMAGE_NAMES
 
-IMAGES = {*EXTENSIONS.values(), "jpeg", "tif"}  # endings of names of images, in lower case
+IMAGES = {name[1:] for name in IMAGE_NAMES}  # endings of names of images, in lower case
 NO_IMAGE, NO_FILE, UNDECODABLE = "no image", "no such file", "undecodable"  # reasons to leave out a row
 
 

@@ -21,13 +21,11 @@ from altalign import storage, terminal
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval import image_sets
 from altalign.eval.image_sets import CaptionedImage
-from altalign.shards import EXTENSIONS
+from altalign.shards import IMAGE_NAMES
 from altalign.train import encoders
 from altalign.train.data.augment import UndecodableError
 from altalign.train.encoders import Encoders
 from altalign.train.ranks import Ranks, joined
-
-_IMAGES = {*EXTENSIONS.values(), "jpeg", "tif"}
 
 
 def encode(
@@ -91,7 +89,7 @@ def _lines(path: str) -> list[str]:
 
 def _in_folder(folder: str) -> Iterator[CaptionedImage]:
     """The images of a folder and its subfolders, in the order of their paths."""
-    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower().removeprefix(".") in _IMAGES)
+    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_NAMES)
     if not found:
         raise UsageError(f"{folder}: neither a finished run nor a folder with images in it; give another")
     return (CaptionedImage(path.read_bytes(), [], str(path)) for path in found)

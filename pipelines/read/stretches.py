@@ -9,15 +9,11 @@ import pyarrow as pa
 
 from altalign.errors import UnreadableError
 from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE, PAYLOAD
+from altalign.shards import IMAGE_NAMES as IMAGE_NAMES
 
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
 LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
-# names of images, also of formats that cannot be decoded: these have to be converted
-IMAGE_NAMES = (
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
-    ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
-)  # fmt: skip
 
 ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 

@@ -12,6 +12,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.labelled_sets import EMPTY_CLASS, NO_LABEL, LabelledSet, labelled_set
 from altalign.eval.places import NO_IMAGE
+from altalign.shards import IMAGE_NAMES
 
 
 def found(of: LabelledSet) -> list[tuple[bytes, str]]:
@@ -50,7 +51,7 @@ def web_folder(place: Path, *, names: str = "cat\ndog\n", shards: int = 2) -> st
 def test_folders_are_classes_in_the_order_of_their_names(tmp_path: Path) -> None:
     of = labelled_set(folder(tmp_path, {"b_c": ["1.jpg", "0.PNG", "notes.txt"], "a": ["in/2.webp"], "empty": []}))
     assert found(of) == [(b"a/in/2.webp", "a"), (b"b_c/0.PNG", "b c"), (b"b_c/1.jpg", "b c")]
-    assert of.left_out == {EMPTY_CLASS: ["empty"]}
+    assert of.left_out == {EMPTY_CLASS: ["empty"], NO_IMAGE: [str(tmp_path / "b_c" / "notes.txt")]}
     assert of.images.names[0] == str(tmp_path / "a" / "in" / "2.webp")
 
 
@@ -148,7 +149,7 @@ def test_a_set_without_an_image_is_an_error(tmp_path: Path) -> None:
 def test_files_of_classes_have_names_or_ids_and_names(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("cat\n\nbig dog\n")
     (tmp_path / "ids.tsv").write_text("n2\tbig dog\nn1\tcat\n")
-    assert Classes.of_file(str(tmp_path / "names.txt")) == Classes(("cat", "big dog"))
+    assert Classes.of_file(str(tmp_path / "names.txt")) == Classes(("cat", "", "big dog"))
     with_ids = Classes.of_file(str(tmp_path / "ids.tsv"))
     assert [with_ids.number(label, "") for label in ("n1", "n2", "cat", "1", 0)] == [1, 0, 1, 1, 0]
     with pytest.raises(UsageError, match="none of 2 classes"):
@@ -173,3 +174,89 @@ def test_rows_of_images_are_read_in_any_rising_choice(tmp_path: Path) -> None:
     images = labelled_set(f"{tmp_path}/a.parquet").images
     chosen = np.random.default_rng(0).choice(600, 40, replace=False)
     assert list(images.read(sorted(chosen.tolist()))) == [b"%d" % row for row in sorted(chosen)]
+
+
+WORDS = ["one", "red", "two", "ape", "six", "cat", "ten", "dog", "owl", "elk", "ant", "bee"]
+NAMES = tuple(f"{word} of twelve" for word in WORDS)
+FORMS = ["{}", "{:02d}", "{:05d}", "class_{}", "class-{:03d}", "n{:04d}"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("missing", [[], [4, 7]])
+def test_folders_with_numbers_are_the_classes_of_these_lines(
+    tmp_path: Path, form: str, begin: int, missing: list[int]
+) -> None:
+    there = [number for number in range(12) if number not in missing]
+    place = folder(tmp_path, {form.format(number + begin): ["a.jpg"] for number in there})
+    of = labelled_set(place, classes=Classes(NAMES))
+    by_folder = {
+        Path(name).parent.name: of.classes.names[label] for name, label in zip(of.images.names, of.labels, strict=True)
+    }
+    assert by_folder == {form.format(number + begin): NAMES[number] for number in there}
+    assert of.left_out.get(EMPTY_CLASS, []) == [NAMES[number] for number in missing]
+
+
+def test_numbers_of_folders_are_those_of_ids_where_a_file_has_such(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("".join(f"{30 - number}\t{name}\n" for number, name in enumerate(NAMES)))
+    for form in ("{}", "{:04d}", "class_{}"):
+        place = folder(tmp_path / form, {form.format(30 - number): ["a.jpg"] for number in range(12)})
+        of = labelled_set(place, classes=Classes.named(str(tmp_path / "ids.txt")))
+        assert [of.classes.names[label] for label in of.labels] == sorted(NAMES, key=NAMES.index, reverse=True)
+
+
+def test_folders_with_underscores_are_the_classes_of_that_name_in_any_order(tmp_path: Path) -> None:
+    place = folder(tmp_path, {name.replace(" ", "_"): ["a.jpg"] for name in NAMES})
+    of = labelled_set(place, classes=Classes(NAMES))
+    assert [Path(name).parent.name.replace("_", " ") for name in of.images.names] == [
+        NAMES[label] for label in of.labels
+    ]
+
+
+@pytest.mark.parametrize(
+    "folders", [["3", "4"], ["1", "11"], ["0", "12"], ["5", "99"], ["0", "07", "7"], ["class_2", "class_3"]]
+)
+def test_numbers_that_do_not_tell_where_they_begin_are_refused(tmp_path: Path, folders: list[str]) -> None:
+    place = folder(tmp_path, {name: ["a.jpg"] for name in folders})
+    with pytest.raises(UsageError, match="for 12 classes, so that nothing tells whether they begin with 0 or 1"):
+        labelled_set(place, classes=Classes(NAMES))
+
+
+def test_folders_of_ids_without_a_file_of_them_are_in_the_order_of_names(tmp_path: Path) -> None:
+    ids = [f"n{number:08d}" for number in range(1_440_764, 1_440_776)]
+    of = labelled_set(folder(tmp_path, {name: ["a.jpg"] for name in ids}), classes=Classes(NAMES))
+    assert [of.classes.names[label] for label in of.labels] == list(NAMES)
+
+
+@pytest.mark.parametrize("text", ["a\n\nb\n", "a\n\nb", "a\r\n\r\nb\r\n", "a\n \t\nb\n"])
+def test_an_empty_line_of_a_file_of_classes_is_a_class(tmp_path: Path, text: str) -> None:
+    (tmp_path / "names.txt").write_bytes(text.encode())
+    assert Classes.named(str(tmp_path / "names.txt")).names == ("a", "", "b")
+    of = labelled_set(web_folder(tmp_path / "web", names="cat\n\nbird\n"))
+    assert found(of)[0] == (b"x", "")
+    (tmp_path / "ids.txt").write_text("n1\ta\n\nn3\tc\n")
+    assert Classes.named(str(tmp_path / "ids.txt")) == Classes(("a", "", "c"), ("n1", "", "n3"))
+
+
+@pytest.mark.parametrize("ending", sorted(IMAGE_NAMES))
+def test_images_of_every_ending_are_read_from_folders_and_tars(tmp_path: Path, ending: str) -> None:
+    of = labelled_set(folder(tmp_path / "folder", {"a": [f"0{ending}", f"1{ending.upper()}", "._0.jpg", "2.txt"]}))
+    assert [data for data, _ in found(of)] == [f"a/0{ending}".encode(), f"a/1{ending.upper()}".encode()]
+    assert of.left_out == {NO_IMAGE: [str(tmp_path / "folder" / "a" / "2.txt")]}
+    tar(tmp_path / "a.tar", {f"0{ending}": b"x", "0.cls": b"0", "1.txt": b"none", "1.cls": b"0"})
+    of = labelled_set(str(tmp_path / "a.tar"), needs_names=False)
+    assert found(of) == [(b"x", "0")]
+    assert of.left_out == {NO_IMAGE: [f"{tmp_path}/a.tar/1"]}
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_words_of_several_tables_are_the_classes_of_all(tmp_path: Path, kind: pa.DataType) -> None:
+    for number, words in enumerate([["dog"], ["cat", None], ["ant", "dog"]]):
+        table = pa.table({"image": [b"x"] * len(words), "label": pa.array(words).cast(kind)})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    of = labelled_set(str(tmp_path / "*.parquet"))
+    assert of.classes.names == ("ant", "cat", "dog")
+    assert [name for _, name in found(of)] == ["dog", "cat", "ant", "dog"]
+    assert of.left_out == {NO_LABEL: [f"{tmp_path}/1.parquet#1"]}

@@ -21,6 +21,7 @@ from altalign import extras, storage
 from altalign.curation import InputSettings
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.stretches import (
+    IMAGE_NAMES,
     LINE_BYTES,
     STRETCH_BYTES,
     STRETCH_ROWS,
@@ -36,7 +37,7 @@ from altalign.pipelines.read.tars import tar_members
 from altalign.schema import BROKEN, IMAGE_PLACE
 from altalign.terminal import shown
 
-_IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
+_IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
 _READ = (*_IMAGES, "txt", "json")
 # what macOS and tars that were unpacked by old programs add beside each file: its attributes
 _BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")

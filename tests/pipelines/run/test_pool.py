@@ -102,7 +102,7 @@ def _inputs(folder: Path) -> dict[str, Path]:
     rows = pa.table({"image": [bytes(9_000)] * 50, "caption": ["a red kite over the hill"] * 50})
     paths = {name: folder / f"a.{name}" for name in ("parquet", "arrow", "csv", "jsonl.gz", "tar", "warc.gz")}
     pq.write_table(rows, paths["parquet"])
-    with pa.ipc.new_file(paths["arrow"], rows.schema) as file:
+    with pa.ipc.new_file(str(paths["arrow"]), rows.schema) as file:
         file.write_table(rows)
     paths["csv"].write_text("url,caption\n" + "https://example.org/a.jpg,a red kite\n" * 50)
     paths["jsonl.gz"].write_bytes(gzip.compress(b'{"url": "https://example.org/a.jpg", "caption": "a kite"}\n' * 5_000))
@@ -128,7 +128,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:700]),
     "noise": lambda path: path.write_bytes(b"\xff\0\x13" * 999),
     "empty": lambda path: path.write_bytes(b""),
-    "gone": Path.unlink,
+    "gone": lambda path: path.unlink(),
 }
 
 

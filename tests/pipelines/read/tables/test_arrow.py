@@ -151,7 +151,7 @@ def _write(path: Path, table: pa.Table) -> str:
     if path.suffix == ".parquet":
         pq.write_table(table, path)
     else:
-        with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+        with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
             file.write_table(table)
     return str(path)
 
