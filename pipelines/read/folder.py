@@ -157,9 +157,14 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings) -> 
                 gatherer.row((url, caption, None, table.shown_name(file.name), extra, sha256), size=size)
             if identity is not None and file.stamp.size:
                 gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
+            elif identity == _OF_NOTHING:
+                gatherer.place(identity, None, None, b"")  # decoding drops it: no image, but no fault of an address
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
+
+
+_OF_NOTHING = hashlib.sha256().hexdigest()  # a file without a byte
 
 
 class _BrokenError(ValueError):
@@ -185,7 +190,7 @@ def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str
         if is_valid[0]:
             return written[0].as_py(), None
     if not stamp.size:  # which may be a pipe, that nobody writes to
-        return None, None
+        return _OF_NOTHING, _OF_NOTHING
     hashed, left = hashlib.sha256(), min(stamp.size, IMAGE_BYTES)
     with storage.open_read(path) as file:
         while left and (piece := file.read(min(left, _PIECE_BYTES))):

@@ -100,7 +100,9 @@ CASES = [
         member("it.jpg", b"no image at all") + TEXT,
         dropped={"image_undecodable": 1},
     ),
-    _case("folder-image-of-nothing", "An image of 0 bytes", member("it.jpg", b"") + TEXT, dropped={"url_invalid": 1}),
+    _case(
+        "folder-image-of-nothing", "An image of 0 bytes", member("it.jpg", b"") + TEXT, dropped={"image_undecodable": 1}
+    ),
     _case(
         "folder-image-cut",
         "An image that ends in its middle",

@@ -56,7 +56,7 @@ class _Sample:
     caption_of_json: str | None = None
     offset: int = 0  # where the image's bytes begin in the tar
     length: int = 0  # bytes of the image, at most IMAGE_BYTES; 0: there is none
-    data: bytes | None = None  # the image's bytes where the tar is compressed
+    data: bytes | None = None  # the image's bytes where the tar is compressed, or where there are none
     extensions: set[str] = field(default_factory=set)  # those of its members that are read
 
     @property
@@ -158,7 +158,8 @@ def _add(
     if extension in _IMAGES:
         if not sample.length:
             sample.offset, sample.length = member.offset_data, min(member.size, IMAGE_BYTES)
-            sample.data = tar_members.content(tar, member, sample.length) if is_compressed else None
+            is_copied = is_compressed or not sample.length
+            sample.data = tar_members.content(tar, member, sample.length) if is_copied else None
         return True
     if member.size > LINE_BYTES:
         raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
@@ -196,13 +197,18 @@ def _found(
         for sample, caption in zip(samples, captions, strict=True)
     ]
     plain = columns.candidates_of(*columns.string_columns(texts), settings=settings)
-    is_known, has_image = plain["image_identity"].is_valid().to_pylist(), [sample.length > 0 for sample in samples]
+    is_known = plain["image_identity"].is_valid().to_pylist()
+    # of a member without a byte decoding says so, but an address may lead to its image
+    has_image = [
+        bool(sample.length) or (sample.data is not None and not known)
+        for sample, known in zip(samples, is_known, strict=True)
+    ]
     hashes: list[str | None] = [
         _sha256(sample, file) if image and not known else None
         for sample, image, known in zip(samples, has_image, is_known, strict=True)
     ]
     rows = columns.in_hand(plain, hashes)
-    in_hand = [sample for sample in samples if sample.length]
+    in_hand = [sample for sample, is_there in zip(samples, has_image, strict=True) if is_there]
     places = [
         pc.filter(rows["image_identity"], pa.array(has_image, pa.bool_())),
         pa.array([None if sample.data is not None else sample.offset for sample in in_hand], pa.int64()),

@@ -245,3 +245,17 @@ def test_names_that_only_look_like_those_of_attributes_are_samples(tmp_path):
     path = write(tmp_path / "plain.tar", [(f"{name}.txt", b"a caption") for name in names])
     assert len(read_all(path)[0]) + len(read_all(path)[1]) == len(names)
     assert not any("attributes" in entry["error"] for entry in read_all(path)[1])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_image_without_a_byte_is_in_hand_unless_an_address_leads_to_it(tmp_path, form):
+    members = [
+        ("a.jpg", b""),
+        ("a.txt", b"one"),
+        ("b.jpg", b""),
+        ("b.json", b'{"url": "http://a/b"}'),
+        ("c.txt", b"none"),
+    ]
+    rows, _, places = read_all(path := write(tmp_path / f"a{form}", members))
+    assert [row["image_identity"] for row in rows] == [sha(b""), "http://a/b", None]
+    assert [(place["image_identity"], bytes_of(path, place)) for place in places] == [(sha(b""), b"")]
