@@ -122,8 +122,8 @@ def _before(config: CurateConfig) -> Run:
     if [file.path for file in run.files] != recorded:
         raise UsageError(f"{folder}: its input is not what it was; curate old and new input into another folder")
     if changed := reopen.changed_file(run, facts):
-        of_folder = ", and new files into a folder of their own, to add that" if changed.startswith("the folder") else ""
-        raise UsageError(f"{folder}: {changed}; put it back as it was{of_folder}, or curate into another folder")
+        own = ", and add new files in a folder of their own" if changed.startswith("the folder") else ""
+        raise UsageError(f"{folder}: {changed}; put it back as it was{own}, or curate into another folder")
     return run
 
 

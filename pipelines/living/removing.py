@@ -231,7 +231,7 @@ def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
     gone = Counter(source for each in found.in_shards for source in parquet.values(each.rows, "source"))
     counts = Counts.total(Counts.from_json([row]) for row in counting.received(rows))
     failed = FailedCounts.from_json(counting.failed(parent))
-    for source, rows_kept in kept.items() if found.has_rows else ():
+    for source, rows_kept in kept.items() if found.has_rows or last == Stage.SELECT else ():
         counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
         counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
         failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -178,9 +178,8 @@ def _origins(urls: Any) -> Any:
 
 def _names(rows: pa.Table) -> list[Any]:
     """The names of rows in their inputs: bare, and with their source before a colon."""
-    names = rows["source_key"]
-    both: Any = pc.binary_join_element_wise(rows["source"], names, ":") if "source" in rows.column_names else None
-    return [names] if both is None else [names, both]
+    names, joined = rows["source_key"], cast(Any, pc.binary_join_element_wise)
+    return [names, *([joined(rows["source"], names, ":")] if "source" in rows.column_names else [])]
 
 
 def _where(column: Any, holds: Callable[[str], bool]) -> Mask:

@@ -176,6 +176,16 @@ def test_a_name_in_the_input_is_of_one_input_alone(
     (left,) = rows_of(Path("run"))
     assert left["source"] == "folder"
     assert main(["explain", "run", "--source-key", "folder:IMG_1.png"]) == 0
+    # what is asked for before it is there, stays out when it comes
+    Path("list").write_text(sha256(IMAGES[COPY]).hexdigest(), encoding="utf-8")
+    assert main(["remove", "run", "--hashes", "list"]) == 1
+    (tmp_path / "camC").mkdir()
+    for number, data_of in (("1", IMAGES[COPY]), ("3", IMAGES[SHORT])):
+        (tmp_path / "camC" / f"IMG_{number}.png").write_bytes(data_of)
+        (tmp_path / "camC" / f"IMG_{number}.txt").write_text(f"one more picture {number}", encoding="utf-8")
+    assert main(["add", "run", "--input", "camC", "--like", "folder"]) == 0
+    assert {row["caption"] for row in rows_of(Path("run"))} == {"a picture by camera 0", "one more picture 3"}
+    assert "one more picture 1" not in text_of(Path("run"))
     (tmp_path / "camA" / "IMG_2.png").write_bytes(IMAGES[COPY])
     capsys.readouterr()
     assert main(["add", "run", "--input", "camB", "--like", "folder"]) == 2
