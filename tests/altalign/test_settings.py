@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -195,3 +196,17 @@ tables = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=200)
 def test_dumped_values_are_read_back_as_they_were(values: dict[str, Any]) -> None:
     assert tomllib.loads(dump(values)) == values
+
+
+@pytest.mark.parametrize(
+    ("cls", "text", "said"),
+    [
+        (CurateConfig, "[data]\nruns = ['a']\n", "this is a training's config: altalign train "),
+        (CurateConfig, "[[score]]\nname = 'a'\n", "this is a file of scores: altalign score RUN --with "),
+    ],
+)
+def test_a_file_of_another_verb_is_named(tmp_path: Path, cls: type[CurateConfig], text: str, said: str) -> None:
+    path = tmp_path / "some.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=f"^{re.escape(f'{path}: {said}{path}')}$"):
+        cls.load(path)

@@ -174,3 +174,10 @@ def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
         UsageError, match=r"--image-ids .*nowhere: cannot be read \(No such file or directory\); give the path"
     ):
         of_files({"image_ids": [str(tmp_path / "nowhere")]})
+
+
+def test_hashes_that_are_numbers_are_not_what_a_run_has_removed(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    pq.write_table(pa.table({"kind": ["pair"], "hash": [7]}), path)
+    with pytest.raises(UsageError, match=r"not what a run has removed \(TypeError\); give the removed\.parquet"):
+        of_files({"removed": [str(path)]})
