@@ -104,7 +104,7 @@ def counted(run: RunFolder) -> Rows:
 # Funnel --------------------------------------------------------------------------------------------------------------
 
 _ABOUT = {
-    Stage.EXTRACT: "with a caption and an address",
+    Stage.EXTRACT: "with a caption, and an image or its address",
     Stage.JUDGE: "that pass the text rules, once each",
     Stage.FETCH: "whose image was found",
     Stage.IMAGE: "whose image passes the image rules",
