@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from webencodings import Encoding
 
 from altalign.filters import bounds, captions
+from altalign.pipelines.read.pages import xhtml
 from altalign.pipelines.read.pages.charset import to_utf8, with_query_in
 from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images
 from altalign.pipelines.read.pages.html_names import name_table
@@ -53,17 +54,25 @@ class ImageElement(NamedTuple):
         return len(self.url or "") + len(self.written or "") + len(self.alt or "")
 
 
-def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[ImageElement]:
+def images(body: bytes, page_url: str, http_charset: str | None, *, is_xml: bool = False) -> Iterator[ImageElement]:
     """Every <img> of the document as a browser with scripting off builds it, in order.
+
+    `is_xml` says that it was served as XHTML.
 
     Raises:
         PageError: it is too large, or has too many images.
     """
     if len(body) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB")
-    html, encoding = to_utf8(body, http_charset)
+    html, encoding = to_utf8(body, http_charset or (xhtml.charset(body) if is_xml else None))
     if len(html) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
+    if is_xml:
+        if (found := xhtml.images(html)) is not None:
+            base = base_url(page_url, found[1], encoding)
+            yield from (_of_attributes(each, base, encoding) for each in found[0])
+            return
+        html = xhtml.as_html(html)
     places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), name_table(), IMAGES_AT_MOST)
     if not len(places):
         return
@@ -79,6 +88,12 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
                 written,
                 _value(html, row[-2], row[-1]) if row[-2] >= 0 else None,
             )
+
+
+def _of_attributes(values: dict[str, str], base: str | None, encoding: Encoding | None) -> ImageElement:
+    sources = (source_of(values.get(name, ""), is_set="srcset" in name) for name in COLUMNS[:-1])
+    written = next((url for url in sources if url), None)
+    return ImageElement(None if written is None else resolve(written, base, encoding), written, values.get(COLUMNS[-1]))
 
 
 def _source_at(html: bytes, row: tuple[int, ...]) -> str | None:

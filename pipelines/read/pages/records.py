@@ -22,6 +22,11 @@ from altalign.pipelines.read.stretches import readable, unreadable
 
 _PIECE_BYTES = 1 << 17
 _FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
+XHTML = "application/xhtml+xml"
+PAGE_TYPES = ("text/html", XHTML)
+_VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
+_MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
+_CHARSET = re.compile(r';[ \t]*charset=(?:"([^"]*)|([^;"][^;]*))', re.IGNORECASE)
 _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 
 
@@ -42,7 +47,7 @@ class Http(NamedTuple):
     """The head of an HTTP response."""
 
     status: int | None
-    content_type: str  # lower case, without parameters
+    content_type: str  # lower case, without parameters; a page's where the crawler has found the payload to be one
     charset: str | None
     transfer_encoding: str
     content_encoding: str
@@ -300,7 +305,8 @@ def _taken(
         OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
     """
     block_bytes = record.content_length  # of the payload alone once the HTTP head is read
-    http = _http(record) if record.record_type in (WarcRecordType.response, WarcRecordType.revisit) else None
+    has_http = record.record_type in (WarcRecordType.response, WarcRecordType.revisit)
+    http = _http(record, head.fields) if has_http else None
     parts, left = [], record.content_length
     kept = min(keep(record.record_type, http, can_be_read_again), left)
     piece = _FIRST_PIECE_BYTES
@@ -370,13 +376,36 @@ def _head(record: WarcRecord) -> _Head:
     return _Head(None, url.strip().removeprefix("<").removesuffix(">"), fields)
 
 
-def _http(record: WarcRecord) -> Http | None:
+def _http(record: WarcRecord, fields: Mapping[bytes, bytes]) -> Http | None:
     record.parse_http(quirks_mode=True)
     if not record.is_http or record.http_headers is None:
         return None
     head = record.http_headers
-    content_type = (record.http_content_type or "").strip().lower()
-    names = [name.lower() for name in head.keys_bytes()]
-    transfer_encoding = (head.get("Transfer-Encoding") or "") if b"transfer-encoding" in names else ""
-    content_encoding = (head.get("Content-Encoding") or "") if b"content-encoding" in names else ""
-    return Http(head.status_code, content_type, record.http_charset, transfer_encoding, content_encoding)
+    names, values = [name.lower() for name in head.keys_bytes()], head.values_bytes()
+
+    def every(of: bytes) -> str:
+        found = (value for name, value in zip(names, values, strict=True) if name == of)
+        return b", ".join(found).decode("latin-1") if of in names else ""
+
+    content_type, charset = media_type(every(b"content-type"))
+    if content_type not in PAGE_TYPES:
+        identified, _ = media_type(fields.get(b"warc-identified-payload-type", b"").decode("latin-1"))
+        content_type = identified if identified in PAGE_TYPES else content_type
+    return Http(head.status_code, content_type, charset, every(b"transfer-encoding"), every(b"content-encoding"))
+
+
+@lru_cache(maxsize=64)
+def media_type(header: str) -> tuple[str, str | None]:
+    """The type in a Content-Type without parameters, "" where it has none, and its charset.
+
+    Of several the last that is valid counts, as the WHATWG Fetch standard extracts it.
+    """
+    kind, charset = "", None
+    for value in _VALUES.findall(header):
+        found = _MEDIA_TYPE.match(value)
+        if found is None or found[1] == "*/*":
+            continue
+        label = _CHARSET.search(value, found.end())
+        charset = (label[1] or label[2]) if label else charset if kind == found[1].lower() else None
+        kind = found[1].lower()
+    return kind, charset

@@ -5,6 +5,7 @@ not one that is not in the archive. A place's URL is serialised as pages give th
 another record, maybe of another archive: names of payloads tell in which, once all archives are read.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
@@ -17,7 +18,7 @@ from altalign.errors import UnreadableError
 from altalign.filters.image_headers import sniff
 from altalign.pipelines.read.pages import image_elements
 from altalign.pipelines.read.pages.body import BodyError, decoded
-from altalign.pipelines.read.pages.records import BrokenRecord, Http, Record, first_record, records
+from altalign.pipelines.read.pages.records import PAGE_TYPES, XHTML, BrokenRecord, Http, Record, first_record, records
 from altalign.pipelines.read.stretches import Gatherer, Stretch, readable
 
 IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
@@ -31,7 +32,14 @@ _FIRST_BYTES = 64
 _ITS_OWN = b"warc-record-id", b"warc-date", b"warc-target-uri"
 _OF_THE_FIRST = b"warc-refers-to", b"warc-refers-to-date", b"warc-refers-to-target-uri"
 _DATE = len("2026-01-01T00:00:00")
-_PAGE_TYPES = ("text/html", "application/xhtml+xml")
+# a body without a type is a page by its first bytes, as the WHATWG MIME Sniffing standard says
+_UNKNOWN = ("", "unknown/unknown", "application/unknown")
+_BEGINS_PAGE = re.compile(
+    rb"\s*(?:<\?xml[^>]*>\s*)?<"
+    rb"(?:!--|(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p)[ >])",
+    re.IGNORECASE,
+)
+_SNIFFED = 1_445
 _HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chunk sizes
 # of a page that was copied because it may be asked for as an image: enough to see that it is none
 _PAGE_HEAD_BYTES = 1_024
@@ -104,7 +112,7 @@ def _may_be_image(record: Record) -> bool:
 
 def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: bool) -> int:  # noqa: FBT001 - a callback
     if kind == WarcRecordType.response and http is not None and http.status == 200:
-        if http.content_type in _PAGE_TYPES:
+        if http.content_type in PAGE_TYPES or (http.content_type in _UNKNOWN and can_be_read_again):
             return image_elements.PAGE_BYTES + _HTTP_BYTES
     elif kind != WarcRecordType.resource:
         return 0
@@ -122,7 +130,7 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
         gatherer.broken(record.offset, "no WARC-Target-URI")
         return
     url = image_elements.resolve(record.url, None)
-    is_page = record.http is not None and record.http.content_type in _PAGE_TYPES
+    is_page = _is_page(record)
     if is_page:
         try:
             body = _body(record, image_elements.PAGE_BYTES)
@@ -138,6 +146,15 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
             gatherer.payload(_payload_names(record, _ITS_OWN))
 
 
+def _is_page(record: Record) -> bool:
+    if record.http is None or record.http.content_type not in _UNKNOWN:
+        return record.http is not None and record.http.content_type in PAGE_TYPES
+    try:
+        return _BEGINS_PAGE.match(_body(record, _SNIFFED)) is not None
+    except BodyError:
+        return False
+
+
 def _payload_names(record: Record, headers: tuple[bytes, ...]) -> list[str]:
     """What revisit records may call a payload, the surest first."""
     values = (record.fields.get(name, b"").decode("utf-8", "replace") for name in (*headers, b"warc-payload-digest"))
@@ -147,8 +164,8 @@ def _payload_names(record: Record, headers: tuple[bytes, ...]) -> list[str]:
 
 
 def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Stretch]:
-    charset = record.http.charset if record.http else None
-    for image in image_elements.images(body, record.url, charset):
+    charset, kind = (record.http.charset, record.http.content_type) if record.http else (None, "")
+    for image in image_elements.images(body, record.url, charset, is_xml=kind == XHTML):
         gatherer.row((image, record.url), size=image.size + len(record.url))
         if gatherer.full:
             yield gatherer.take()

@@ -74,6 +74,69 @@ def test_a_query_is_encoded_in_the_charset_of_the_page_and_a_path_in_utf_8(chars
     ]
 
 
+def xhtml(body: str, head: str = "", before: str = "") -> bytes:
+    root = '<html xmlns="http://www.w3.org/1999/xhtml">'
+    return f"{before}{root}<head>{head}</head><body>{body}</body></html>".encode()
+
+
+def alts(page: bytes) -> list[str | None]:
+    return [image.alt for image in image_elements.images(page, PAGE_URL, None, is_xml=True)]
+
+
+CLOSED = "script style title textarea iframe noframes noembed noscript xmp plaintext template select a b svg math"
+
+
+@pytest.mark.parametrize("name", CLOSED.split())
+def test_an_element_of_xhtml_that_ends_at_once_swallows_nothing(name):
+    page = xhtml(f'<{name} class="x"/><p><img alt="a"/></p>', f"<{name}/>")
+    assert alts(page) == ["a"]
+    if name not in ("plaintext", "svg", "math"):  # nor where the page is not well-formed
+        assert alts(page.replace(b"</body>", b"")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (xhtml('<![CDATA[<img alt="a"/>]]><img alt="b"/>'), ["b"]),
+        (xhtml('<script><![CDATA[ if (1<2) "<img alt=0></script>" ]]></script><img alt="b"/>'), ["b"]),
+        (xhtml('<?php echo "<img alt=0>" ?><!-- <img alt="0"/> --><img alt="b"/>'), ["b"]),
+        (xhtml('<img alt="caf&eacute;&nbsp;&amp;&lt;&#x41;&apos;&mdash;"/>'), ["caf\u00e9\u00a0&<A'\u2014"]),
+        (
+            xhtml('<img alt="&eacute;"/>', before='<?xml version="1.0"?>\n<!DOCTYPE html PUBLIC "-//W3C" "x.dtd">'),
+            ["é"],
+        ),
+        (xhtml('<IMG alt="a"/><img ALT="b"/><image alt="c"/>'), [None]),
+        (xhtml('<svg xmlns="http://www.w3.org/2000/svg"><img alt="a"/></svg><img alt="b"/>'), ["b"]),
+        (xhtml('<x:img xmlns:x="http://www.w3.org/1999/xhtml" alt="a"/>'), ["a"]),
+        (xhtml('<template><img alt="a"/></template><frameset/><img alt="b"/>'), ["b"]),
+        (xhtml('<table><img alt="a"/></table><select><img alt="b"/></select>'), ["a", "b"]),
+        (
+            b'<?xml version="1.0" encoding="windows-1251"?>' + xhtml('<img alt="кот"/>').decode().encode("cp1251"),
+            ["кот"],
+        ),
+        (b'<?xml version="1.0" encoding="utf-16"?>' + xhtml('<img alt="кот"/>'), ["кот"]),
+        (
+            xhtml("кот")
+            .decode()
+            .encode("utf-16")
+            .replace("к".encode("utf-16-le"), '<img alt="к"/>'.encode("utf-16-le")),
+            ["к"],
+        ),
+        (b'<html><img alt="no namespace"></html>', ["no namespace"]),
+        (xhtml('<img alt="a"><br></p>'), ["a"]),
+        (xhtml('<img alt="&x;"/>', before='<!DOCTYPE html [<!ENTITY x "y">]>'), ["&x;"]),
+    ],
+)
+def test_xhtml_is_read_by_the_rules_of_xml_and_as_html_where_it_is_none(page, expected):
+    assert alts(page) == expected
+
+
+def test_a_base_and_a_query_count_in_xhtml_too():
+    page = xhtml('<img src=" x?&#x43a; " srcset="y"/><img srcset="y 2x, z"/>', '<base href="/b/"/>')
+    found = image_elements.images(page, PAGE_URL, "windows-1251", is_xml=True)
+    assert [image.url for image in found] == ["http://site.example/b/x?%EA", "http://site.example/b/y"]
+
+
 def test_a_page_without_images_has_no_rows():
     assert rows(b"<p>text") == rows(b"") == rows(b"\x00\xff") == []
 

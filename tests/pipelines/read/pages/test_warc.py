@@ -171,6 +171,62 @@ def test_html_of_any_spelling_is_a_page(tmp_path, kind):
     assert captions(write(tmp_path / "a.warc", [response("http://a/", BODY, kind)], "bare")) == ["a caption"]
 
 
+HTML = b"<!doctype html>" + BODY
+AS_HTML = "WARC-Identified-Payload-Type: text/html\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "body", "is_page"),
+    [
+        ("", "", HTML, True),
+        ("", "", b" \n<?xml version='1.0'?>\n" + HTML, True),
+        ("", "", gz(HTML), False),
+        ("Content-Encoding: gzip\r\n", "", gz(HTML), True),
+        ("Content-Encoding: gzip\r\n", "", gz(HTML)[:12] + b"\xff" * 20, False),
+        ("", "", b"\x89PNG" + HTML, False),
+        ("Content-Type:\r\n", "", HTML, True),
+        ("Content-Type: html\r\n", "", HTML, True),
+        ("Content-Type: */*\r\n", "", HTML, True),
+        ("Content-Type: text/html, text/html; charset=utf-8\r\n", "", BODY, True),
+        ("Content-Type: text/html\r\nContent-Type: text/html\r\n", "", BODY, True),
+        ("Content-Type: text/plain\r\nContent-Type: text/html\r\n", "", BODY, True),
+        ("Content-Type: text/html\r\nContent-Type: text/plain\r\n", "", HTML, False),
+        ("Content-Type: text/html\r\nContent-Type: bad\r\n", "", BODY, True),
+        ("Content-Type: text/plain\r\n", "", HTML, False),
+        ("Content-Type: text/plain\r\n", AS_HTML, BODY, True),
+        ("", AS_HTML, BODY, True),
+        ("Content-Type: image/png\r\n", AS_HTML, BODY, True),
+        ("Content-Type: text/html\r\n", "WARC-Identified-Payload-Type: image/png\r\n", BODY, True),
+        ("Content-Type: text/html\r\nContent-Encoding: br-x\r\nContent-Encoding: gzip\r\n", "", gz(BODY), True),
+        ("Content-Type: text/html\r\nContent-Encoding: gzip\r\nContent-Encoding: gzip\r\n", "", gz(gz(BODY)), True),
+    ],
+)
+@pytest.mark.parametrize("compression", ["gzip", "whole"])
+def test_a_page_is_what_browsers_and_the_crawler_take_for_one(tmp_path, headers, fields, body, is_page, compression):
+    made = record("http://a/", b"HTTP/1.1 200 OK\r\n" + headers.encode() + b"\r\n" + body)
+    made = made.replace(b"WARC-Date", fields.encode() + b"WARC-Date", 1)
+    rows, broken, places = read_all(write(tmp_path / "a.warc.gz", [made], compression))
+    assert ([row["caption"] for row in rows], broken) == (["a caption"] * is_page, [])
+    assert [place["image_identity"] for place in places] == ["http://a/"]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("text/html; charset=utf-8; charset=x", ("text/html", "utf-8")),
+        ('TEXT/HTML ; CHARSET="koi8-r"', ("text/html", "koi8-r")),
+        ("text/html; charset=koi8-r, text/html", ("text/html", "koi8-r")),
+        ("text/html; charset=koi8-r, text/html; charset=gbk", ("text/html", "gbk")),
+        ("text/html; charset=koi8-r, text/plain", ("text/plain", None)),
+        ('text/html; a="b, text/plain"; charset=gbk', ("text/html", "gbk")),
+        ("text/html; charset=, */*", ("text/html", None)),
+        ('"', ("", None)),
+    ],
+)
+def test_of_several_types_the_last_valid_one_counts(header, expected):
+    assert records.media_type(header) == expected
+
+
 @pytest.mark.parametrize(
     ("kind", "status"),
     [
