@@ -122,6 +122,32 @@ _STRUCTURE = [
         "a picture by another name",
     ),
     page(
+        "xhtml-of-entities",
+        "XHTML that declares entities which unfold to 10^9 characters: read as HTML, which knows none",
+        lambda: (
+            b"<!DOCTYPE html ["
+            + b"".join(b"<!ENTITY a%d '%s'>" % (n, b"&a%d;" % (n - 1) * 10 if n else b"x") for n in range(10))
+            + b"]><html xmlns='http://www.w3.org/1999/xhtml'><p title='&a9;'/>"
+            + SHOWN.replace(b"'>", b"'/>")
+            + b"</html>"
+        ),
+        CAPTION,
+        header="application/xhtml+xml",
+    ),
+    page(
+        "xhtml-nested",
+        "XHTML of 500,000 nested elements",
+        lambda: (
+            b"<html xmlns='http://www.w3.org/1999/xhtml'>"
+            + b"<b>" * 500_000
+            + SHOWN.replace(b"'>", b"'/>")
+            + b"</b>" * 500_000
+            + b"</html>"
+        ),
+        CAPTION,
+        header="application/xhtml+xml",
+    ),
+    page(
         "xml-declared",
         "XHTML that is not well-formed",
         b"<?xml version='1.0'?><html><p>" + SHOWN + b"</q>",
