@@ -362,8 +362,8 @@ class ShardsSettings(Settings):
     resize_short_side_px: Whole = 0
     """Make a longer short side this long, as JPEG; `0` keeps the size. Never enlarges."""
     portable: bool = True
-    """Store every image as JPEG: JPEG bytes stay as they are, other images are encoded (quality 95, first frame, on
-    white). `false`: all bytes stay as they are."""
+    """Store every image as an upright JPEG, RGB or gray: JPEGs that are so stay as they are, other images are encoded
+    (quality 95, upright, first frame, in sRGB, on white). `false`: all bytes stay as they are."""
 
 
 class AuditSettings(Settings):

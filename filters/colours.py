@@ -56,21 +56,21 @@ def of_gamma(gamma: int, primaries: Sequence[int] | None) -> bytes | None:
 
 def of_code_points(primaries: int, transfer: int, matrix: int, is_full: int) -> bytes | None:
     """The profile of a cICP; None where it is one of video: limited in range, YCbCr, of high dynamic range."""
-    curve = {1: _OF_VIDEO, 13: _SRGB_CURVE, 8: struct.pack(">IH2x", 1, 256)}
+    curve = {1: _OF_VIDEO, 8: struct.pack(">IH2x", 1, 256), 13: _SRGB_CURVE}
     if primaries not in _PRIMARIES or transfer not in curve or matrix or not is_full:
         return None
     return _profile(_PRIMARIES[primaries], curve[transfer])
 
 
-def _table(until: float, slope: float, offset: float, power: float) -> bytes:
-    """A curve that begins straight, of 1,024 points."""
+def _table() -> bytes:
+    """The curve of sRGB, of 1,024 points."""
     at = np.linspace(0, 1, 1024)
-    linear = np.where(at <= until, at / slope, ((at + offset) / (1 + offset)) ** power)
+    linear = np.where(at <= 0.04045, at / 12.92, ((at + 0.055) / 1.055) ** 2.4)
     return struct.pack(">I", 1024) + np.rint(linear * 65535).astype(">u2").tobytes()
 
 
-_SRGB_CURVE = _table(0.04045, 12.92, 0.055, 2.4)
-_OF_VIDEO = _table(0.081, 4.5, 0.099, 1 / 0.45)  # of BT.709 and BT.2020
+_SRGB_CURVE = _table()
+_OF_VIDEO = struct.pack(">IH2x", 1, 614)  # 2.4, of displays by BT.1886
 
 
 def _profile(primaries: Sequence[int], curve: bytes) -> bytes:

@@ -23,6 +23,7 @@ from altalign.filters.image_headers import (
     opened,
     orientation_of,
     sniff,
+    unread,
     words_of,
 )
 
@@ -72,7 +73,7 @@ class Decoded:
         format: jpeg, png, webp, gif, avif, bmp or tiff; None: no known image format.
         width: pixels as stored, of the first frame, before EXIF orientation; None where the header cannot be read.
         height: the same.
-        damage: the decoder's words, where a known format does not decode whole.
+        damage: the decoder's words, where a known format does not decode whole; of a format that is not read, its name.
         orientation: 1 to 8 as EXIF counts; 1 where there is none or it is no such number.
         pixels: uint8 of shape (height, width), or (height, width, 3) as RGB; upright (EXIF orientation applied), on
         white, and perhaps scaled
@@ -118,7 +119,7 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
     """
     kind = sniff(data)
     if kind is None:
-        return Decoded(None, None, None, None, 1, None)
+        return Decoded(None, None, None, unread(data), 1, None)
     with STRICT_PILLOW:
         try:
             image, width, height = opened(kind, data)
@@ -150,7 +151,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
     """
     kind = sniff(data)
     if kind is None:
-        raise ValueError("no known image format")
+        raise ValueError(unread(data) or "no known image format")
     with STRICT_PILLOW:
         try:
             image, width, height = opened(kind, data)

@@ -96,7 +96,7 @@ def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks
             format=decoded.format,
             width=_bounded(decoded.width),
             height=_bounded(decoded.height),
-            damage=decoded.damage,
+            damage=decoded.damage if decoded.format else None,
             is_blocked=hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=decoded.pixels),
             nsfw_score=hooks.nsfw.score(decoded.pixels) if hooks.nsfw and decoded.pixels is not None else None,
             found_sha256=digest,

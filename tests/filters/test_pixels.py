@@ -85,7 +85,7 @@ def test_a_large_image_is_scaled_down() -> None:
 )
 def test_what_is_no_known_format_is_undecodable(data: bytes) -> None:
     found = read(data)
-    assert (found.format, found.width, found.height, found.damage, found.pixels) == (None, None, None, None, None)
+    assert (found.format, found.width, found.height, found.pixels) == (None, None, None, None)
 
 
 # A PNG without the last bytes of IEND and a GIF without its trailer are whole: their last pixel is there.
