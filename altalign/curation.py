@@ -25,7 +25,6 @@ Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
-_NO_ADDRESS = " (+URL of the project)"  # the part of a user agent that nobody has filled in
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
@@ -199,7 +198,8 @@ class FetchSettings(Settings):
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
     retries: Whole = 2
-    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. Pauses between them
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. With `0` no connection
+    is kept, for one that was closed meanwhile would cost an image. Pauses between them
     grow, or are as `Retry-After` says. A host that has never answered gets one, and half the time to begin."""
     unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`, or
@@ -229,8 +229,9 @@ class FetchSettings(Settings):
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
     """Addresses, networks or `ADDRESS:PORT` that may be reached although they are private or otherwise not public:
     `["127.0.0.1:8080", "10.0.0.0/8"]`."""
-    user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION (+URL of the project)"
-    """What servers are told; VERSION is filled in. robots.txt is read for its first word."""
+    user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION"
+    """What servers are told; VERSION is filled in. robots.txt is read for its first word. Give an address at which you
+    can be reached as well: `"altalign/VERSION (+https://example.org/our-crawl)"`."""
 
     @field_validator("allow_addresses")
     @classmethod
@@ -242,17 +243,17 @@ class FetchSettings(Settings):
     @field_validator("user_agent")
     @classmethod
     def _user_agent_is_a_header(cls, value: str) -> str:
-        if not (value.isascii() and value.isprintable() and value.replace(_NO_ADDRESS, "").strip()):
+        if not (value.isascii() and value.isprintable() and value.strip()):
             raise ValueError(f"{value!r} cannot be sent; give printable ASCII characters, a name first")
         return value
 
     @property
     def user_agent_sent(self) -> str:
-        """`user_agent` as servers see it: VERSION is filled in, and an address that nobody filled in is left out.
+        """`user_agent` as servers see it: VERSION is filled in.
 
         The setting itself stays as it is, so that a new version of altalign changes no settings and refuses no run.
         """
-        return self.user_agent.replace("VERSION", __version__).replace(_NO_ADDRESS, "")
+        return self.user_agent.replace("VERSION", __version__)
 
 
 class TestSet(Settings):

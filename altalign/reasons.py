@@ -197,6 +197,13 @@ PASSING = (
 )
 
 
+def may_pass(reason: str | None, http_code: int | None) -> bool:
+    """Whether a later try may mend a failure: what `altalign retry` asks for again."""
+    return reason in PASSING or (
+        reason == DropReason.HTTP_STATUS and (http_code == 429 or 500 <= (http_code or 0) < 600)
+    )
+
+
 OWN = "own:"  # begins the reasons of rules of a run's own
 
 # Begin the reasons of `altalign select`; a score or column follows, or the number of a condition.

@@ -88,7 +88,10 @@ def _from_the_web(run: RunFolder) -> list[str]:
     lines = [", ".join(parts)]
     for what, of in found.items():
         if of:
-            most = ", ".join(f"{shown(name)} {number:,}" for name, number in list(of.items())[:MOST])
+            numbers = list(of.items())
+            most = ", ".join(f"{shown(name)} {number:,}" for name, number in numbers[:MOST])
+            if rest := sum(number for _, number in numbers[MOST:]):
+                most += f", … {rest:,} of {len(numbers) - MOST:,} others"
             lines.append(f"  {what}: {most}")
     return lines
 

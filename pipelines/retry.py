@@ -22,7 +22,7 @@ from altalign.pipelines.run.artefacts.fetched import Fetched, first_of_each_imag
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch
 from altalign.pipelines.web.kept import journal, log
-from altalign.reasons import PASSING, DropReason
+from altalign.reasons import PASSING, DropReason, may_pass
 from altalign.stages import STAGES, own_files
 
 
@@ -53,11 +53,7 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
 
 def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
     """Whether an image with this outcome is asked for again; without reasons as `retry` says."""
-    if outcome.reason is None or reasons:
-        return outcome.reason in reasons
-    if outcome.reason is DropReason.HTTP_STATUS:
-        return outcome.http_code == 429 or 500 <= (outcome.http_code or 0) < 600
-    return outcome.reason in PASSING
+    return outcome.reason in reasons if reasons else may_pass(outcome.reason, outcome.http_code)
 
 
 def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, dict[int, Outcome]]:

@@ -9,7 +9,7 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs, waves
 from altalign.pipelines.run.units import Run
-from altalign.reasons import PASSING, DropReason, Stage
+from altalign.reasons import DropReason, Stage, may_pass
 from altalign.stages import STAGES
 from altalign.terminal import command, shown
 
@@ -48,13 +48,17 @@ def print_summary(run: Run, out: Console, nothing_left: str) -> None:
     def warn(line: str) -> None:
         out.print(line, style="yellow", soft_wrap=True)
 
-    if _nobody_answered(run, counts):
-        warn("no host has answered: look whether this machine has a network, and names, and no proxy between")
     fetched = counts.dropped(Stage.FETCH)
-    if passing := {reason: fetched[reason] for reason in PASSING if fetched.get(reason)}:
-        of_reasons = ", ".join(f"{reason} {rows:,}" for reason, rows in passing.items())
+    refused = fetched.get(DropReason.HTTP_REFUSED, 0)
+    if 2 * refused > counts.received(Stage.FETCH):
+        settings = "ports, allow_addresses or blocked_domains"
+        warn(f"this run's own settings refused {many(refused, 'pair')} ([fetch] {settings}): {_refusal(run)}")
+    elif _nobody_answered(run, counts):
+        warn("no host has answered: look whether this machine has a network, and names, and no proxy between")
+    if passing := _passing(run):
+        of_reasons = ", ".join(f"{reason} {images:,}" for reason, images in passing.items())
         repair = command("retry", run.folder)
-        warn(f"{many(sum(passing.values()), 'pair')} may come another time ({of_reasons}): {repair}")
+        warn(f"{many(sum(passing.values()), 'image')} may come another time ({of_reasons}): {repair}")
     if not storage.exists(run.path("manifest.json")):
         to_do = ", ".join(stage for stage in STAGES if not run.is_done(stage))
         out.print(f"not finished: {to_do} to do; run without --until to go on")
@@ -152,6 +156,26 @@ def _within_pool(run: Run) -> list[str]:
     names = ("images_that_go", "images_that_stay_for_others", "images_compared")
     goes, stays, compared = (facts[name] for name in names)
     return [f"near-duplicates in the pool: {goes:,} of {compared:,} images go, in favour of {stays:,}"]
+
+
+def _passing(run: Run) -> dict[str, int]:
+    """How many images `altalign retry` would ask for again, by status in the log of the fetch."""
+    said = storage.read_json(run.path("log", "fetch", "progress.json")) or {}
+    parts = {status: status.partition(" ") for status in said.get("reasons", {})}
+    return {
+        status: said["reasons"][status]
+        for status, (reason, _, code) in parts.items()
+        if may_pass(reason, int(code) if code.isdecimal() else None)
+    }
+
+
+def _refusal(run: Run) -> str:
+    """What the log says of one image that was refused."""
+    for name in storage.names(run.path("log", "fetch"), ".jsonl"):
+        for line in storage.read_bytes(run.path("log", "fetch", name)).splitlines():
+            if (said := orjson.loads(line))["reason"] == DropReason.HTTP_REFUSED:
+                return shown(said["detail"])
+    return "`altalign explain` says which"
 
 
 def _nobody_answered(run: Run, counts: Counts) -> bool:

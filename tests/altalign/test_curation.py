@@ -170,7 +170,7 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
             "fetch",
             "user_agent",
             ["x", "a/1 (+https://example.org)"],
-            ["", " ", "a\r\nb", "é", " (+URL of the project)"],
+            ["", " ", "a\r\nb", "é"],
         ),
         (
             "fetch",

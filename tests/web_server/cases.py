@@ -288,7 +288,7 @@ _BROKEN = [
     _raw("gzip-that-is-none", "Content-Encoding: gzip on what is none"),
     _raw("gzip-of-a-wrong-sum", "gzip with a wrong checksum"),
     _raw("gzip-and-more", "gzip with something behind it, which is left out", None),
-    _raw("encoding-unknown", "A content encoding that nobody knows"),
+    _raw("encoding-unknown", "A content encoding that nobody knows: the body as it is", None),
     _raw("encodings-of-a-hundred", "A hundred content encodings"),
     _raw("no-http", "Bytes that are no HTTP", code=None),
     _raw("no-head", "A body without a head", code=None),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from fastwarc.stream_io import BrotliReader, ZstdReader
 
+from altalign.pipelines.web.http import coding
+
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -26,10 +28,8 @@ def decoded(body: bytes, *, transfer_encoding: str, content_encoding: str, bytes
     """
     if "chunked" in transfer_encoding.lower():
         body = _without_chunks(body)
-    for encoding in reversed([name.strip().lower() for name in content_encoding.split(",")]):
-        decode = _DECODERS.get(encoding)
-        if decode is not None:
-            body = decode(body, bytes_at_most + 1)
+    for encoding in coding.known(content_encoding, body):
+        body = _DECODERS[encoding](body, bytes_at_most + 1)
     return body[: bytes_at_most + 1]
 
 

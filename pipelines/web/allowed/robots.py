@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import quote_from_bytes
 
 if TYPE_CHECKING:
     from protego import Protego
@@ -19,11 +20,17 @@ DELAY_S_AT_MOST = 30.0  # our choice: a longer Crawl-delay would be a ban, for w
 
 SHORT = 16_384  # characters of rules; few sites have more
 
-_AGENT = re.compile(r"user[- ]?agent[ \t]*(?::|[ \t])(?P<name>.*)", re.IGNORECASE)
-_OF_SITE = re.compile(r"(?:sitemaps?|site-map|host)[ \t]*(?::|[ \t])", re.IGNORECASE)
-_PREFERENCE = re.compile(
-    r"(?P<name>content-(?:usage|signal))[ \t]*:[ \t]*(?:(?P<path>/\S*)[ \t]+)?(?P<said>.*)", re.IGNORECASE
+_LINE_END = re.compile(rb"\r\n?|\n")
+# Keys begin so, and are misspelt so, in Google's parser.
+_KEY = re.compile(
+    rb"(?P<agent>user[- ]?agent)|(?P<Disallow>disallow|diss?alow|dissallow|diasllow|disallaw)|(?P<Allow>allow)"
+    rb"|(?P<delay>crawl[- ]delay\Z)|(?P<usage>content-usage\Z)|(?P<signal>content-signal\Z)",
+    re.IGNORECASE,
 )
+_KEPT_AS_IS = "\t" + "".join(map(chr, range(0x20, 0x7F)))  # what else a value has is compared as URLs spell it
+_TOKEN = re.compile(rb"[A-Za-z_-]*")
+_PREFERENCE = re.compile(r"(?:(?P<path>/\S*)[ \t]+)?(?P<said>.*)")
+_RULES = {"Disallow": "Disallow", "Allow": "Allow", "delay": "Crawl-delay"}  # as the parser of rules knows them
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,11 @@ class Rules:
     @classmethod
     def parse(cls, body: bytes, token: str) -> "Rules":
         """Parses a robots.txt."""
-        first, lines = _of_robot(body[:BYTES_AT_MOST].decode("utf-8-sig", "replace"), token)
-        found = {"Disallow": [line for line in lines if not _PREFERENCE.match(line)]}
-        found |= {name: _preferences(name, lines) for name in PREFERENCES}
-        texts = {name: "\n".join([first, *of_name]) for name, of_name in found.items() if of_name}
+        entries = _of_robot(body[:BYTES_AT_MOST], token)
+        found = {"Disallow": [f"{_RULES[kind]}: {value}" for kind, value in entries if kind in _RULES]}
+        for name in PREFERENCES:
+            found[name] = _preferences(name, [value for kind, value in entries if name.lower().endswith(kind)])
+        texts = {name: "\n".join(["User-agent: *", *of_name]) for name, of_name in found.items() if of_name}
         if not texts:
             return cls()
         delay_s = _parsed(texts["Disallow"]).crawl_delay(token) if "Disallow" in texts else None
@@ -102,33 +110,46 @@ def _parse(text: str) -> "Protego":
 _short, _long = lru_cache(maxsize=1_000)(_parse), lru_cache(maxsize=16)(_parse)
 
 
-def _of_robot(text: str, token: str) -> tuple[str, list[str]]:
-    """The first line of the groups that apply to a robot, and their rules.
+def _of_robot(body: bytes, token: str) -> list[tuple[str, str]]:
+    """What the groups that apply to a robot say, in pairs of the kind of line (a name in `_KEY`) and its value.
 
-    They are the groups that name it or, if none does, those for all robots.
-
-    The parser would give every rule to every name of its group, which takes for ever with thousands of both.
+    They are the groups that name it or, if none does, those for all robots. Only a rule makes the next name begin
+    another group (RFC 9309, 2.2.1). Names are compared here and whole, for the parser of rules knows parts of them too,
+    and would give every rule to every name of its group, which takes for ever with thousands of both.
     """
-    lines: dict[str, list[str]] = {}
-    concerned: set[str] = set()
-    is_begun = False  # whether the group has a rule, so that another name begins the next group
-    for line in text.splitlines():
-        entry = line.partition("#")[0].strip()
-        agent = _AGENT.match(entry)
-        if agent is not None:
+    groups: list[tuple[set[str], list[tuple[str, str]]]] = []
+    is_begun = True  # whether another name begins the next group; what stands above the first is of none
+    for line in _LINE_END.split(body.removeprefix(b"\xef\xbb\xbf")):
+        kind, value = _entry(line)
+        if kind == "agent":
             if is_begun:
-                concerned, is_begun = set(), False
-            name = agent["name"].strip().lower()
-            short = name.partition("/")[0].strip().rstrip("*").rstrip()
-            concerned |= {"*"} if name == "*" else {token} if short == token else set()
-            for each in concerned:
-                lines.setdefault(each, [])
-        elif entry and not _OF_SITE.match(entry):
-            is_begun = True
-            for each in concerned:
-                lines[each].append(entry)
-    name = token if token in lines else "*"
-    return f"User-agent: {name}", lines.get(name, [])
+                groups.append((set(), []))
+            is_begun = False
+            groups[-1][0].add(_robot(value, token))
+        elif kind and groups:
+            is_begun |= kind in ("Allow", "Disallow")
+            groups[-1][1].append((kind, quote_from_bytes(value, safe=_KEPT_AS_IS)))
+    named = token if any(token in names for names, _ in groups) else "*"
+    return [entry for names, entries in groups if named in names for entry in entries]
+
+
+def _entry(line: bytes) -> tuple[str, bytes]:
+    """The kind of a line and its value, as Google's parser takes them: a rule of two words needs no colon."""
+    text = line.partition(b"#")[0].strip()
+    key, colon, value = text.partition(b":")
+    if not colon:
+        key, _, value = text.replace(b"\t", b" ").partition(b" ")
+    found = _KEY.match(key.strip())
+    kind = (found and found.lastgroup) or ""
+    is_rule = kind in ("agent", *_RULES) and len(value.split()) == 1
+    return (kind, value.strip()) if colon or is_rule else ("", b"")
+
+
+def _robot(value: bytes, token: str) -> str:
+    """Whom a User-agent line names: all (`*`), this robot by the leading token of RFC 9309 or by its word, or nobody."""
+    first = (value.split() or [b""])[0]
+    names = {_TOKEN.match(first)[0], first.partition(b"/")[0]}  # pyright: ignore[reportOptionalSubscript]
+    return "*" if first == b"*" else token if token.encode() in {name.lower() for name in names} else ""
 
 
 # Preferences about the use of what is fetched ---------------------------------------------------------------------
@@ -159,14 +180,14 @@ def allows_training(name: str, values: Iterable[str]) -> bool | None:
     return False if said.get("train-genai") is False else said.get("train-ai", said.get("bots"))
 
 
-def _preferences(name: str, lines: Sequence[str]) -> list[str]:
+def _preferences(name: str, values: Sequence[str]) -> list[str]:
     """The lines of a preference as `Allow` and `Disallow`; of the same path the opposing ones alone, as the draft says.
 
     A line that says nothing of training leaves what another says of a shorter path.
     """
     found = dict[str, bool]()
-    for match in filter(None, map(_PREFERENCE.fullmatch, lines)):
-        allows = allows_training(name, [match["said"]]) if match["name"].lower() == name.lower() else None
+    for match in filter(None, map(_PREFERENCE.fullmatch, values)):
+        allows = allows_training(name, [match["said"]])
         if allows is not None:
             path = match["path"] or "/"
             found[path] = allows and found.get(path, True)
@@ -176,30 +197,46 @@ def _preferences(name: str, lines: Sequence[str]) -> list[str]:
 # Headers ------------------------------------------------------------------------------------------------------------
 
 OPT_OUTS = ("x-robots-tag", "tdm-reservation", *map(str.lower, PREFERENCES))  # headers
-OPPOSED = frozenset({"noai", "noimageai", "noindex", "noimageindex"})  # img2dataset refuses these by default
+# img2dataset refuses these by default; `none` is noindex and nofollow
+OPPOSED = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"})
+# Those that have a value. What else stands before a colon is the name of a robot, unless it is a part of a date.
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+_ROBOT = re.compile(r"[a-z_][\w.-]*|\*")
 
 
 def opt_out(headers: Mapping[str, Sequence[str]], token: str) -> str:
     """The header by which an answer opts out; empty if none does.
 
-    X-Robots-Tag is read as img2dataset reads it. `1` reserves the rights in the TDM Reservation Protocol.
+    X-Robots-Tag is read as Google documents it. `1` reserves the rights in the TDM Reservation Protocol.
 
     Args:
         headers: the values of each header in `OPT_OUTS`.
         token: the robot's product token, lower case.
     """
     for value in headers["x-robots-tag"]:
-        before, colon, after = value.partition(":")
-        directives = {part.strip().lower() for part in (after if colon else before).split(",")}
-        if (not colon or before.lower() == token) and directives & OPPOSED:
+        if _directives(value.lower(), token) & OPPOSED:
             return f"X-Robots-Tag: {value.strip()}"
-    if any(value.strip() == "1" for value in headers["tdm-reservation"]):
+    if any("1" in map(str.strip, value.split(",")) for value in headers["tdm-reservation"]):
         return "tdm-reservation: 1"
     for name in PREFERENCES:
         values = headers[name.lower()]
         if allows_training(name, values) is False:
             return f"{name}: {', '.join(values).strip()}"
     return ""
+
+
+def _directives(value: str, token: str) -> set[str]:
+    """The directives of a tag for a robot: those before any name, and those after its own up to the next name."""
+    found, is_meant = set[str](), True
+    for part in value.split(","):
+        before, colon, after = part.partition(":")
+        name, *others = before.partition("/")[0].split() or [""]
+        if colon and name not in _VALUED and (name == token or (not others and _ROBOT.fullmatch(name))):
+            is_meant = name in (token, "*")
+            part = after
+        if is_meant:
+            found.add(part.strip())
+    return found
 
 
 def product_token(user_agent: str) -> str:

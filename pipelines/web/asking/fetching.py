@@ -221,11 +221,13 @@ class Fetching:
         """The next request of a task, as `Requester` says."""
         task.asked_s = self._loop.time()
         task.began_s = task.began_s or self._environment.wall()
+        # a kept connection may be gone, and each request counts: the last try does not rest on one
+        retries = self._settings.retries
+        asks = partial(Request, task.target, wants_fresh=task.counted >= retries)
         if isinstance(task, RobotsTask):
-            return Request(task.target, bytes_at_most=robots.BYTES_AT_MOST, keeps_alive=True, is_cut=True)
-        return Request(
-            task.target, bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check
-        )
+            return asks(bytes_at_most=robots.BYTES_AT_MOST, keeps_alive=retries > 0, is_cut=True)
+        keeps_alive &= retries > 0
+        return asks(bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check)
 
     def _check(self, answer: Answer) -> None:
         """Refuses an image whose headers opt out."""
@@ -253,7 +255,8 @@ class Fetching:
         elif brought.reason not in _NO_ANSWER:
             if request.status is not None:
                 host.answered(now)
-            self._failed(host, task, request, trouble)
+            # one that a kept connection lost is no sign of trouble, and is asked again at once
+            self._failed(host, task, request, trouble, wait_s=None if request.is_fresh or request.status else 0.0)
         elif task.is_probe or not (brought.is_certain or await self._is_there(host)):
             if not task.is_ended:
                 detail = f"{trouble.detail}; not counted, for nobody could be reached"

@@ -58,7 +58,7 @@ class Request:
         status: the status code; None before the answer.
         bytes: how many bytes of the body have arrived, before decoding.
         is_fresh: whether its connection was opened for it.
-        wants_fresh: whether it needs a new connection, because a kept one was lost.
+        wants_fresh: whether it needs a new connection, because it must not be lost with a kept one.
         share: its share of the budget; whoever made the request ends it.
     """
 
@@ -84,6 +84,7 @@ class Request:
         bytes_at_most: int,
         keeps_alive: bool,
         is_cut: bool = False,
+        wants_fresh: bool = False,
         check: Callable[[Answer], None] = lambda _: None,
         on_wait: Callable[..., None] = lambda **_: None,
     ):
@@ -94,6 +95,7 @@ class Request:
             bytes_at_most: the largest decoded body.
             keeps_alive: whether the connection will be used again.
             is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
+            wants_fresh: whether it needs a new connection.
             check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
             on_wait: called when waiting for this machine begins (`begins=True`) and ends: for the budget, or for the
                 turn of a name (`keeps_slot=False`).
@@ -102,4 +104,4 @@ class Request:
         self.check, self.on_wait = check, on_wait
         self.address: str | None = None
         self.status: int | None = None
-        self.bytes, self.is_fresh, self.wants_fresh, self.share = 0, False, False, Share()
+        self.bytes, self.is_fresh, self.wants_fresh, self.share = 0, True, wants_fresh, Share()

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from urllib.parse import quote_from_bytes
 
 import ada_url
 
+_ASCII = "".join(map(chr, range(0x80)))
 _PORTS = {"http:": 80, "https:": 443}
 
 
@@ -40,7 +42,7 @@ class Target:
             TargetError: it is none, or of another scheme.
         """
         try:
-            parsed = ada_url.URL(_sound(url))
+            parsed = ada_url.URL(url.encode("utf-8", "replace").decode())
         except ValueError:
             raise TargetError("no URL") from None
         protocol = parsed.protocol
@@ -56,13 +58,14 @@ class Target:
         )
 
     def joined(self, location: str) -> "Target":
-        """Where a redirect from here leads.
+        """Where a redirect from here leads. Bytes beyond ASCII are asked for as they came, as browsers do.
 
         Raises:
             TargetError: no URL, or one of another scheme.
         """
+        sent = location.encode("utf-8", "surrogateescape")  # as headers are decoded
         try:
-            return Target.parse(ada_url.join_url(self.url, _sound(location)))
+            return Target.parse(ada_url.join_url(self.url, quote_from_bytes(sent, safe=_ASCII)))
         except TargetError:
             raise
         except ValueError:
@@ -79,20 +82,3 @@ class Target:
         if self.host.startswith("["):
             return self.host[1:-1]
         return self.host if self.host[-1].isdecimal() and self.host.replace(".", "").isdecimal() else ""
-
-
-def _sound(text: str) -> str:
-    """Bytes of a header that are no UTF-8 come as lone surrogates; most senders mean Latin-1."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return (
-            text.encode("utf-8", "surrogateescape").decode("latin-1")
-            if _is_escaped(text)
-            else text.encode("utf-8", "replace").decode()
-        )
-    return text
-
-
-def _is_escaped(text: str) -> bool:
-    return all(not "\ud800" <= character <= "\udfff" or "\udc80" <= character <= "\udcff" for character in text)

@@ -105,23 +105,18 @@ class Transport:
         _REQUEST.set(request)
         request.keeps_alive = request.keeps_alive and len(self._connector.transports) < self._connections_at_most
         try:
-            while True:
-                try:
-                    response = await self._session.get(
-                        URL(request.target.url, encoded=True),
-                        allow_redirects=False,
-                        headers=None if request.keeps_alive else {"Connection": "close"},
-                    )
-                    break
-                except _GoneError as gone:
-                    if request.is_fresh:
-                        raise RequestError(DropReason.HTTP_BROKEN, _said(gone.__cause__)) from None
-                    # the server had closed the idle connection meanwhile, or closes it because of the request
-                    request.wants_fresh = True
+            response = await self._session.get(
+                URL(request.target.url, encoded=True),
+                allow_redirects=False,
+                headers=None if request.keeps_alive else {"Connection": "close"},
+            )
             try:
                 return await self._answer(request, response)
             finally:
                 response.close()
+        except _GoneError as gone:
+            # a kept connection may have been closed meanwhile, or because of the request: whether it was read is unknown
+            raise RequestError(DropReason.HTTP_BROKEN, _said(gone.__cause__)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failed(error, request) from None
 

@@ -1,4 +1,4 @@
-"""robots.txt by the examples of RFC 9309 and of the wild, and opt-out headers as img2dataset reads them."""
+"""robots.txt by the examples of RFC 9309 and of the wild, and opt-out headers."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from altalign.pipelines.web.allowed.robots import (
     BYTES_AT_MOST,
     DELAY_S_AT_MOST,
-    OPPOSED,
     OPT_OUTS,
     Rules,
     allows_training,
@@ -51,6 +50,44 @@ def opts_out(**headers: list[str]) -> str:
         ("User-agent: *\nDisallow: /caf%C3%A9\n", ["/cafe"], ["/caf%C3%A9"]),
         # names that follow each other are of one group
         ("User-agent: altalign\n\nUser-agent: *\nDisallow: /\n", [], ["/b"]),
+        # no other line ends a group, and what stands in a group is for all of its names
+        *(
+            (f"User-agent: *\n{line}\n\nUser-agent: badbot\nDisallow: /a\n", ["/b"], ["/a"])
+            for line in (
+                "Crawl-delay: 1",
+                "Noindex: /b",
+                "Request-rate: 1/5",
+                "Sitemap: http://a.test/s",
+                "Host: a.test",
+                "Clean-param: ref /",
+                "Content-Signal: search=no",
+                "Content-Usage: search=n",
+                "anything: at all",
+                "no key",
+                "Disallow",
+                "\x0bfoo\x0cDisallow: /b",
+            )
+        ),
+        ("User-agent: badbot\nCrawl-delay: 1\nUser-agent: *\nDisallow: /a\n", ["/b"], ["/a"]),
+        ("User-agent: *\nAllow:\nUser-agent: badbot\nDisallow: /\n", ["/a"], []),
+        ("Crawl-delay: 1\nDisallow: /\nUser-agent: badbot\nDisallow: /\n", ["/a"], []),
+        # a name is its leading token, and whole
+        *(
+            (f"User-agent: {name}\nDisallow: /a\n\nUser-agent: *\nDisallow: /b\n", ["/b"], ["/a"])
+            for name in ("altalign/1.0", "altalign bot", "altalign (research crawler)", "altalign*", "ALTALIGN;x", "altalign2")
+        ),
+        *(
+            (f"User-agent: {name}\nDisallow: /a\n\nUser-agent: *\nDisallow: /b\n", ["/a"], ["/b"])
+            for name in ("alt", "altalign-images", "altalignbot", "the altalign", "x/altalign", "")
+        ),
+        ("User-agent: * # all\nDisallow: /a\n", ["/b"], ["/a"]),
+        ("User-agent: * all\nDisallow: /a\n", ["/b"], ["/a"]),
+        ("User-agent: *bot\nDisallow: /a\n", ["/a"], []),
+        # lines as Google's parser takes them
+        ("User-agent *\rDisallow /a\r", ["/b"], ["/a"]),
+        ("User-agent\t*\r\n\r\nDissallow:/a\r\n", ["/b"], ["/a"]),
+        ("User-agent: *\nDisallow /a and more\n", ["/a"], []),
+        ("User-agent: *\x85Disallow: /\u2028Disallow: /\n", ["/a"], []),
     ],
 )
 def test_what_a_robots_txt_forbids(text: str, allowed: list[str], forbidden: list[str]) -> None:
@@ -96,34 +133,61 @@ def test_a_crawl_delay_is_seconds_up_to_a_limit(delay: str, seconds: float) -> N
     assert Rules.parse(f"User-agent: *\nCrawl-delay: {delay}\n".encode(), US).delay_s == seconds
 
 
-def is_disallowed(values: list[str], token: str) -> bool:
-    """X-Robots-Tag as img2dataset 1.47 documents it: an optional name before the first colon, directives after it."""
-    for value in values:
-        name, directives = value.split(":", 1) if ":" in value else (None, value)
-        if (name is None or name.lower() == token) and any(
-            word.strip().lower() in OPPOSED for word in directives.split(",")
-        ):
-            return True
-    return False
+TAGS = {
+    "noai": True,
+    "a, NoImageAI": True,
+    "none": True,
+    "all": False,
+    "": False,
+    "noarchive, nofollow": False,
+    "max-image-preview:none": False,
+    "max-image-preview: none": False,
+    "noai, max-image-preview:none": True,
+    "max-snippet:20, noai": True,
+    "max-snippet: -1, max-video-preview: 3, noimageindex": True,
+    "noindex, unavailable_after: 25 Jun 2030 15:00:00 GMT": True,
+    "unavailable_after: 25 Jun 2010 15:00:00 PST, noai": True,
+    "unavailable_after: Friday, 25-Jun-10 15:00:00 UTC, noai": True,
+    "unavailable_after: Fri, Jun 25 2010 15:00:00 UTC, noai": True,
+    "unavailable_after: 2030-06-25T15:00:00+00:00": False,
+    "altalign:noindex": True,
+    "AltAlign : x , NoAI": True,
+    "altalign/1.0: noai": True,
+    "altalign bot: noai": True,
+    "*: noai": True,
+    "altalign: unavailable_after: 25 Jun 2030 15:00:00 GMT, noai": True,
+    "otherbot: nofollow, altalign: noai": True,
+    "altalign: nofollow, otherbot: noai": False,
+    "other: noai": False,
+    "other: noindex, noai": False,
+    "altalignbot: noai": False,
+    "other: max-snippet: 2, noai": False,
+    "noai, other: index": True,
+}
 
 
-@given(
-    values=st.lists(
-        st.text("noaimgedx ,:AltalignN-_;", max_size=30)
-        | st.sampled_from(
-            ["noai", "altalign:noindex", "Altalign: x, NoImageAI", "other: noai", "a, noai", "max-snippet: 1, noai"]
-        )
-    )
-)
-def test_a_tag_is_read_as_img2dataset_reads_it(values: list[str]) -> None:
-    assert bool(opts_out(x_robots_tag=values)) == is_disallowed(values, US)
+@pytest.mark.parametrize("value", TAGS)
+def test_what_a_tag_says_to_us(value: str) -> None:
+    """By https://developers.google.com/search/docs/crawling-indexing/robots-meta-tag, and noai as img2dataset does."""
+    assert opts_out(x_robots_tag=[value]) == (f"X-Robots-Tag: {value}" if TAGS[value] else "")
+
+
+@given(values=st.lists(st.sampled_from([*TAGS])))
+def test_one_header_of_several_is_enough(values: list[str]) -> None:
+    assert bool(opts_out(x_robots_tag=values)) == any(TAGS[value] for value in values)
+
+
+@given(value=st.text("noaimgedx ,:/*AltalignN-_;1\t"))
+def test_any_tag_is_read(value: str) -> None:
+    assert opts_out(x_robots_tag=[value]) in ("", f"X-Robots-Tag: {value.strip()}")
 
 
 @pytest.mark.parametrize(
-    ("value", "reserved"), [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False)]
+    ("value", "reserved"), [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False), ("0, 1", True)]
 )
 def test_rights_are_reserved_by_a_one(value: str, *, reserved: bool) -> None:
     assert opts_out(tdm_reservation=[value]) == ("tdm-reservation: 1" if reserved else "")
+    assert opts_out(tdm_reservation=["0", value]) == ("tdm-reservation: 1" if reserved else "")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +253,7 @@ def test_values_of_several_headers_are_one_dictionary() -> None:
         # they are rules of a group
         ("User-agent: altalign\nAllow: /\n\nUser-agent: *\nContent-Usage: train-ai=n\n", set()),
         ("User-agent: other\nContent-Usage: train-ai=n\n", set()),
+        ("User-agent: other\nContent-Signal: ai-train=no\nUser-agent: *\nAllow: /\n", {"/", "/a", "/a/b", "/c"}),
         ("Content-Usage: train-ai=n\nUser-agent: *\nAllow: /\n", set()),
         # malformed
         ("User-agent: *\nContent-Usage: a train-ai=n\nContent-Usage: /a\nContent-Usage:\n", set()),

@@ -57,10 +57,24 @@ def test_any_bytes_are_decoded_or_refused(body: bytes, encoding: str) -> None:
     assert len(found) <= 1_001
 
 
-@pytest.mark.parametrize("encoding", ["compress", "pack200-gzip", "gzip, gzip, gzip, gzip", "é"])
-def test_an_encoding_that_is_not_known_is_refused(encoding: str) -> None:
+UNKNOWN = ["utf-8", "binary", "none", "aws-chunked", "image/jpeg", "compress", "pack200-gzip", "7bit", "gzip;q=1", "é"]
+
+
+@given(
+    names=st.lists(st.sampled_from([*UNKNOWN, "", "identity"])),
+    known=st.sampled_from(["", "gzip", "X-GZip", "deflate", "br", "zstd"]),
+    body=st.binary(max_size=50).map(lambda rest: b"\xff\xd8" + rest),
+)
+def test_an_encoding_that_is_not_known_leaves_the_body(names: list[str], known: str, body: bytes) -> None:
+    value = ", ".join([*names, UNKNOWN[0], known])
+    assert decoded(body, value, 100) == body
+    if known.lower() in ("gzip", "x-gzip", "zstd"):
+        assert decoded(ENCODERS[known.lower().removeprefix("x-")](body), value, 100) == body
+
+
+def test_more_encodings_than_three_are_refused() -> None:
     with pytest.raises(CodingError):
-        decoded(b"x", encoding, 100)
+        decoded(b"x", "gzip, gzip, gzip, gzip", 100)
 
 
 def test_what_follows_gzip_is_left_out() -> None:

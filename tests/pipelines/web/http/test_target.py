@@ -114,6 +114,28 @@ def test_a_location_is_joined_to_where_it_was_said() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("sent", "asked"),
+    [
+        (b"/caf\xe9.jpg", "/caf%E9.jpg"),
+        (b"/q.jpg?n=caf\xe9#\xe9", "/q.jpg?n=caf%E9"),
+        ("/кот.jpg".encode("cp1251"), "/%EA%EE%F2.jpg"),
+        ("/кот.jpg?ü".encode(), "/%D0%BA%D0%BE%D1%82.jpg?%C3%BC"),
+        (b"/%e9\xe9 %zz", "/%e9%E9%20%zz"),
+        ("/写真".encode("shift_jis"), "/%8E%CA%90%5E"),
+        (b"/\xc3\xa9\xe9", "/%C3%A9%E9"),
+        (b"/a|b[1]", "/a|b[1]"),
+    ],
+)
+def test_bytes_of_a_location_are_asked_for_as_they_came(sent: bytes, asked: str) -> None:
+    location = sent.decode("utf-8", "surrogateescape")
+    assert Target.parse("http://a.test/x").joined(location).url == f"http://a.test{asked}"
+
+
+def test_a_host_in_a_location_is_a_name() -> None:
+    assert Target.parse("http://a.test/x").joined("//bücher.test/").host == "xn--bcher-kva.test"
+
+
 @pytest.mark.parametrize("location", ["http://[", "http:///", "//:80"])
 def test_a_location_that_is_none_is_no_target(location: str) -> None:
     with pytest.raises(TargetError):
