@@ -1,5 +1,8 @@
 """The summary of a run, printed at its end: the table of counts, and notes on rules that were off."""
 
+from contextlib import suppress
+
+import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -173,8 +176,9 @@ def _refusal(run: Run) -> str:
     """What the log says of one image that was refused."""
     for name in storage.names(run.path("log", "fetch"), ".jsonl"):
         for line in storage.read_bytes(run.path("log", "fetch", name)).splitlines():
-            if (said := orjson.loads(line))["reason"] == DropReason.HTTP_REFUSED:
-                return shown(said["detail"])
+            with suppress(ValueError):  # a log that somebody changed is no reason to stop
+                if (said := orjson.loads(line))["reason"] == DropReason.HTTP_REFUSED:
+                    return shown(said["detail"])
     return "`altalign explain` says which"
 
 

@@ -351,6 +351,24 @@ def test_a_network_that_was_never_there_is_told_and_a_retry_finishes_the_run(tmp
         assert dropped(tmp_path / "run") == {}
 
 
+def test_settings_that_refuse_all_are_named_and_not_the_network(tmp_path: Path) -> None:
+    with WebServer(tmp_path / "server") as server:
+        write_web_input(tmp_path, server, [Asked(server.url(f"/png/{number}")) for number in range(8)])
+        done = altalign(tmp_path, "curate", "config.toml", "--set", "fetch.allow_addresses=[]")
+    assert done.returncode == 1, done.stderr
+    assert "this run's own settings refused 8 pairs" in done.stdout
+    assert "may not be reached (fetch.ports, fetch.allow_addresses)" in done.stdout
+    assert "no host has answered" not in done.stdout
+
+
+def test_what_may_come_another_time_is_what_a_retry_asks_for(tmp_path: Path) -> None:
+    with WebServer(tmp_path / "server") as server:
+        write_web_input(tmp_path, server, [Asked(server.url(f"/status/{code}")) for code in (429, 503, 404, 500)])
+        done = altalign(tmp_path, "curate", "config.toml", "--set", "fetch.retries=0")
+        assert "3 images may come another time" in done.stdout
+        assert "3 images of 1 unit to ask for again" in altalign(tmp_path, "retry", "run").stderr
+
+
 # Interrupted, and failing ---------------------------------------------------------------------------------------------
 
 

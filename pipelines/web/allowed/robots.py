@@ -146,7 +146,7 @@ def _entry(line: bytes) -> tuple[str, bytes]:
 
 
 def _robot(value: bytes, token: str) -> str:
-    """Whom a User-agent line names: all (`*`), this robot by the leading token of RFC 9309 or by its word, or nobody."""
+    """Whom a User-agent line names: all (`*`), this robot, by its leading token (RFC 9309) or its word, or nobody."""
     first = (value.split() or [b""])[0]
     names = {_TOKEN.match(first)[0], first.partition(b"/")[0]}  # pyright: ignore[reportOptionalSubscript]
     return "*" if first == b"*" else token if token.encode() in {name.lower() for name in names} else ""

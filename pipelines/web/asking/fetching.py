@@ -196,7 +196,7 @@ class Fetching:
     def _refusal(self, target: Target) -> str:
         """Why a target may not be asked, as far as its URL tells; empty if it may."""
         if self._domains.blocks(target.host):
-            return f"{target.host} is of a blocked domain"
+            return f"{target.host} is of a blocked domain (fetch.blocked_domains)"
         if self._addresses.refuses_port(target.port):
             return f"port {target.port} of {target.host} may not be reached (fetch.ports, fetch.allow_addresses)"
         if target.address and (refusal := self._addresses.refusal(target.address, target.port)):

@@ -115,7 +115,7 @@ class Transport:
             finally:
                 response.close()
         except _GoneError as gone:
-            # a kept connection may have been closed meanwhile, or because of the request: whether it was read is unknown
+            # a kept connection may have been closed meanwhile, or because of the request: nobody knows
             raise RequestError(DropReason.HTTP_BROKEN, _said(gone.__cause__)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failed(error, request) from None

@@ -535,7 +535,9 @@ def test_a_kept_connection_that_died_costs_no_image(retries: int) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2, 3])
-@pytest.mark.parametrize("steps", [[RESET], [CLOSE], [b"HTTP/1.1 2", RESET], [b"HTTP/1.1 200 X\r\nContent-Length: 9\r\n\r\nabc", RESET]])
+@pytest.mark.parametrize(
+    "steps", [[RESET], [CLOSE], [b"HTTP/1.1 2", RESET], [b"HTTP/1.1 200 X\r\nContent-Length: 9\r\n\r\nabc", RESET]]
+)
 def test_no_request_is_made_more_often_than_the_settings_say(steps: list[Step], retries: int) -> None:
     """One that a kept connection loses counts: it may have been read, and its loss may be the answer."""
     images: dict[str, Steps] = {f"/{n}": [0.05, *script(200, IMAGE)] for n in range(40)}

@@ -74,7 +74,14 @@ def opts_out(**headers: list[str]) -> str:
         # a name is its leading token, and whole
         *(
             (f"User-agent: {name}\nDisallow: /a\n\nUser-agent: *\nDisallow: /b\n", ["/b"], ["/a"])
-            for name in ("altalign/1.0", "altalign bot", "altalign (research crawler)", "altalign*", "ALTALIGN;x", "altalign2")
+            for name in (
+                "altalign/1.0",
+                "altalign bot",
+                "altalign (research crawler)",
+                "altalign*",
+                "ALTALIGN;x",
+                "altalign2",
+            )
         ),
         *(
             (f"User-agent: {name}\nDisallow: /a\n\nUser-agent: *\nDisallow: /b\n", ["/a"], ["/b"])
@@ -183,7 +190,8 @@ def test_any_tag_is_read(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "reserved"), [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False), ("0, 1", True)]
+    ("value", "reserved"),
+    [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False), ("0, 1", True)],
 )
 def test_rights_are_reserved_by_a_one(value: str, *, reserved: bool) -> None:
     assert opts_out(tdm_reservation=[value]) == ("tdm-reservation: 1" if reserved else "")
