@@ -28,10 +28,10 @@ TIMES_INPUT = 3
 BYTES_LOOKED_AT = 16_384  # a file of no more is read to see whether anything is in it
 
 
-def print_plan(run: Run, out: Console, first: str = "", asked: str = "") -> None:
+def print_plan(run: Run, out: Console, anew: str = "", asked: str = "") -> None:
     """Print for `--dry-run`: matched files, units, finished stages, resolved settings, and the disk that is needed.
 
-    `first` is the stage that runs anew with all that follow, `asked` a sentence on images that were asked for before.
+    `anew` is the stage that runs anew with all that follow, `asked` a sentence on images that were asked for before.
     """
     sizes = [stamp.size for stamp in run.stamps()]
     empty_files.check(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
@@ -63,7 +63,7 @@ def print_plan(run: Run, out: Console, first: str = "", asked: str = "") -> None
         out.print(f"test set {shown(test_set.name)}: {counted}, {shown(test_set.path)}", soft_wrap=True)
     out.print("all settings:")
     out.print(lines_shown(resolved(run.config)), soft_wrap=True)
-    stay = STAGES[: STAGES.index(first)] if first else STAGES
+    stay = STAGES[: STAGES.index(anew)] if anew else STAGES
     done = [stage for stage in stay if run.is_done(stage)]
     to_do = [stage for stage in STAGES if stage not in done]
     out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(to_do) or 'nothing'}")
