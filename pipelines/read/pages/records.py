@@ -7,10 +7,9 @@ payload has to be kept. After a broken record the search for the next goes on be
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
@@ -40,7 +39,18 @@ class Record(NamedTuple):
     http: "Http | None"  # of a response
     payload: bytes  # as much of it as was asked for
     block_bytes: int  # Content-Length: of the payload and the HTTP head
-    fields: Mapping[bytes, bytes] = MappingProxyType({})  # of its head, by names in lower case; the first of a name
+    head: "Fields"
+
+
+class Fields(NamedTuple):
+    """The headers of a record."""
+
+    names: tuple[bytes, ...] = ()  # lower case
+    values: Sequence[bytes] = ()
+
+    def get(self, name: bytes) -> str:
+        """The first of a name; "" where there is none."""
+        return self.values[self.names.index(name)].decode("utf-8", "replace") if name in self.names else ""
 
 
 class Http(NamedTuple):
@@ -360,7 +370,7 @@ class _Head(NamedTuple):
 
     error: str | None
     url: str = ""
-    fields: Mapping[bytes, bytes] = MappingProxyType({})
+    fields: Fields = Fields()
 
 
 def _head(record: WarcRecord) -> _Head:
@@ -372,11 +382,10 @@ def _head(record: WarcRecord) -> _Head:
     if not _LENGTH.fullmatch(values[length]):
         return _Head("Content-Length is no number of bytes")
     url = "" if url_at is None else values[url_at].decode("utf-8", "replace")
-    fields = dict(zip(reversed(lower), reversed(values), strict=True))
-    return _Head(None, url.strip().removeprefix("<").removesuffix(">"), fields)
+    return _Head(None, url.strip().removeprefix("<").removesuffix(">"), Fields(lower, values))
 
 
-def _http(record: WarcRecord, fields: Mapping[bytes, bytes]) -> Http | None:
+def _http(record: WarcRecord, fields: Fields) -> Http | None:
     record.parse_http(quirks_mode=True)
     if not record.is_http or record.http_headers is None:
         return None
@@ -384,12 +393,13 @@ def _http(record: WarcRecord, fields: Mapping[bytes, bytes]) -> Http | None:
     names, values = [name.lower() for name in head.keys_bytes()], head.values_bytes()
 
     def every(of: bytes) -> str:
-        found = (value for name, value in zip(names, values, strict=True) if name == of)
-        return b", ".join(found).decode("latin-1") if of in names else ""
+        if of not in names:
+            return ""
+        return b", ".join([value for name, value in zip(names, values, strict=True) if name == of]).decode("latin-1")
 
     content_type, charset = media_type(every(b"content-type"))
     if content_type not in PAGE_TYPES:
-        identified, _ = media_type(fields.get(b"warc-identified-payload-type", b"").decode("latin-1"))
+        identified, _ = media_type(fields.get(b"warc-identified-payload-type"))
         content_type = identified if identified in PAGE_TYPES else content_type
     return Http(head.status_code, content_type, charset, every(b"transfer-encoding"), every(b"content-encoding"))
 

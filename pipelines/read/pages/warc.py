@@ -157,7 +157,7 @@ def _is_page(record: Record) -> bool:
 
 def _payload_names(record: Record, headers: tuple[bytes, ...]) -> list[str]:
     """What revisit records may call a payload, the surest first."""
-    values = (record.fields.get(name, b"").decode("utf-8", "replace") for name in (*headers, b"warc-payload-digest"))
+    values = (record.head.get(name) for name in (*headers, b"warc-payload-digest"))
     record_id, date, url, digest = (value.strip().removeprefix("<").removesuffix(">") for value in values)
     captured = f"{date[:_DATE]} {image_elements.resolve(url or record.url, None)}" if date else ""
     return [name for name in (record_id, captured, digest.lower()) if name]
