@@ -21,7 +21,7 @@ def test_the_guide_to_exchange_does_what_it_says(tmp_path: Path, monkeypatch: py
     write_trained(
         tmp_path / "runs" / "train-demo",
         data={"resize_px": 72, "crop_px": 64},
-        image_tower={"width": 0.5, "depth": 0.5, "padding": "same", "embedding_width": 128},
+        image_tower={"width": 0.5, "depth": 0.5, "padding": "same"},
         text_tower={"layers": 2, "width": 128, "heads": 4},
     )
     (tmp_path / "ring.jpg").write_bytes(picture(1))

@@ -440,6 +440,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert cli.main(["train", written(curated), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "8 steps of 16 pairs" in said
+    assert "can be exported to " in said
     assert "image_tower" in said
     assert not (curated / "trained").exists()
 

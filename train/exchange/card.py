@@ -16,7 +16,8 @@ processor = AutoProcessor.from_pretrained("DIR")""",
     "open_clip": """import open_clip
 
 model, _, transform = open_clip.create_model_and_transforms("local-dir:DIR")
-tokenizer = open_clip.get_tokenizer("local-dir:DIR")""",
+tokenizer = open_clip.get_tokenizer("local-dir:DIR")
+tokenizer.clean_fn = str  # else it cleans captions first""",
     "onnx": """import onnxruntime
 
 image = onnxruntime.InferenceSession("DIR/image.onnx")

@@ -1,20 +1,24 @@
 """`altalign export RUN DIR --to …`: a trained model as other libraries open it, opened again there and compared."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from altalign import storage, terminal
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, UsageError, bring
 from altalign.train import encoders
 from altalign.train.data.batches import padded
+from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.encoders import Trained
 from altalign.train.exchange import card, to_align, to_onnx, to_open_clip, to_timm
 from altalign.train.exchange.libraries import quiet
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.settings import TrainConfig
 
 TARGETS: dict[str, ModuleType] = {"align": to_align, "open_clip": to_open_clip, "onnx": to_onnx, "timm": to_timm}
 _CAPTIONS = 8  # that are compared
@@ -40,6 +44,10 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
         raise UsageError(f"{folder}: it is there already; give a new folder")
     of, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
     target.check(of)
+    if find_spec(target.PACKAGE) is None:
+        raise UsageError(
+            f"--to {to}: what is written is opened by the package {target.PACKAGE}, which is missing; {bring(to)}"
+        )
     place = Path(folder)
     try:
         place.mkdir(parents=True)
@@ -62,6 +70,17 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     for note in notes:
         out.print(f"- {note}", soft_wrap=True)
     return 0
+
+
+def foreseen(config: TrainConfig, model: DualEncoder) -> dict[str, str]:
+    """Why a form cannot hold a model that is to be trained, by the forms; empty where it can."""
+    of, found = Trained(Path(), 0, config, cast(CaptionTokenizer, None), model), {}  # no check asks for the tokenizer
+    for to, target in TARGETS.items():
+        try:
+            found[to] = target.check(of) or ""
+        except UsageError as error:
+            found[to] = str(error).removeprefix(f"{config.run.folder}: ")
+    return found
 
 
 @torch.no_grad()

@@ -68,5 +68,6 @@ def write_tokenizer(of: Trained, folder: Path) -> None:
         tokenizer_file=str(folder / "tokenizer.json"),
         model_max_length=of.tokenizer.tokens_at_most,
         model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=True,  # a caption may say "[SEP]"
         **special,
     ).save_pretrained(folder)

@@ -14,6 +14,7 @@ from altalign.train.model import align_names
 from altalign.train.model.image_tower import FACTORS, HALF_OF_THE_RANGE
 from altalign.train.model.text_tower import FEED_FORWARD
 
+PACKAGE = "transformers"
 TOLERANCE = 1e-5
 _PROCESSOR_TOKENS = 64  # AlignProcessor pads captions to this, whatever the model has
 _BILINEAR = 2
@@ -26,6 +27,7 @@ def check(of: Trained) -> None:
         UsageError: naming it.
     """
     check_towers(of, "align")
+    _ = of.bert
     tower, own, (_, px) = of.config.image_tower, of.model.image_tower.num_features, of.evaluation_sizes
     if of.model.width != own:
         raise refuse(

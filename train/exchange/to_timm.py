@@ -13,6 +13,7 @@ from altalign.train.exchange import with_head
 from altalign.train.exchange.target import Reopened
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 
+PACKAGE = "timm"
 TOLERANCE = 1e-5
 
 

@@ -2,8 +2,12 @@
 
 It is filled so that outputs are equal: of each feature z it makes z and -z, its activation silu(z) and silu(-z), and
 the linear layer after the pooling takes their difference, for silu(z) - silu(-z) = z.
+
+timm has no towers of other widths and depths. They become the smallest of its towers that is as wide and deep, with
+zeros: such channels stay 0 through all layers, and such blocks add nothing to what skips them.
 """
 
+from functools import cache
 from typing import Any
 
 import timm
@@ -15,11 +19,21 @@ from altalign.train.exchange.target import check_towers, has_odd_side, projectio
 from altalign.train.model.image_tower import FACTORS
 
 EPSILON = 1e-3  # of timm's tf_* models
+_TOWER = ("conv_stem.", "bn1.", "blocks.", "conv_head.")
 
 
 def name_of(of: Trained) -> str:
-    """The name of timm's model."""
-    return f"tf_efficientnet_{of.config.image_tower.architecture}"
+    """The name of the smallest of timm's models that holds the tower; empty where none does."""
+    tower: Any = of.model.image_tower
+    own, skips = tower.state_dict(), [blocks[0].has_skip for blocks in tower.blocks]
+    for name in (f"tf_efficientnet_{architecture}" for architecture in FACTORS):
+        theirs = _like(name).state_dict()
+        if skips == [blocks[0].has_skip for blocks in _like(name).blocks] and all(
+            key in theirs and all(a <= b for a, b in zip(values.shape, theirs[key].shape, strict=True))
+            for key, values in own.items()
+        ):
+            return name
+    return ""
 
 
 def check(of: Trained, to: str) -> None:
@@ -30,13 +44,13 @@ def check(of: Trained, to: str) -> None:
     """
     check_towers(of, to)
     tower, (_, px) = of.config.image_tower, of.evaluation_sizes
-    width, depth = FACTORS[tower.architecture]
-    if (tower.width or width, tower.depth or depth) != (width, depth):
+    if not name_of(of):
         raise refuse(
             of,
             to,
-            f"[image_tower] width = {tower.width:g}, depth = {tower.depth:g}, and {name_of(of)} has factors of its own",
-            "train with width = 0 and depth = 0, or export to align or onnx",
+            f"at [image_tower] width = {tower.width:g}, depth = {tower.depth:g} a stage is larger than those of all "
+            "tf_efficientnet, or its first block has a skip, which theirs has not",
+            "train with another width, or export to onnx",
         )
     if tower.padding == "keras" and has_odd_side(px):
         raise refuse(
@@ -45,20 +59,18 @@ def check(of: Trained, to: str) -> None:
             f'[image_tower] padding = "keras" pads otherwise than timm where a side is odd, as at {px} px',
             'train with padding = "same", or export with --crop-px of a multiple of 32',
         )
-    if tower.batch_norm_epsilon != EPSILON:
-        raise refuse(
-            of,
-            to,
-            f"[image_tower] batch_norm_epsilon = {tower.batch_norm_epsilon:g}, and {name_of(of)} has {EPSILON:g}",
-            "export to align or onnx",
-        )
+
+
+@cache
+def _like(name: str) -> Any:
+    """The model of timm, without its weights."""
+    with torch.device("meta"):
+        return timm.create_model(name)
 
 
 def channels(of: Trained) -> int:
     """Channels after the head convolution of timm's model."""
-    with torch.device("meta"):
-        model: Any = timm.create_model(name_of(of))
-    return model.num_features
+    return _like(name_of(of)).num_features
 
 
 def state(of: Trained) -> dict[str, Tensor]:
@@ -69,9 +81,15 @@ def state(of: Trained) -> dict[str, Tensor]:
     both[:own], both[own : 2 * own] = torch.eye(own), -torch.eye(own)
     classifier = torch.zeros(of.model.width, head)
     classifier[:, :own], classifier[:, own : 2 * own] = weight, -weight
+    found: dict[str, Tensor] = {**of.model.image_tower.state_dict(), "conv_head.weight": both[:, :, None, None]}
+    for name in [name for name in found if name.endswith(".running_var")]:  # divided by sqrt(variance + epsilon)
+        scale, variance = name.removesuffix("running_var") + "weight", found[name]
+        found[scale] = (
+            found[scale] * ((variance + EPSILON) / (variance + of.config.image_tower.batch_norm_epsilon)).sqrt()
+        )
+    theirs = {name: values for name, values in _like(name_of(of)).state_dict().items() if name.startswith(_TOWER)}
     return {
-        **{name: values.contiguous() for name, values in of.model.image_tower.state_dict().items()},
-        "conv_head.weight": both[:, :, None, None].contiguous(),
+        **{name: _with_zeros(found.get(name), values.shape) for name, values in theirs.items()},
         "bn2.weight": torch.full((head,), 1 + EPSILON).sqrt(),  # undoes the division by sqrt(1 + epsilon)
         "bn2.bias": torch.zeros(head),
         "bn2.running_mean": torch.zeros(head),
@@ -80,3 +98,11 @@ def state(of: Trained) -> dict[str, Tensor]:
         "classifier.weight": classifier,
         "classifier.bias": bias.clone(),
     }
+
+
+def _with_zeros(values: Tensor | None, shape: torch.Size) -> Tensor:
+    """Zeros of this shape, with the values in their first places."""
+    found = torch.zeros(shape, dtype=torch.float32 if values is None else values.dtype)
+    if values is not None:
+        found[tuple(slice(side) for side in values.shape)] = values
+    return found
