@@ -31,8 +31,8 @@ export PYTHONUTF8 := 1
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
 	@echo "make train [CONFIG=…]   train a dual encoder on shards, by default a small one on the demo's (3 minutes on 2 cores; 5.5 GB of torch); goes on where it stopped"
-	@echo "make eval [CONFIG=…] [SETS=…]  measure a trained model, by default the demo's on retrieval, classes and neighbours (a minute)"
-	@echo "make test               the fast tests, and of all that takes long some of each kind (8 minutes on 2 slow cores)"
+	@echo "make eval [CONFIG=…] [SETS=…]  measure a trained model, by default the demo's on retrieval, classes and neighbours (2 minutes on 2 cores)"
+	@echo "make test               the fast tests, and of all that takes long some of each kind (10 minutes on 2 slow cores; 7 GB of packages)"
 	@echo "make test-all           every test that needs no Java, no cluster and no GPU (50 minutes on 2 slow cores)"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes); then add, remove, merge, subset, split and compact at 200 (half an hour)"
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
@@ -72,7 +72,7 @@ $(VENV)/.train: $(UV) pyproject.toml uv.lock
 	@touch $@ $(VENV)/.curate
 
 $(VENV)/.dev: $(UV) pyproject.toml uv.lock
-	@echo "installing what development and tests need into $(VENV): about 6 GB, once" >&2
+	@echo "installing what development and tests need into $(VENV): about 7 GB, once" >&2
 	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --group dev
 	@touch $@ $(VENV)/.curate $(VENV)/.train
 
