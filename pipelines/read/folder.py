@@ -158,7 +158,7 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings) -> 
             if identity is not None and file.stamp.size:
                 gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
             elif identity == _OF_NOTHING:
-                gatherer.place(identity, None, None, b"")  # decoding drops it: no image, but no fault of an address
+                gatherer.place(_OF_NOTHING, None, None, b"")  # decoding drops it: no image, but no fault of an address
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
