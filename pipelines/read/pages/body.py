@@ -28,7 +28,7 @@ def decoded(body: bytes, *, transfer_encoding: str, content_encoding: str, bytes
     """
     if "chunked" in transfer_encoding.lower():
         body = _without_chunks(body)
-    for encoding in coding.known(content_encoding, body):
+    for encoding in coding.known(content_encoding, body) if content_encoding else ():
         body = _DECODERS[encoding](body, bytes_at_most + 1)
     return body[: bytes_at_most + 1]
 

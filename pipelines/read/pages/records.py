@@ -43,14 +43,21 @@ class Record(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The headers of a record."""
+    """The headers of a record, or of an HTTP message in it."""
 
-    names: tuple[bytes, ...] = ()  # lower case
+    names: Sequence[bytes] = ()  # lower case
     values: Sequence[bytes] = ()
 
     def get(self, name: bytes) -> str:
         """The first of a name; "" where there is none."""
         return self.values[self.names.index(name)].decode("utf-8", "replace") if name in self.names else ""
+
+    def joined(self, name: bytes) -> str:
+        """All of a name, with commas between them; "" where there is none."""
+        if name not in self.names:
+            return ""
+        values = [value for each, value in zip(self.names, self.values, strict=True) if each == name]
+        return b", ".join(values).decode("latin-1")
 
 
 class Http(NamedTuple):
@@ -390,18 +397,13 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     if not record.is_http or record.http_headers is None:
         return None
     head = record.http_headers
-    names, values = [name.lower() for name in head.keys_bytes()], head.values_bytes()
-
-    def every(of: bytes) -> str:
-        if of not in names:
-            return ""
-        return b", ".join([value for name, value in zip(names, values, strict=True) if name == of]).decode("latin-1")
-
-    content_type, charset = media_type(every(b"content-type"))
-    if content_type not in PAGE_TYPES:
-        identified, _ = media_type(fields.get(b"warc-identified-payload-type"))
-        content_type = identified if identified in PAGE_TYPES else content_type
-    return Http(head.status_code, content_type, charset, every(b"transfer-encoding"), every(b"content-encoding"))
+    own = Fields([name.lower() for name in head.keys_bytes()], head.values_bytes())
+    content_type, charset = media_type(own.joined(b"content-type"))
+    if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
+        found, _ = media_type(identified)
+        content_type = found if found in PAGE_TYPES else content_type
+    codings = own.joined(b"transfer-encoding"), own.joined(b"content-encoding")
+    return Http(head.status_code, content_type, charset, *codings)
 
 
 @lru_cache(maxsize=64)

@@ -29,8 +29,8 @@ LOOKED_AT, BEHIND = 500, (0.0, 0.25, 0.5, 0.75, 0.9)
 _ANY_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 _FIRST_BYTES = 64
 # headers that tell of which record a payload is, in that record and in a revisit record
-_ITS_OWN = b"warc-record-id", b"warc-date", b"warc-target-uri"
-_OF_THE_FIRST = b"warc-refers-to", b"warc-refers-to-date", b"warc-refers-to-target-uri"
+_ITS_OWN = b"warc-record-id", b"warc-date"
+_OF_THE_FIRST = b"warc-refers-to", b"warc-refers-to-date"
 _DATE = len("2026-01-01T00:00:00")
 # a body without a type is a page by its first bytes, as the WHATWG MIME Sniffing standard says
 _UNKNOWN = ("", "unknown/unknown", "application/unknown")
@@ -60,8 +60,9 @@ def read(path: str) -> Iterator[Stretch]:
             yield from _take(record, gatherer)
         elif record.kind == WarcRecordType.revisit and (record.http is None or record.http.status in (None, 200, 304)):
             url = image_elements.resolve(record.url, None)
+            first = record.head.get(b"warc-refers-to-target-uri").strip("<> ") or record.url
             if url is not None:
-                gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST))
+                gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST, image_elements.resolve(first, None)))
         elif record.kind == WarcRecordType.response and record.http is not None and record.http.status is None:
             gatherer.broken(record.offset, "no HTTP status line")
         if gatherer.full:
@@ -143,7 +144,7 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
         else:
             gatherer.place(url, None, None, _copy(record, is_page=is_page))
         if not is_page:
-            gatherer.payload(_payload_names(record, _ITS_OWN))
+            gatherer.payload(_payload_names(record, _ITS_OWN, url))
 
 
 def _is_page(record: Record) -> bool:
@@ -155,12 +156,12 @@ def _is_page(record: Record) -> bool:
         return False
 
 
-def _payload_names(record: Record, headers: tuple[bytes, ...]) -> list[str]:
-    """What revisit records may call a payload, the surest first."""
-    values = (record.head.get(name) for name in (*headers, b"warc-payload-digest"))
-    record_id, date, url, digest = (value.strip().removeprefix("<").removesuffix(">") for value in values)
-    captured = f"{date[:_DATE]} {image_elements.resolve(url or record.url, None)}" if date else ""
-    return [name for name in (record_id, captured, digest.lower()) if name]
+def _payload_names(record: Record, headers: tuple[bytes, bytes], url: str | None) -> list[str]:
+    """What revisit records may call a payload that came from this URL, the surest first."""
+    record_id, date = map(record.head.get, headers)
+    captured = f"{date[:_DATE]} {url}" if date else ""
+    digest = record.head.get(b"warc-payload-digest").lower()
+    return [name for name in (record_id.strip("<> "), captured, digest) if name]
 
 
 def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Stretch]:
