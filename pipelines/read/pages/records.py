@@ -7,7 +7,7 @@ payload has to be kept. After a broken record the search for the next goes on be
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple
@@ -26,6 +26,8 @@ PAGE_TYPES = ("text/html", XHTML)
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
 _MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
 _CHARSET = re.compile(r';[ \t]*charset=(?:"([^"]*)|([^;"][^;]*))', re.IGNORECASE)
+_URL = b"warc-target-uri"
+_WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
 _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 
 
@@ -39,25 +41,21 @@ class Record(NamedTuple):
     http: "Http | None"  # of a response
     payload: bytes  # as much of it as was asked for
     block_bytes: int  # Content-Length: of the payload and the HTTP head
-    head: "Fields"
+    head: "Fields"  # its own, not that of HTTP
 
 
 class Fields(NamedTuple):
-    """The headers of a record, or of an HTTP message in it."""
+    """The headers of a record, and where the first of each name is (lower case)."""
 
-    names: Sequence[bytes] = ()  # lower case
-    values: Sequence[bytes] = ()
+    places: Mapping[bytes, int]
+    values: Sequence[bytes]
 
     def get(self, name: bytes) -> str:
-        """The first of a name; "" where there is none."""
-        return self.values[self.names.index(name)].decode("utf-8", "replace") if name in self.names else ""
-
-    def joined(self, name: bytes) -> str:
-        """All of a name, with commas between them; "" where there is none."""
-        if name not in self.names:
+        """The first of a name, without the brackets that addresses may stand in; "" where there is none."""
+        at = self.places.get(name)
+        if at is None:
             return ""
-        values = [value for each, value in zip(self.names, self.values, strict=True) if each == name]
-        return b", ".join(values).decode("latin-1")
+        return self.values[at].decode("utf-8", "replace").strip().removeprefix("<").removesuffix(">")
 
 
 class Http(NamedTuple):
@@ -115,7 +113,7 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     try:
         for record in ArchiveIterator(stream, parse_http=False):
             return _taken(
-                record, _head(record), offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True
+                record, _head(record)[1], offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True
             )
     except OSError as error:
         gzip_members.check_disk(error)
@@ -170,7 +168,7 @@ class _Stretch:
                     yield BrokenRecord(begun_at, "the record breaks off in its head")
                 self._start_is_counted, self.goes_on_at = False, offset
                 return
-            error, *_ = head = _head(record)
+            error, fields = _head(record)
             if error and can_be_read_again:
                 yield from self._at_wrong_head(offset, error, before, is_first=is_first)
                 return
@@ -181,7 +179,9 @@ class _Stretch:
                 is_beyond = self._is_in_the_next_member if can_be_read_again and self._stream else lambda: False
                 if self._stream is None and offset + record.content_length > self._size:
                     raise OSError("Content-Length goes beyond the end of the file")
-                self._waiting = _taken(record, head, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
+                self._waiting = _taken(
+                    record, fields, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again
+                )
             except OSError as error:
                 gzip_members.check_disk(error)
                 yield from self._at_broken_record(offset, error, can_be_read_again=can_be_read_again)
@@ -309,7 +309,7 @@ class _Stretch:
 
 def _taken(
     record: WarcRecord,
-    head: "_Head",
+    head: Fields,
     offset: int,
     keep: Keep,
     is_beyond: Callable[[], bool],
@@ -322,8 +322,7 @@ def _taken(
         OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
     """
     block_bytes = record.content_length  # of the payload alone once the HTTP head is read
-    has_http = record.record_type in (WarcRecordType.response, WarcRecordType.revisit)
-    http = _http(record, head.fields) if has_http else None
+    http = _http(record, head) if record.record_type in _WITH_HTTP else None
     parts, left = [], record.content_length
     kept = min(keep(record.record_type, http, can_be_read_again), left)
     piece = _FIRST_PIECE_BYTES
@@ -342,54 +341,31 @@ def _taken(
     if left or is_beyond():
         raise OSError(f"the record breaks off {left} bytes before its end")
     return Record(
-        offset, can_be_read_again, record.record_type, head.url, http, b"".join(parts), block_bytes, head.fields
+        offset, can_be_read_again, record.record_type, head.get(_URL), http, b"".join(parts), block_bytes, head
     )
-
-
-class _Names(NamedTuple):
-    """What is wrong with the names in a head, and the positions of the length and of the first address (None: none)."""
-
-    error: str | None
-    length: int = 0
-    url: int | None = None
-    lower: tuple[bytes, ...] = ()
 
 
 @lru_cache(maxsize=64)  # records of an archive have the same few
-def _named(names: tuple[bytes, ...]) -> _Names:
-    lower = tuple(name.lower() for name in names)
+def _named(names: tuple[bytes, ...]) -> tuple[str | None, Mapping[bytes, int]]:
+    """What is wrong with the names in a head, and the place of the first of each."""
+    lower = [name.lower() for name in names]
     lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
-    if lengths != 1 or types != 1:
-        return _Names(f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant")
-    return _Names(
-        None,
-        lower.index(b"content-length"),
-        lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None,
-        lower,
-    )
+    is_right = lengths == types == 1
+    error = f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant"
+    return None if is_right else error, {name: lower.index(name) for name in lower}
 
 
-class _Head(NamedTuple):
-    """What is wrong with the headers that every record has once, and the URL as given.
+def _head(record: WarcRecord) -> tuple[str | None, Fields]:
+    """What is wrong with the headers that every record has once, and all headers.
 
     The reader takes a length that is missing, or not a number, for zero.
     """
-
-    error: str | None
-    url: str = ""
-    fields: Fields = Fields()
-
-
-def _head(record: WarcRecord) -> _Head:
     # all at once: the reader's own look at one name takes as long
-    error, length, url_at, lower = _named(record.headers.keys_bytes())
-    if error is not None:
-        return _Head(error)
-    values = record.headers.values_bytes()
-    if not _LENGTH.fullmatch(values[length]):
-        return _Head("Content-Length is no number of bytes")
-    url = "" if url_at is None else values[url_at].decode("utf-8", "replace")
-    return _Head(None, url.strip().removeprefix("<").removesuffix(">"), Fields(lower, values))
+    error, places = _named(record.headers.keys_bytes())
+    fields = Fields(places, record.headers.values_bytes())
+    if error is None and not _LENGTH.fullmatch(fields.values[places[b"content-length"]]):
+        error = "Content-Length is no number of bytes"
+    return error, fields
 
 
 def _http(record: WarcRecord, fields: Fields) -> Http | None:
@@ -397,13 +373,19 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     if not record.is_http or record.http_headers is None:
         return None
     head = record.http_headers
-    own = Fields([name.lower() for name in head.keys_bytes()], head.values_bytes())
-    content_type, charset = media_type(own.joined(b"content-type"))
+    names, values = [name.lower() for name in head.keys_bytes()], head.values_bytes()
+
+    def every(of: bytes) -> str:
+        count = names.count(of)
+        if count < 2:
+            return values[names.index(of)].decode("latin-1") if count else ""
+        return b", ".join([value for name, value in zip(names, values, strict=True) if name == of]).decode("latin-1")
+
+    content_type, charset = media_type(every(b"content-type"))
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
         found, _ = media_type(identified)
         content_type = found if found in PAGE_TYPES else content_type
-    codings = own.joined(b"transfer-encoding"), own.joined(b"content-encoding")
-    return Http(head.status_code, content_type, charset, *codings)
+    return Http(head.status_code, content_type, charset, every(b"transfer-encoding"), every(b"content-encoding"))
 
 
 @lru_cache(maxsize=64)

@@ -60,7 +60,7 @@ def read(path: str) -> Iterator[Stretch]:
             yield from _take(record, gatherer)
         elif record.kind == WarcRecordType.revisit and (record.http is None or record.http.status in (None, 200, 304)):
             url = image_elements.resolve(record.url, None)
-            first = record.head.get(b"warc-refers-to-target-uri").strip("<> ") or record.url
+            first = record.head.get(b"warc-refers-to-target-uri") or record.url
             if url is not None:
                 gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST, image_elements.resolve(first, None)))
         elif record.kind == WarcRecordType.response and record.http is not None and record.http.status is None:
@@ -158,10 +158,9 @@ def _is_page(record: Record) -> bool:
 
 def _payload_names(record: Record, headers: tuple[bytes, bytes], url: str | None) -> list[str]:
     """What revisit records may call a payload that came from this URL, the surest first."""
-    record_id, date = map(record.head.get, headers)
+    record_id, date, digest = map(record.head.get, (*headers, b"warc-payload-digest"))
     captured = f"{date[:_DATE]} {url}" if date else ""
-    digest = record.head.get(b"warc-payload-digest").lower()
-    return [name for name in (record_id.strip("<> "), captured, digest) if name]
+    return [name for name in (record_id, captured, digest.lower()) if name]
 
 
 def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Stretch]:
