@@ -12,7 +12,7 @@ _PROFILE_BYTES_AT_MOST = 1 << 25  # ours
 # Chunks of PNG beside the critical ones that decide what is seen.
 _SEEN = {b"tRNS", b"eXIf"}
 _OF_ANIMATION = {b"acTL", b"fcTL", b"fdAT"}
-_OF_COLOUR = {b"cICP", b"iCCP", b"sRGB", b"gAMA", b"cHRM"}
+_OF_COLOUR = {b"iCCP", b"sRGB", b"gAMA", b"cHRM"}
 _BITS_OF_RLE = {1: 8, 2: 4}
 JFIF_BYTES = 18
 FRAMES = tuple(marker for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC))  # of JPEG
@@ -49,10 +49,8 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _profile_of_png(chunks: Mapping[bytes, bytes]) -> bytes | None:
-    """The profile that counts, as PNG ranks them: of cICP, iCCP, sRGB, and of gAMA with cHRM."""
+    """The profile that counts, as PNG ranks them: of iCCP, sRGB, and of gAMA with cHRM."""
     try:
-        if (code := chunks.get(b"cICP")) and (profile := colours.of_code_points(*code)):
-            return profile
         if embedded := chunks.get(b"iCCP"):
             return zlib.decompressobj().decompress(embedded.partition(b"\0")[2][1:], _PROFILE_BYTES_AT_MOST)
         if b"sRGB" not in chunks and b"gAMA" in chunks:
