@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from altalign import scores, storage
+from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
@@ -165,6 +165,8 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
 
 def _of_scores(run_folder: str) -> tuple[dict[str, Written], dict[str, str]]:
     """The files of all scores by their sealed manifests, and the manifests that are not as they were written."""
+    from altalign import scores  # Arrow, which `--help` of the verbs that list files need not wait for
+
     files, wrong = dict[str, Written](), dict[str, str]()
     for name in storage.entries(storage.join(run_folder, scores.FOLDER)):
         of = f"{scores.FOLDER}/{name}"

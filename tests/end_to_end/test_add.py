@@ -504,7 +504,7 @@ def test_what_repair_leaves_of_a_run_of_generations_comes_with_another_write(
     assert main(["repair", "run"]) == 1
     said = capsys.readouterr().out
     assert all(f"{name}: its SHA-256" in said for name in damaged)
-    again = "curate run/config.toml --set run.folder=run --rerun write"
+    again = "curate run/config.toml --rerun write"
     assert f"`altalign {again}` makes one generation" in said
     assert main(again.split()) == 0
     assert main(["repair", "run"]) == 0
