@@ -23,13 +23,17 @@ Counts = npt.NDArray[np.int64]  # int64[BUCKETS]
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether values of a type have an order here."""
-    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return pa.types.is_floating(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
+
+
+def _bits(kind: pa.DataType) -> int:
+    return 64 if kind in (pa.float64(), pa.int64(), pa.uint32()) else 32
 
 
 def ordered(values: "pa.Array[Any]") -> Ordered:
     """Numbers in the order of some values without nulls: uint32[n], or uint64[n] of a type that needs 64 bits."""
     numbers = values.to_numpy(zero_copy_only=False)
-    bits = 64 if values.type in (pa.float64(), pa.int64()) else 32
+    bits = _bits(values.type)
     unsigned, sign = np.dtype(f"u{bits // 8}").type, 1 << (bits - 1)
     if pa.types.is_floating(values.type):
         found = (numbers.astype(f"f{bits // 8}") + 0).view(unsigned)  # there is one zero
@@ -39,11 +43,12 @@ def ordered(values: "pa.Array[Any]") -> Ordered:
 
 def value_of(number: int, kind: pa.DataType) -> float | int:
     """The inverse for one number."""
-    bits = 64 if kind in (pa.float64(), pa.int64()) else 32
+    bits = _bits(kind)
     raw = np.array(number, f"u{bits // 8}")
+    flipped = raw ^ raw.dtype.type(1 << (bits - 1))
     if pa.types.is_floating(kind):
-        return float((raw ^ raw.dtype.type(1 << (bits - 1)) if number >> (bits - 1) else ~raw).view(f"f{bits // 8}"))
-    return int((raw ^ raw.dtype.type(1 << (bits - 1))).view(f"i{bits // 8}"))
+        return float((flipped if number >> (bits - 1) else ~raw).view(f"f{bits // 8}"))
+    return int(flipped.view(f"i{bits // 8}"))
 
 
 def distinct(numbers: Ordered) -> Distinct:

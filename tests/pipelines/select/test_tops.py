@@ -16,6 +16,7 @@ columns = st.one_of(
     st.lists(st.sampled_from([0.25, -0.5, 0.0]), min_size=1, max_size=60).map(lambda v: pa.array(v, pa.float32())),
     st.lists(st.floats(allow_nan=False), min_size=1, max_size=60).map(lambda values: pa.array(values, pa.float64())),
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60).map(lambda v: pa.array(v, pa.int64())),
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=60).map(lambda values: pa.array(values, pa.uint32())),
     st.lists(st.integers(-128, 127), min_size=1, max_size=60).map(lambda values: pa.array(values, pa.int8())),
     st.lists(integers, min_size=1, max_size=60).map(lambda values: pa.array(values, pa.int32())),
 )
