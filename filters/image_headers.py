@@ -45,18 +45,13 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
     "tiff": TiffImagePlugin.TiffImageFile,
 }
 
+# Formats that are not read: name, what reads it, and how its files begin.
 _UNREAD = [
-    ("HEIC", re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL)),
-    ("JPEG 2000", re.compile(rb"\0\0\0\x0cjP  \r\n|\xff\x4f\xff\x51")),
-    ("JPEG XL", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
-    ("SVG", re.compile(rb"\s*(<[?!][^<]*)*<svg\b")),
+    ("HEIC", "pillow-heif or heif-convert", re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL)),
+    ("JPEG 2000", "Pillow or opj_decompress", re.compile(rb"\0\0\0\x0cjP  \r\n|\xff\x4f\xff\x51")),
+    ("JPEG XL", "pillow-jxl-plugin or djxl", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
+    ("SVG", "rsvg-convert or Inkscape", re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^<]*)*<svg\b")),
 ]
-_READ_BY = {
-    "HEIC": "pillow-heif or heif-convert",
-    "JPEG 2000": "Pillow or opj_decompress",
-    "JPEG XL": "pillow-jxl-plugin or djxl",
-    "SVG": "rsvg-convert or Inkscape",
-}
 _CODED = (0xC0, 0xC1, 0xC2)  # frames of JPEG: baseline, extended, progressive; all else is arithmetic or lossless
 _GIF_HEAD_BYTES = 1 << 20  # ours
 # Sizes of the header that follows the file's own: a text that begins with BM is no image.
@@ -87,8 +82,12 @@ def sniff(data: bytes) -> str | None:
 
 def unread(data: bytes) -> str | None:
     """The name of an image format that we do not read, and what would; None for what is no image."""
-    name = next((name for name, start in _UNREAD if start.match(data)), None)
-    return None if name is None else f"{name}, which is not read; convert it to JPEG or PNG with {_READ_BY[name]}"
+    found = (
+        f"{name}, which is not read; convert it to JPEG or PNG with {by}"
+        for name, by, start in _UNREAD
+        if start.match(data)
+    )
+    return next(found, None)
 
 
 def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
