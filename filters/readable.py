@@ -3,7 +3,6 @@
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from itertools import takewhile
 
 from altalign.decoder_errors import DECODER_ERRORS
 from altalign.filters import colours
@@ -12,6 +11,7 @@ _PROFILE_BYTES_AT_MOST = 1 << 25  # ours
 # Chunks of PNG beside the critical ones that decide what is seen.
 _SEEN = {b"tRNS", b"eXIf"}
 _OF_ANIMATION = {b"acTL", b"fcTL", b"fdAT"}
+_ACTL_BYTES = 20  # of a whole one
 _OF_COLOUR = {b"iCCP", b"sRGB", b"gAMA", b"cHRM"}
 _BITS_OF_RLE = {1: 8, 2: 4}
 JFIF_BYTES = 18
@@ -25,8 +25,12 @@ def png(data: bytes) -> tuple[bytes, bytes | None]:
     Texts of any length go, and ancillary chunks whose checksum is wrong. An animation stays one where its default image
     is not shown; else that is the first frame.
     """
-    before_pixels = {kind for kind, _, _ in takewhile(lambda chunk: chunk[0] != b"IDAT", _chunks(data))}
-    wanted = _SEEN | (_OF_ANIMATION if b"acTL" in before_pixels and b"fcTL" not in before_pixels else set())
+    first = dict[bytes, int]()
+    for kind, at, end in _chunks(data):
+        if kind in (b"IDAT", b"fcTL") or (kind == b"acTL" and end - at == _ACTL_BYTES):
+            first.setdefault(kind, at)
+    is_hidden = first.get(b"acTL", len(data)) < first.get(b"IDAT", 0) < first.get(b"fcTL", 0)
+    wanted = _SEEN | (_OF_ANIMATION if is_hidden else set())
     parts, colour, start = list[bytes](), dict[bytes, bytes](), 0
     for kind, at, end in _chunks(data):
         if kind[:1].islower():
@@ -84,18 +88,29 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def bmp(data: bytes) -> bytes:
-    """A BMP in which each pixel of a run of single ones is a run of its own: Pillow loses the last of an odd count."""
+    """A BMP in which each pixel of a run of single ones is a run of its own: Pillow loses the last of an odd count.
+
+    Raises:
+        ValueError: its runs leave pixels out: these are clear in browsers, and of the first colour in Pillow.
+    """
     bits, at = _BITS_OF_RLE.get(int.from_bytes(data[30:34], "little")), int.from_bytes(data[10:14], "little")
     if int.from_bytes(data[14:18], "little") < 40 or bits is None:
         return data
-    out = bytearray(data[:at])
-    while at + 2 <= len(data):
+    width, height = (int.from_bytes(data[begin : begin + 4], "little", signed=True) for begin in (18, 22))
+    out, x, y, is_left_out = bytearray(data[:at]), 0, 0, False
+    while at + 2 <= len(data) and y < abs(height):
         count, value = data[at], data[at + 1]
         at += 2
         if count or value < 2:
             out += bytes((count, value))
+            if not count:
+                if value:
+                    break
+                is_left_out |= x < width
+                x, y = 0, y + 1
+            x += count
         elif value == 2:
-            out += b"\0\2" + data[at : at + 2]
+            is_left_out |= any(data[at : at + 2])
             at += 2
         else:
             size = (value * bits + 7) // 8
@@ -103,4 +118,7 @@ def bmp(data: bytes) -> bytes:
             nibbles = [each for byte in run for each in (byte & 0xF0, byte << 4 & 0xF0)][:value] if bits == 4 else run
             out += b"".join(bytes((1, each)) for each in nibbles)
             at += size + size % 2
+            x += value
+    if is_left_out:
+        raise ValueError("run lengths that leave pixels out")
     return bytes(out)

@@ -130,6 +130,20 @@ def test_run_lengths_of_a_bmp_are_read_whole(bits: int, lengths: list[tuple[bool
     assert np.array_equal(shown(data), palette[np.array(rows[::-1]), 2::-1])
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"\2\1\0\2\1\0\1\1\0\0\4\1\0\1", b"\2\1\0\2\2\1\0\0\4\1\0\1", b"\3\1\0\0\4\1\0\1", b"\0\0\4\1\0\1"],
+)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_run_lengths_of_a_bmp_that_leave_pixels_out_are_damage(bits: int, body: bytes) -> None:
+    head = struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, bits, 2 if bits == 4 else 1, 0, 0, 0, 2, 0)
+    start = b"BM" + struct.pack("<IHHI", 0, 0, 0, 62) + head + b"\0\0\xff\0\xff\0\0\0"
+    found = pixels.decode(start + body, pixels_at_most=100, colour=True)
+    assert found.damage == "run lengths that leave pixels out"
+    whole = start + b"\4\1\0\0\4\1" + b"\0\0\0\0\0\1\0\2\7\7"  # what stands behind the last row does not count
+    assert shown(whole).shape == (2, 4, 3)
+
+
 def test_what_a_gifs_frame_leaves_of_its_screen_is_white() -> None:
     whole = bytearray(encoded(BLOCKS.quantize(16), "gif"))
     inside = shown(bytes(whole))
@@ -171,6 +185,11 @@ def test_the_default_image_of_an_animation_that_hides_it_is_not_shown(
     wanted[top : top + height, left : left + width] = frame
     black = np.zeros((SIDE, SIDE, 3), np.uint8)
     assert np.array_equal(shown(png(black, chunk(b"acTL", struct.pack(">II", 1, 0)), animated)), wanted)
+
+
+@pytest.mark.parametrize("count", [b"\0\0", struct.pack(">II", 1, 0), struct.pack(">II", 2, 0)])
+def test_an_animation_without_frames_is_its_default_image(count: bytes) -> None:
+    assert np.array_equal(shown(png(np.asarray(BLOCKS), chunk(b"acTL", count))), np.asarray(BLOCKS))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
