@@ -373,19 +373,26 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     if not record.is_http or record.http_headers is None:
         return None
     head = record.http_headers
-    names, values = [name.lower() for name in head.keys_bytes()], head.values_bytes()
-
-    def every(of: bytes) -> str:
-        count = names.count(of)
-        if count < 2:
-            return values[names.index(of)].decode("latin-1") if count else ""
-        return b", ".join([value for name, value in zip(names, values, strict=True) if name == of]).decode("latin-1")
-
-    content_type, charset = media_type(every(b"content-type"))
+    values = head.values_bytes()
+    kind, transfer_encoding, content_encoding = [
+        b", ".join([values[at] for at in places]).decode("latin-1") if places else ""
+        for places in _of_body(head.keys_bytes())
+    ]
+    content_type, charset = media_type(kind)
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
         found, _ = media_type(identified)
         content_type = found if found in PAGE_TYPES else content_type
-    return Http(head.status_code, content_type, charset, every(b"transfer-encoding"), every(b"content-encoding"))
+    return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding)
+
+
+@lru_cache(maxsize=1024)  # servers of one kind send the same
+def _of_body(names: tuple[bytes, ...]) -> list[list[int]]:
+    """Where the headers are that tell how to read a body: of its type, its transfer and its content encoding."""
+    lower = [name.lower() for name in names]
+    return [
+        [at for at, name in enumerate(lower) if name == of]
+        for of in (b"content-type", b"transfer-encoding", b"content-encoding")
+    ]
 
 
 @lru_cache(maxsize=64)
