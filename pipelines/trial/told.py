@@ -160,7 +160,7 @@ def _notes(tried: Tried) -> Iterator[str]:
     if predicted and predicted.measured.text is None:
         yield "CPU of the text stages: not measured, they were done before this trial or elsewhere"
     if predicted and any(name.of == CPU for name in predicted.found):
-        yield "CPU: from what the sample took, as if all of it were starting up, to as much in proportion"
+        yield "CPU: from what the sample took (all of it start-up) to its share of the whole"
     if predicted:
         yield "intervals are of the sampling alone: hosts may answer otherwise another day"
 
