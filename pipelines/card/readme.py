@@ -102,9 +102,7 @@ def _features(facts: CardFacts) -> list[str]:
         for field in SAMPLE
         for line in (
             f"    - name: {field.name}",
-            "      struct: []"  # an empty object
-            if field.name == "extra"
-            else f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}",
+            f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}",
         )
     ]
     lines += [

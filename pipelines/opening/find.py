@@ -113,10 +113,7 @@ def _check_input(path: str, settings: InputSettings, run_folder: str, where: str
         repair = 'set kind = "folder", or curate it as a run of its own, and merge the two'
         raise UsageError(f'{where}: {path} is a folder of images, and kind = "{settings.kind}"; {repair}')
     elif kind == "folder":
-        raise UsageError(
-            f"{where}: {path} is a folder, where a file is meant; name its files, such as "
-            f'{path}/*; a folder of images is read with kind = "folder"'
-        )
+        raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
     if kind == "other":
         raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")
     if storage.is_inside(path, run_folder):
