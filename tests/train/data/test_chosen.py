@@ -177,7 +177,7 @@ def test_weights_below_0_and_scores_that_do_not_fit_the_shards_are_refused(tmp_p
     with pytest.raises(UsageError, match=r"1 of 8 shards are not measured, such as 00003; run `altalign score`"):
         Samples.open(str(tmp_path / "index"), [run], asked=Asked(where="clean < 0"))
     path.write_bytes(data[:-9] + b"123456789")
-    with pytest.raises(UnreadableError, match=r"00003.parquet: cannot be read as Parquet"):
+    with pytest.raises(UnreadableError, match=r"00003.parquet: not as it was written"):
         Samples.open(str(tmp_path / "index"), [run], asked=Asked(where="clean < 0"))
 
 
