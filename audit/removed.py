@@ -36,9 +36,12 @@ def pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counter[str]]:
 
 def told(run: RunFolder, *, key: str | None, url: str | None, source_key: str | None = None) -> Iterator[list[str]]:
     """What happened to a pair or an image that was removed, by its key, image_id, URL or name, line by line."""
-    identity = one_url.parsed(url)[0] if url is not None else source_key
-    name = image_id(identity) if identity is not None else (key or "").strip().lower()
-    for row in rows(run, pc.field("hash") == name):
+    if source_key is not None:  # as it was given, or with its input, as `remove` notes it
+        sources = {each.source for each in run.config.input}
+        names = [image_id(each) for each in (source_key, *(f"{source}:{source_key}" for source in sorted(sources)))]
+    else:
+        names = [image_id(one_url.parsed(url)[0]) if url is not None else (key or "").strip().lower()]
+    for row in rows(run, pc.field("hash").isin(names)):
         lines = [f"{row['kind']:<9} {row['hash']}", f"removed   {row['time']}"]
         lines += [f"{name:<9} {row[name]}" for name in ("by", "because") if row[name]]
         if row["shard"]:
