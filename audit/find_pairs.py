@@ -17,7 +17,7 @@ from altalign.audit import removed, rows, tries
 from altalign.audit.rows import Condition, FoundDropped, FoundSample
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import NotFoundError, UnreadableError, UsageError
-from altalign.filters import one_caption, one_url, where
+from altalign.filters import one_caption, one_url
 from altalign.reasons import OF_SELECT, OWN, DropReason, Stage, stages_of
 from altalign.terminal import shown
 
@@ -271,8 +271,7 @@ def _said(run: RunFolder, reason: str, row: FoundDropped) -> str:
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
     if reason.startswith(OF_SELECT):
-        conditions = where.of_reasons(storage.read_json(run.path("manifest.json")).get("lineage"))
-        return f"{conditions.get(reason) or reason_words.of_select([reason])[reason]}{_values(row)}"
+        return f"{run.conditions.get(reason) or reason_words.of_select([reason])[reason]}{_values(row)}"
     told = {"words": _many(row["words"], "word"), "size": _size(row), "cosine": _cosine(row)}
     if "{kept_row}" in _MEASURED[reason]:
         told["kept_row"] = _fate(run, row["kept_key"])

@@ -70,6 +70,13 @@ class RunFolder:
             why = str(error).split("\n")[0].removeprefix(path).lstrip(": ")
             raise damaged(self.folder, path, why) from None
 
+    @cached_property
+    def conditions(self) -> dict[str, str]:
+        """The conditions of the selection that the run was made by, in words, by the reasons of what they drop."""
+        from altalign.filters import where  # pyparsing and Arrow, which `status` need not wait for
+
+        return where.of_reasons(storage.read_json(self.path("manifest.json")).get("lineage"))
+
     def path(self, *parts: str) -> str:
         """A path inside the run."""
         return storage.join(self.folder, *parts)

@@ -2,15 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from altalign import reason_words, storage
+from altalign import reason_words
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import DROPPED_IMAGES, FAILED_ROWS, FUNNEL, AuditTable
-from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
-from altalign.filters import where
 from altalign.reasons import KEPT, Stage, stages_of
 from altalign.schema import COUNTS
 
@@ -162,12 +160,7 @@ def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
     combinations, images = _combinations(run), dropped_images(run)
     stages = stages_of(of for of, _, _ in counts)
     found = [None if combinations is None else combinations.get(stage.value, {}) for stage in stages]
-    conditions = where.of_reasons(storage.read_json(run.path("manifest.json")).get("lineage"))
-    told = [_of_stage(run.config, stage, counts, images, each) for stage, each in zip(stages, found, strict=True)]
-    return [
-        replace(each, reasons=[replace(of, about=conditions.get(of.name, of.about)) for of in each.reasons])
-        for each in told
-    ]
+    return [_of_stage(run, stage, counts, images, each) for stage, each in zip(stages, found, strict=True)]
 
 
 def dropped_images(run: RunFolder) -> dict[tuple[str, str], int]:
@@ -187,7 +180,7 @@ def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
 
 
 def _of_stage(
-    config: CurateConfig,
+    run: RunFolder,
     stage: Stage,
     counts: Rows,
     images: Mapping[tuple[str, str], int],
@@ -203,13 +196,14 @@ def _of_stage(
             holding.update({(one, other): count for other in failed})
         if len(failed) == 1:
             only[failed[0]] += count
-    known = [*reason_words.of_stage(stage, config), *reason_words.of_select(sorted({*rows, *only}))]
+    known = [*reason_words.of_stage(stage, run.config), *reason_words.of_select(sorted({*rows, *only}))]
     names = [reason for reason in known if rows[reason] or holding[reason, reason]]
     is_known = combinations is not None
 
     def dropped_for(name: str) -> Reason:
         both = (holding[name, name], only[name]) if is_known else (None, None)
-        return Reason(name, reason_words.told(config, name), rows[name], images.get((stage.value, name)), *both)
+        about = run.conditions.get(name) or reason_words.told(run.config, name)
+        return Reason(name, about, rows[name], images.get((stage.value, name)), *both)
 
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
     silent = [reason for reason in known if reason not in names]

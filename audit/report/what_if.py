@@ -121,14 +121,15 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
         detail += 1
     is_learned = not config.decontaminate.calibration
     notes = _notes(is_searched=is_searched, is_learned=is_learned, is_within_pool=is_within_pool)
-    notes, command = [*notes, *_removed(run)], _command(run)
+    removed = _removed(run)
+    notes, command = [*notes, *removed], _command(run, is_removed=bool(removed))
     kept = kept_by_judge, kept_at_the_end
     return _checked(WhatIf(sliders, judge, cells, *kept, is_searched, is_within_pool, tuple(notes), command=command))
 
 
-def _command(run: RunFolder) -> str:
+def _command(run: RunFolder, *, is_removed: bool) -> str:
     """What applies other thresholds: of a run that has grown by the settings that name all of its input."""
-    if _removed(run):
+    if is_removed:
         return f"{terminal.command('curate', run.path('config.toml'))} --set run.folder=OUT"
     has_grown = lineage.has(run.folder, "add")
     return terminal.command("curate", run.path("config.toml"), "--rerun") if has_grown else WhatIf.command

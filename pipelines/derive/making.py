@@ -11,6 +11,7 @@ Units, marks and engines are those of a curation: a command that was killed goes
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -102,22 +103,28 @@ def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
     try:
         return _make(making, run, pipeline_options)
     except Exception as error:
-        # whatever it is that a worker met: rows that went, a shard of other bytes, a file that is gone
-        for parent in making.parents:
-            _clear_if_changed(making, run, parent, error)
+        try:
+            _check_unchanged(making.parents)
+        except UsageError as busy:
+            # which explains whatever a worker met: rows that went, a shard of other bytes, a file that is gone
+            if storage.exists(run.path("run.json")) and not storage.exists(run.path(making.last_file)):
+                storage.delete(run.folder)
+            raise busy from error
         raise
 
 
-def _clear_if_changed(making: Making, run: Run, parent: Parent, error: Exception) -> None:
-    try:
-        changes.check_none(parent.folder)
-        if listing.number(parent.folder) == parent.digest:
-            return
-    except AltalignError:
-        pass  # the change is under way
-    if storage.exists(run.path("run.json")) and not storage.exists(run.path(making.last_file)):
-        storage.delete(run.folder)
-    raise UsageError(f"{parent.folder}: busy: another command has changed it meanwhile; run this one again") from error
+def _check_unchanged(parents: Sequence[Parent]) -> None:
+    """Refuse to go on where another command changes a parent, or has changed it.
+
+    Raises:
+        UsageError: naming it.
+    """
+    for parent in parents:
+        with suppress(AltalignError):  # a change is under way
+            changes.check_none(parent.folder)
+            if listing.number(parent.folder) == parent.digest:
+                continue
+        raise UsageError(f"{parent.folder}: busy: another command has changed it meanwhile; run this one again")
 
 
 def _make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
@@ -138,10 +145,7 @@ def _make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
                 for step in (*making.before, *_steps(making), *([follow] if followed else [])):
                     curate.run_step(run, step, pipeline_options)
             following.conclude(run, followed, of_scores)
-            for parent in making.parents:
-                changes.check_none(parent.folder)
-                if listing.number(parent.folder) != parent.digest:
-                    raise UsageError(f"{parent.folder}: another command has changed it meanwhile")
+            _check_unchanged(making.parents)
             _conclude(run, making)
         if making.is_of_keys or not run.config.run.keep_work:
             storage.delete_units([run.path("work")])

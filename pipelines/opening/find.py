@@ -11,10 +11,10 @@ from altalign.pipelines import read
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import FolderPart
-from altalign.pipelines.read.stretches import IMAGE_NAMES
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.allowed.domains import Domains
+from altalign.shards import IMAGE_NAMES
 
 
 def find_run(config: CurateConfig, *, config_path: str) -> Run:

@@ -17,8 +17,8 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.stretches import IMAGE_NAMES
 from altalign.pipelines.read.tables import arrow, forms, lines
+from altalign.shards import IMAGE_NAMES
 from altalign.terminal import shown
 
 _ARCHIVES = (".warc", ".warc.gz", ".warc.zst")
@@ -265,10 +265,8 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
         of_table = storage.join(path, name)
         columns = _columns(of_table)
         known = [each for each, holds in columns.items() if holds == "text"]
-        file, caption = (
-            _column("file_column", known),
-            _column("caption_column", [of for of in columns if columns[of] != "number"]),
-        )
+        file = _column("file_column", known)
+        caption = _column("caption_column", [name for name in columns if columns[name] != "number"])
         wanted = {"captions": of_table, "file_column": file, "caption_column": caption}
         if file and caption:
             try:
@@ -287,12 +285,13 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
 def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | None:
     """A table of names of images and their captions, with the folder that it is in; None where they are not there."""
     file = _column("file_column", [name for name, holds in columns.items() if holds == "text" and name != caption])
-    settings: dict[str, object] = {"kind": "folder", "paths": [path.rpartition("/")[0] or "."], "captions": path}
+    of_images = path.rpartition("/")[0] or "."
+    settings: dict[str, object] = {"kind": "folder", "paths": [of_images], "captions": path}
     settings |= {"file_column": file, "caption_column": caption}
     if not file:
         return None
     try:
-        folder.check([str(path.rpartition("/")[0] or ".")], InputSettings.model_validate(settings))
+        folder.check([of_images], InputSettings.model_validate(settings))
     except (UsageError, UnreadableError) as error:
         raise UsageError(
             f'{path}: {file} has names of images, and {error}; write kind = "folder", paths = [the folder of '

@@ -23,10 +23,11 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.filters import urls
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.stretches import IMAGE_NAMES, LINE_BYTES, Gatherer, Stretch, kept, unreadable
+from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, kept, unreadable
 from altalign.pipelines.read.tables import columns, needed_columns, table
 from altalign.pipelines.read.tables.lines import parse_json
 from altalign.pipelines.read.tars import side_cars
+from altalign.shards import IMAGE_NAMES
 from altalign.storage import Stamp
 from altalign.terminal import shown
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from altalign.errors import UnreadableError
 from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE, PAYLOAD
-from altalign.shards import IMAGE_NAMES as IMAGE_NAMES
 
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20

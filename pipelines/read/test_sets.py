@@ -23,9 +23,10 @@ from altalign.curation import InputSettings, TestSet
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.stretches import ADVICE, IMAGE_NAMES, readable
+from altalign.pipelines.read.stretches import ADVICE, readable
 from altalign.pipelines.read.tables import needed_columns, table
 from altalign.pipelines.read.tars import tar_members
+from altalign.shards import IMAGE_NAMES
 
 FILES_PER_PART = 256
 _TABLES, _TARS = (".parquet", ".pq"), (".tar", ".tar.gz", ".tgz", ".tar.zst")

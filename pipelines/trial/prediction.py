@@ -77,10 +77,11 @@ class Prediction(NamedTuple):
 
 def predict(config: CurateConfig, drawn: Drawn, pool: Hosts, of: Outcomes, cpu: Measured) -> Prediction:
     """Estimate everything that a trial predicts."""
-    wanted = {**outcomes.quantities(of, drawn.pairs), **_cpu(of, cpu)}
+    of_cpu = _cpu(of, cpu)
+    wanted = {**outcomes.quantities(of, drawn.pairs), **of_cpu}
     wanted |= _by_class(drawn, pool, of)
     found = dict(zip(wanted, estimates.estimates(drawn, pool, list(wanted.values())), strict=True))
-    for name in _cpu(of, cpu):  # how much of it was starting up is not known: at the least all of it
+    for name in of_cpu:  # how much of it was starting up is not known: at the least all of it
         value, least, most = found[name]
         found[name] = Estimate(value, min(least, getattr(cpu, name.stage)), most)
     hosts = _hosts(drawn, pool, found)

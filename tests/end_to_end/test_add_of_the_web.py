@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,13 +14,6 @@ from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    addresses = [f"127.0.0.{number}" for number in range(1, 5)]
-    with WebServer(tmp_path_factory.mktemp("server"), addresses=addresses) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`altalign curate --rerun` of a run whose images came from the web: what was fetched is taken over, nothing twice."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,13 +13,6 @@ from tests.end_to_end.web_inputs import answers, asked_for, pictures, tries, wri
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    addresses = [f"127.0.0.{number}" for number in range(1, 5)]
-    with WebServer(tmp_path_factory.mktemp("server"), addresses=addresses) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ pytestmark = pytest.mark.runs
 IMAGES = 150
 SAMPLE = ("--images", "60")
 KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    addresses = [f"127.0.0.{number}" for number in range(1, 5)]
-    with WebServer(tmp_path_factory.mktemp("server"), addresses=addresses) as running:
-        yield running
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from altalign import extras, storage
 from altalign.curation import InputSettings
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.stretches import (
-    IMAGE_NAMES,
     LINE_BYTES,
     STRETCH_BYTES,
     STRETCH_ROWS,
@@ -35,6 +34,7 @@ from altalign.pipelines.read.tables import columns, table
 from altalign.pipelines.read.tables.lines import parse_json
 from altalign.pipelines.read.tars import tar_members
 from altalign.schema import BROKEN, IMAGE_PLACE
+from altalign.shards import IMAGE_NAMES
 from altalign.terminal import shown
 
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
