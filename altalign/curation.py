@@ -452,7 +452,7 @@ class CurateConfig(Settings):
     @field_validator("input")
     @classmethod
     def _sources_are_told_apart(cls, inputs: list[InputSettings]) -> list[InputSettings]:
-        taken, found = {each.name for each in inputs if each.name}, list[InputSettings]()
+        taken, found = set[str](), list[InputSettings]()
         for each in inputs:
             name = each.source
             if not each.name and name in taken:

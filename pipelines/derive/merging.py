@@ -149,7 +149,8 @@ def reconciled(config: CurateConfig, parents: Sequence[Parent]) -> CurateConfig:
         UsageError: they cannot be those of one run.
     """
     values = config.model_dump(mode="json")
-    inputs = [each.model_dump(mode="json") for parent in parents for each in parent.config.input]
+    every = [each for parent in parents for each in parent.config.input]
+    inputs = [{**each.model_dump(mode="json"), "name": each.source} for each in every]  # as their pairs carry it
     fetches = [parent.config.fetch for parent in parents]
     if any(of.source == "web" for of in fetches):
         values["fetch"]["source"] = "web"

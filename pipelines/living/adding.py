@@ -78,7 +78,7 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
     before = _before(config)
     like = _like(before, wanted.like)
     values = before.config.model_dump(mode="json")
-    values["input"].append({**like, "paths": list(wanted.inputs)})
+    values["input"].append({**like, "name": like["name"] or like["kind"], "paths": list(wanted.inputs)})  # one source
     values["run"]["folder"] = folder
     grown = find_run(CurateConfig.from_values(values, where="--input"), config_path="--input")
     new = [file.path for file in grown.files[len(before.files) :]]

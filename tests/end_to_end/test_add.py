@@ -1,6 +1,7 @@
 """`altalign add` and `compact`: what one run over all the input leaves, after any sequence with removals between."""
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
@@ -27,6 +29,7 @@ from altalign.pipelines.opening import reopen
 from altalign.pipelines.stages import tables, write
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
+from tests.pipelines.read.pages import archives
 
 pytestmark = pytest.mark.runs
 
@@ -545,3 +548,20 @@ def test_an_addition_by_prism_leaves_the_same_bytes(
     run = added(tmp_path / "prism", "--set", "engine.runner=prism", "--set", "engine.workers=0")
     assert storage.read_json(str(run / "run.json"))["engine"]["runner"] == "prism"
     assert tree(run) == tree(added(tmp_path / "embedded"))
+
+
+def test_what_is_added_to_an_input_without_a_name_has_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        page = f'<img src="https://h.example/{name}.png" alt="a picture of the {name} lake">'.encode()
+        records = [archives.response(f"https://h.example/{name}", page)]
+        image = io.BytesIO()
+        Image.new("RGB", (300, 250), "blue" if name == "first" else "red").save(image, "PNG")
+        records.append(archives.response(f"https://h.example/{name}.png", image.getvalue(), "image/png"))
+        archives.write(Path(f"{name}.warc.gz"), records)
+    Path("config.toml").write_text('[run]\nfolder = "run"\n[input]\nkind = "warc"\npaths = ["first.warc.gz"]\n')
+    assert main(["curate", "config.toml"]) == 0
+    assert main(["add", "run", "--input", "second.warc.gz"]) == 0
+    assert {row["source"] for row in rows_of(Path("run"))} == {"warc"}
