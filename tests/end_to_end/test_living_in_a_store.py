@@ -191,7 +191,7 @@ from altalign.pipelines.run_arguments import config_of_run
 from tests.peak import peak_bytes
 wanted = told.Wanted({"keys": [sys.argv[2]]}, None, "", "", is_dry_run=False)
 config = config_of_run(sys.argv[1], ())
-gone = told.remove(config, wanted)
+gone, _ = told.remove(config, wanted)
 assert told.check_absence(config, gone) == 0
 print(peak_bytes())
 """

@@ -156,8 +156,8 @@ CASES = [
     _case(
         "folder-pipe",
         "A pipe with the name of an image: it is not opened",
-        header("it.png", 0, type=tarfile.FIFOTYPE) + TEXT,
-        dropped={"url_invalid": 1},
+        header("it.png", 0, type=tarfile.FIFOTYPE) + member("it.txt", b"a pipe and no picture"),
+        dropped={"image_undecodable": 1},
     ),
     _of_table(
         "folder-table-of-other-files",

@@ -109,8 +109,8 @@ def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[i
                     error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
                 yield offset, shown(error) if error else sample  # a name may be no UTF-8
             if beside and beside[0]:
-                what = f"{len(beside):,} files of attributes, as macOS adds them (such as {beside[0].name})"
-                yield beside[0].offset, shown(f"{what}, are left out")
+                count = f"{len(beside):,} left out, such as {beside[0].name}"
+                yield beside[0].offset, shown(f"files of attributes, as macOS adds them: {count}")
             if behind:
                 yield tar.offset, f"behind the end of the tar is something else ({behind[0]})"
     except tarfile.TarError as error:

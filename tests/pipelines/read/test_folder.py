@@ -257,7 +257,9 @@ def test_a_changed_image_is_named_between_stages_and_at_the_next_call(
     monkeypatch.chdir(tmp_path)
     assert main(["curate", "config.toml", "--until", "judge"]) == 0
     os.utime("photos/1.png", ns=(1, 1))
-    assert "its stage extract was made with the folder photos, in which files came, went or changed since" in fails(capsys, 2)
+    assert "its stage extract was made with the folder photos, in which files came, went or changed since" in fails(
+        capsys, 2
+    )
     assert main(["curate", "config.toml", "--rerun"]) == 0
 
 

@@ -236,7 +236,7 @@ def test_files_of_attributes_beside_members_are_left_out_and_counted(tmp_path, f
     ]
     assert [bytes_of(path, place) for place in places] == [b"image %d" % number for number in range(3)]
     assert [entry["error"] for entry in broken] == [
-        f"6 files of attributes, as macOS adds them (such as {members[0][0]}), are left out"
+        f"files of attributes, as macOS adds them: 6 left out, such as {members[0][0]}"
     ]
 
 
