@@ -2,6 +2,7 @@
 
 RUN/.adding/run is an ordinary run over the old input and the new, with the same settings. What `work/` of the run has
 is taken over where it cannot differ: what was extracted of the same files, images that came from the web, test images.
+A folder of the run that holds more files now is read anew, and all that rests on its rows.
 All else is decided anew over all rows, so that a text that is now on too many images takes its old pairs with it. Only
 `write` is another: it compares with the shards that are there (`growing`). With frozen tables what was there keeps its
 verdicts, and what comes is judged by the tables as they are (`frozen`).
@@ -10,9 +11,10 @@ What was removed earlier is taken out of it as `altalign remove` does. Then all 
 (`altalign.changes`). Killed before that, the run is the old one, and the same command goes on with `.adding`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +34,13 @@ from altalign.pipelines.living.request import of_run
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.record import recording
+from altalign.pipelines.read import folder as image_folder
 from altalign.pipelines.run import waves
 from altalign.pipelines.run.artefacts.decontaminated import TESTS
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
 from altalign.pipelines.run.sampled import Grown, has_work
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import write
 from altalign.schema import REMOVED
 from altalign.stages import REMOVED_FILE, REPORT, STAGES
@@ -72,34 +75,47 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
     """The run as it is and the larger one, with their input files; None where all files are in the run already.
 
     Raises:
-        UsageError: some files are in the run already, one of the run has changed, or the input is not like those.
+        UsageError: a file of the run is gone or has changed, or the input is not like those.
     """
     folder = config.run.folder
-    before = _before(config)
-    like = _like(before, wanted.like)
-    values = before.config.model_dump(mode="json")
-    values["input"].append({**like, "name": like["name"] or like["kind"], "paths": list(wanted.inputs)})  # one source
-    values["run"]["folder"] = folder
-    grown = find_run(CurateConfig.from_values(values, where="--input"), config_path="--input")
-    new = [file.path for file in grown.files[len(before.files) :]]
-    there = {storage.resolved(file.path) for file in before.files}
-    repeated = [path for path in new if storage.resolved(path) in there]
-    if len(repeated) == len(new):
-        return None
-    if repeated:
+    before, more = _before(config, {storage.resolved(path) for path in wanted.inputs})
+    if more and wanted.is_frozen:
         raise UsageError(
-            f"--input {repeated[0]}: in the run already, as one of its {len(before.files):,} files; leave it out"
+            f"--input {more[0]}: a folder of the run, whose files are read again; add it with --mode exact"
         )
-    if twice := next((path for path in new if new.count(path) > 1), None):
-        raise UsageError(f"--input {twice}: named twice; name it once")
-    inside = storage.join(folder, ADDING, "run")
-    values["run"]["folder"] = inside
-    found = CurateConfig.from_values(values, where="--input")
-    return before, Grown(inside, found, grown.files, grown.modules, before=folder, is_frozen=wanted.is_frozen)
+    there = {storage.resolved(_path(file)) for file in before.files}
+    new = [path for path in wanted.inputs if storage.resolved(path) not in there]
+    grown = _with(before, new, wanted.like)
+    found = {storage.resolved(path): path for path in map(_path, grown.files[len(before.files) :])}
+    left = [path for resolved, path in found.items() if resolved not in there]
+    if not (left or more):
+        return None
+    if len(left) < len(found):  # files of the run are left out
+        grown = _with(before, left, wanted.like)
+    values = grown.config.model_dump(mode="json")
+    values["run"]["folder"] = inside = storage.join(folder, ADDING, "run")
+    grown_config = CurateConfig.from_values(values, where="--input")
+    of = Grown(inside, grown_config, grown.files, grown.modules, before=folder, is_frozen=wanted.is_frozen, more=more)
+    return before, of
 
 
-def _before(config: CurateConfig) -> Run:
+def _path(file: InputFile) -> str:
+    return file.part.folder if file.part else file.path
+
+
+def _with(before: Run, paths: Sequence[str], like: str) -> Run:
+    """The run with one more input of these paths, where there are some."""
+    if not paths:
+        return before
+    values, of_run = before.config.model_dump(mode="json"), _like(before, like)
+    values["input"].append({**of_run, "name": of_run["name"] or of_run["kind"], "paths": list(paths)})  # one source
+    return find_run(CurateConfig.from_values(values, where="--input"), config_path="--input")
+
+
+def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]]:
     """The run with the input files that it was made of, whatever its globs match by now.
+
+    And which of its folders that are `named` hold other files than they did; these are read as they are now.
 
     Raises:
         UsageError: one is gone, or has changed.
@@ -107,24 +123,57 @@ def _before(config: CurateConfig) -> Run:
     folder = config.run.folder
     where = storage.join(folder, "config.toml")
     facts: Any = storage.read_sealed(storage.join(folder, "run.json"))
-    recorded = facts["stages"][STAGES[0]]["reads"]["files"]
     run = find_run(config, config_path=where)
-    if [file.path for file in run.files] != recorded:
+    recorded: list[str] = facts["stages"][STAGES[0]]["reads"]["files"]
+    parts = {file.path: file.part for file in run.files if file.part}
+    folders = {part.folder for part in parts.values()}
+    of_parts = {path: facts["files"].get(path) for path in recorded if path.rpartition("#")[0] in folders}
+    now = {path: part.stamp.to_json() for path, part in parts.items()}
+    more = {path.rpartition("#")[0] for path in {**of_parts, **now} if of_parts.get(path) != now.get(path)}
+    if other := next((path for path in sorted(more) if storage.resolved(path) not in named), None):
+        repair = "put it back as it was, or name it as --input too, or curate into another folder"
+        raise UsageError(f"{folder}: {reopen.changed_folder(other)}; {repair}")
+    files = {path: number for number, path in enumerate(recorded) if path not in of_parts}
+    if [file.path for file in run.files if not file.part] != [*files]:
         values = config.model_dump(mode="json")
         for number, of_input in enumerate(values["input"]):
             if of_input["kind"] != "folder":
-                known = {*recorded}
-                of_input["paths"] = [file.path for file in run.files if file.of == number and file.path in known]
+                of_input["paths"] = [file.path for file in run.files if file.of == number and file.path in files]
         if all(of_input["paths"] for of_input in values["input"]):
             run = find_run(CurateConfig.from_values(values, where=where), config_path=where)
-    if gone := next((path for path in recorded if path not in {file.path for file in run.files}), None):
+    there = [file for file in run.files if not file.part]
+    if gone := next((path for path in files if path not in {file.path for file in there}), None):
         raise UsageError(f"{folder}: its input file {gone} is gone; put it back, for all rows are judged again")
-    if [file.path for file in run.files] != recorded:
+    if [file.path for file in there] != [*files]:
         raise UsageError(f"{folder}: its input is not what it was; curate old and new input into another folder")
-    if changed := reopen.changed_file(run, facts):
-        own = ", and add new files in a folder of their own" if changed.startswith("the folder") else ""
-        raise UsageError(f"{folder}: {changed}; put it back as it was{own}, or curate into another folder")
-    return run
+    as_numbered = tuple(replace(file, number=files[file.path]) for file in there)
+    if changed := reopen.changed_file(replace(run, files=as_numbered), facts):
+        raise UsageError(f"{folder}: {changed}; put it back as it was, or curate into another folder")
+    if more:
+        _check_there(run)
+    return run, tuple(sorted(more))
+
+
+def _check_there(run: Run) -> None:
+    """Refuse folders from which images of the run's pairs have gone.
+
+    Raises:
+        UsageError: some have.
+    """
+    there, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
+    for file in run.files:
+        if file.part and (source := run.source_of(file.number)) not in others:
+            there.setdefault(source, set()).update(
+                image_folder.row_names(file.part, run.config.input[file.of], file.named)
+            )
+    for shard in parents.opened(run.folder, run.config).shards:
+        rows = parquet.read_table(run.path("shards", f"{shard.name}.parquet"), ["source", "source_key"])
+        for source, name in zip(*(parquet.values(rows, column) for column in rows.column_names), strict=True):
+            if name not in there.get(source, {name}):
+                raise UsageError(
+                    f"{run.folder}: the image {name} of {source} is gone; put it back, for all rows are judged again, "
+                    f"or `altalign remove` its pair"
+                )
 
 
 def _like(run: Run, name: str) -> dict[str, Any]:
@@ -185,6 +234,7 @@ def _prepare(before: Run, grown: Grown) -> None:
     said = {
         "manifest": listing.digest(before.path("manifest.json")).digest,
         "files": [of.path for of in grown.files],
+        "parts": [of.part.stamp.to_json() for of in grown.files if of.part],
         "is_frozen": grown.is_frozen,
     }
     with suppress(UnreadableError):
@@ -192,8 +242,9 @@ def _prepare(before: Run, grown: Grown) -> None:
             return
     storage.delete(storage.join(before.folder, ADDING))
     if has_work(before):
-        for marks in (EXTRACTED, TESTS):
-            taking_over.take_over(before, grown, marks)
+        taking_over.take_over(before, grown, TESTS)
+        as_before = takewhile(lambda file: _path(file) not in grown.more, grown.files)
+        taking_over.take_over(before, grown, EXTRACTED, [file.name for file in as_before])
     for log in storage.files_below(before.path("log", "fetch")):
         storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
     if storage.exists(removed := before.path(REMOVED_FILE)):
@@ -211,7 +262,7 @@ def without_places(rows: pa.Table) -> pa.Table:
 
 
 def _lineage(before: Run, parent: Parent, grown: Grown) -> dict[str, Any]:
-    new = [file.path for file in grown.files[len(before.files) :]]
+    new = [*grown.more, *(file.path for file in grown.files[len(before.files) :])]
     manifest = listing.digest(before.path("manifest.json")).digest
     of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [manifest]}
     frozen = {"mode": "frozen", "drift": waves.facts(grown)["drift"]} if grown.is_frozen else {}

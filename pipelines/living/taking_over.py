@@ -5,6 +5,8 @@ however many rows come, as long as they are cut into as many partitions. With fr
 are not the same, but the bytes of their images are (`images/borrowed.py`).
 """
 
+from collections.abc import Sequence
+
 from altalign import storage
 from altalign.pipelines.evidence import of_judge
 from altalign.pipelines.images import borrowed
@@ -20,7 +22,7 @@ from altalign.pipelines.stages import judge, tables
 def of_stage(run: Grown, stage: str) -> None:
     """Take over what a stage need not do anew; the stages before it are done."""
     before = Run(run.before, run.config, run.files)  # new files come behind all others
-    if not has_work(before):
+    if run.more or not has_work(before):
         return
     marks: Marks[Facts]
     match stage:
@@ -46,9 +48,9 @@ def _are_judged_alike(before: Run, run: Run) -> bool:
     return judge.buckets_of(before) == judge.buckets_of(run) and of_judge.one_in(before) == of_judge.one_in(run)
 
 
-def take_over(before: Run, run: Run, marks: Marks[Facts]) -> None:
-    """Link the files of all units of a step that are not there yet, then their marks."""
-    there = set(run.finished(marks.step))
+def take_over(before: Run, run: Run, marks: Marks[Facts], wanted: Sequence[str] | None = None) -> None:
+    """Link the files of units of a step, all or those that are wanted, that are not there yet, then their marks."""
+    there, finished = set(run.finished(marks.step)), before.finished(marks.step)
 
     def link(name: str) -> None:
         mark = before.mark(marks.step, name)
@@ -57,5 +59,6 @@ def take_over(before: Run, run: Run, marks: Marks[Facts]) -> None:
                 storage.link(source, run.path(*path.split("/")))
         storage.link(mark, run.mark(marks.step, name))
 
-    for _ in storage.each(link, [name for name in before.finished(marks.step) if name not in there], of=run.folder):
+    names = finished if wanted is None else sorted({*finished}.intersection(wanted))
+    for _ in storage.each(link, [name for name in names if name not in there], of=run.folder):
         pass

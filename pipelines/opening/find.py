@@ -1,7 +1,8 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from altalign import storage
@@ -11,6 +12,7 @@ from altalign.pipelines import read
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import FolderPart
+from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.allowed.domains import Domains
@@ -38,8 +40,10 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         for path in paths:
             _check_input(path, settings, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
-        parts = [each for path in paths for each in _parts(path, settings)]
-        files += [InputFile(len(files) + i, path, number, part) for i, (path, part) in enumerate(parts)]
+        of_source = {file.named for file in files if config.input[file.of].source == settings.source}
+        for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
+            parts = list(_parts(path, settings))
+            files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(parts)]
     hooks = measuring.hooks_of(config)
     block_lists.of_urls(config.fetch)
     for test_set in config.decontaminate.named_sets:
@@ -90,6 +94,15 @@ def _check(check: Callable[[str], None], path: str, where: str) -> None:
         ) from None
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> list[str]:
+    """The paths below the folder that all are in; below one above it where its source has (`taken`) such names."""
+    split = [path.rstrip("/").split("/") for path in paths]
+    above = zip(*(each if settings.kind == "folder" else each[:-1] for each in split), strict=False)
+    shared = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, above))
+    names = (["/".join(each[above:]) for each in split] for above in range(shared, -1, -1))
+    return [*map(table.shown_name, next((each for each in names if taken.isdisjoint(each)), paths))]
 
 
 def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, FolderPart | None]]:

@@ -389,6 +389,11 @@ def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     return "other results of the stages before it"
 
 
+def changed_folder(path: str) -> str:
+    """A folder of an input that is not what it was, in words."""
+    return f"the folder {path}, in which files came, went or changed since"
+
+
 def changed_file(run: Run, facts: RunRecord | None) -> str:
     """The first finished input file that has changed, in words; empty where there is none."""
     marks, stamps = dict(run.all_facts(EXTRACTED)), facts.get("files", {}) if facts else {}
@@ -396,7 +401,7 @@ def changed_file(run: Run, facts: RunRecord | None) -> str:
         before = marks[file.name].stamp if file.name in marks else stamps.get(file.path)
         now = stamp.to_json()
         if before and before != now and file.part:
-            return f"the folder {file.part.folder}, in which files came, went or changed since"
+            return changed_folder(file.part.folder)
         if before and before != now:
             if before[0] != now[0]:
                 return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"

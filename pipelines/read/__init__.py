@@ -74,22 +74,23 @@ def is_direct(path: str, settings: InputSettings) -> bool:
     return settings.kind == "table" and table.is_direct(path, settings)
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
-    """Yields all that a file holds, in order.
+def read(path: str, settings: InputSettings, named: str = "") -> Iterator[Stretch]:
+    """Yields all that a file holds, in order; rows name it as they are told to, or as it is named in its folder.
 
     Raises:
         UnreadableError: the file cannot be read as a whole.
         UsageError: a table does not fit the settings (as `check`).
     """
+    named = named or table.shown_name(storage.name(path))
     match settings.kind:
         case "warc":
             return warc.read(path)
         case "wat":
             return wat.read(path)
         case "table":
-            return table.read(path, settings)
+            return table.read(path, settings, named)
         case "webdataset":
-            return (side_cars if may_be_empty(path, settings) else webdataset).read(path, settings)
+            return (side_cars if may_be_empty(path, settings) else webdataset).read(path, settings, named)
         case "folder":
             raise ValueError(f"{path}: a folder is read in parts, by folder.read")
         case _:

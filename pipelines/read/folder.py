@@ -104,6 +104,15 @@ def files(part: FolderPart, settings: InputSettings) -> list[File]:
     return found
 
 
+def row_names(part: FolderPart, settings: InputSettings, named: str) -> Iterator[str]:
+    """Yields the names of the rows of a part whose folder has this name, as `read` gives them."""
+    return (_in(named, name) for name in _names(part, settings) if _is_image(name))
+
+
+def _in(named: str, name: str) -> str:
+    return f"{named}{'/' * bool(named)}{table.shown_name(name)}"
+
+
 def check(folders: Sequence[str], settings: InputSettings) -> None:
     """Refuse, before any work, a table of captions that does not fit.
 
@@ -131,8 +140,8 @@ def check(folders: Sequence[str], settings: InputSettings) -> None:
         )
 
 
-def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings) -> Iterator[Stretch]:
-    """Yields the candidates of a part.
+def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, named: str = "") -> Iterator[Stretch]:
+    """Yields the candidates of a part; their names begin with that of the folder, where it has one.
 
     The place of an image is its number in `of_part` (`files`), as offset, and its length.
 
@@ -155,7 +164,7 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings) -> 
         else:
             for caption, extra in captions:
                 size = len(url or "") + len(caption or "") + len(extra or "")
-                gatherer.row((url, caption, None, table.shown_name(file.name), extra, sha256), size=size)
+                gatherer.row((url, caption, None, _in(named, file.name), extra, sha256), size=size)
             if identity is not None and file.stamp.size:
                 gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
             elif identity == _OF_NOTHING:
@@ -302,7 +311,7 @@ def _of_table(settings: InputSettings) -> InputSettings:
 
 def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) -> Iterator[tuple[str, _Caption]]:
     """Yields file and caption of every row; what cannot be read goes to the gatherer."""
-    for found in table.read(settings.captions, _of_table(settings)):
+    for found in table.read(settings.captions, _of_table(settings), ""):
         if gatherer is not None:
             for record in found.broken.to_pylist():
                 gatherer.broken(record["offset"], record["error"], path=record["file"])

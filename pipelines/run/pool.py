@@ -143,7 +143,7 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
             elif texts_alone:
                 yield table.texts(batch, settings)
             else:
-                names = table.row_names(run.files[file].path, np.arange(row, row + batch.num_rows))
+                names = table.row_names(run.files[file].named, pa.array(np.arange(row, row + batch.num_rows)))
                 yield table.candidates(batch, settings, names)
             row += batch.num_rows
 

@@ -57,12 +57,16 @@ class Marks(Generic[F_co]):
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
 class InputFile:
-    """One input file, or part of a folder: its number in input order, and which [[input]] names it."""
+    """One input file, or part of a folder: its number in input order, which [[input]] names it, and what its rows do.
+
+    Rows name it by `named`: its path below the folder that all files of its input are in.
+    """
 
     number: int
     path: str
     of: int
     part: FolderPart | None = None
+    named: str = ""
 
     @property
     def name(self) -> str:

@@ -108,7 +108,7 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
         candidates = stack.enter_context(parquet.writing(files.pool, CANDIDATE))
         broken = stack.enter_context(parquet.writing(files.broken, DROPPED))
         images = stack.enter_context(storage.write(files.images))
-        for found in _read_part(run, file, file.part) if file.part else read.read(file.path, settings):
+        for found in _read_part(run, file, file.part) if file.part else read.read(file.path, settings, file.named):
             interrupts.check()
             reading.note(found.read)
             rows = pa.Table.from_batches([found.rows])
@@ -146,7 +146,7 @@ def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[r
         "digest": [each.stamp.digest for each in files],
     }
     parquet.write(Extracted(run, file.name).files, parquet.table(columns, FOLDER_FILE), FOLDER_FILE)
-    yield from folder.read(part, files, settings)
+    yield from folder.read(part, files, settings, file.named)
 
 
 def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> ExtractFacts:

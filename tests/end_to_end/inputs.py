@@ -243,7 +243,7 @@ def _file(number: int, part: Part) -> str:
 
 
 def _name(number: int, part: Part, row: int) -> str | None:
-    of_kind = {"table": f"{_file(number, part)}#{row}", "webdataset": f"{row:06d}"}
+    of_kind = {"table": f"{_file(number, part)}#{row}", "webdataset": f"{_file(number, part)}#{row:06d}"}
     return of_kind.get(part.kind)
 
 

@@ -51,8 +51,8 @@ def is_direct(path: str, settings: InputSettings) -> bool:
         return caption < 0 or not parquet.is_list(table.schema_arrow.field(caption).type)
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
-    """Yields all rows of a table.
+def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
+    """Yields all rows of a table; their names begin with this one.
 
     Raises:
         UnreadableError: the file is broken as a whole.
@@ -61,13 +61,12 @@ def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
     form = form_of(path)
     if form in BINARY:
         if not is_empty(path):
-            yield from (read_parquet if form == "parquet" else _read_arrow)(path, settings)
+            yield from (read_parquet if form == "parquet" else _read_arrow)(path, settings, named)
         return
     check(path, settings)
     if is_empty(path):
         return
     gatherer = Gatherer(path, lambda rows: kept(candidates_of(*string_columns(rows), settings=settings)))
-    file_name = _file_name(path)
     with readable(path, form.upper()), opened(path) as file:
         for row in lines.rows(
             file, form, url_caption_page(settings), many=settings.caption_column, keep=settings.keep_columns
@@ -75,7 +74,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
             if isinstance(row, lines.Bad):
                 gatherer.broken(row.offset, row.error)
             else:
-                gatherer.row((*row.values, f"{file_name}#{row.number}", row.extra), size=row.size)
+                gatherer.row((*row.values, f"{named}#{row.number}", row.extra), size=row.size)
             if gatherer.full:
                 yield gatherer.take()
     yield gatherer.take()
@@ -118,10 +117,9 @@ def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringA
     return candidates_of(*_texts(batch, settings), names, extra, settings=settings)
 
 
-def row_names(path: str, rows: npt.NDArray[np.int64]) -> pa.StringArray:
-    """The names of n rows (their numbers, from 0) of a table: `FILE#ROW`."""
-    numbers: Any = pa.array(rows).cast(pa.string())
-    return cast(pa.StringArray, pc.binary_join_element_wise(pa.scalar(_file_name(path)), numbers, "#"))
+def row_names(named: str, rows: Any) -> pa.StringArray:
+    """The names of n rows (their numbers from 0, or their own names) of a file: `FILE#ROW`."""
+    return cast(pa.StringArray, pc.binary_join_element_wise(pa.scalar(named), rows.cast(pa.string()), "#"))
 
 
 def texts(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
@@ -138,10 +136,6 @@ def _texts(batch: pa.RecordBatch, settings: InputSettings) -> tuple[object, obje
 
 def _nulls(rows: int) -> pa.StringArray:
     return cast(pa.StringArray, pa.nulls(rows, pa.string()))
-
-
-def _file_name(path: str) -> str:
-    return shown_name(storage.name(path))
 
 
 def shown_name(name: str) -> str:
@@ -185,8 +179,8 @@ def _images_of(columns: Iterable[object], wanted: npt.NDArray[np.int64], *, row:
         row += len(column)
 
 
-def read_parquet(path: str, settings: InputSettings, *, named_by: str = "") -> Iterator[Stretch]:
-    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names.
+def read_parquet(path: str, settings: InputSettings, named: str, *, named_by: str = "") -> Iterator[Stretch]:
+    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it.
 
     Raises:
         UnreadableError: the file is broken as a whole.
@@ -198,26 +192,26 @@ def read_parquet(path: str, settings: InputSettings, *, named_by: str = "") -> I
         image = _image_path(table, settings) if settings.image_column else ""
         pages = check_pages(path, table, check_parquet(path, table, settings), [*names, settings.image_column])
         batches = _batches(path, table, pages, [*names, *filter(None, [image])], image)
-        yield from _found(path, parquet.exactly(batches, rows), settings, named_by)
+        yield from _found(named, parquet.exactly(batches, rows), settings, named_by)
 
 
-def _read_arrow(path: str, settings: InputSettings) -> Iterator[Stretch]:
+def _read_arrow(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     with arrow.reading(path) as table:
         check_schema(path, table.schema, settings)
         images = [settings.image_column] if settings.image_column else []
-        yield from _found(path, table.stretches([*columns(settings), *images]), settings)
+        yield from _found(named, table.stretches([*columns(settings), *images]), settings)
 
 
 def _found(
-    path: str, batches: Iterable[pa.RecordBatch], settings: InputSettings, named_by: str = ""
+    named: str, batches: Iterable[pa.RecordBatch], settings: InputSettings, named_by: str = ""
 ) -> Iterator[Stretch]:
     """What is in the rows of a table, which come in parts."""
     row = 0
     for batch in batches:
         names = list(dict.fromkeys(filter(None, [*columns(settings), named_by])))
         for piece in caption_lists.pieces(batch.select(names), settings.caption_column):
-            named = strings(piece.rows.column(named_by)) if named_by else row_names(path, row + piece.row_of)
-            plain = candidates(piece.rows, settings, named)
+            of_rows = strings(piece.rows.column(named_by)) if named_by else pa.array(row + piece.row_of)
+            plain = candidates(piece.rows, settings, row_names(named, of_rows))
             if settings.image_column:
                 yield _in_hand(plain, batch.column(settings.image_column), piece, row)
             else:

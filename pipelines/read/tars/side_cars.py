@@ -60,13 +60,13 @@ def check(path: str, settings: InputSettings) -> None:
     needed_columns.check(path, _as_table(settings))
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
-    """Yields the candidates of a side-car whose images did not come.
+def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
+    """Yields the candidates of a side-car whose images did not come; their names begin with this one.
 
     Raises:
         UnreadableError: it is broken.
     """
-    for found in table.read_parquet(path, _as_table(settings), named_by=_NAME):
+    for found in table.read_parquet(path, _as_table(settings), named, named_by=_NAME):
         status = parquet.strings(found.rows, "page_url")
         rows = found.rows.filter(pc.not_equal(status.fill_null(""), pa.scalar(_CAME)))
         none = pa.nulls(rows.num_rows, pa.string())

@@ -1,8 +1,8 @@
 """WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members with the same name up to the first dot are a sample.
 
 A sample gives its first image member, the caption from `.txt` or else from `.json`, and from `.json` the `url` and the
-values that are kept. Its name is its `source_key`. No more
-of a member is read than a limit: an image is cut there, as one in a web archive is; a longer text breaks its sample.
+values that are kept. No more of a member is read than a limit: an image is cut there, as one in a web archive is; a
+longer text breaks its sample.
 """
 
 import re
@@ -66,8 +66,8 @@ class _Sample:
         return len(self.data or b"") + sum(len(text or "") for text in texts)
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
-    """Yields all samples of a tar, in the order of their first members.
+def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
+    """Yields all samples of a tar, in the order of their first members; their names begin with this one.
 
     Raises:
         UnreadableError: the file is no tar, or is cut off.
@@ -85,9 +85,9 @@ def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
                 samples.append(sample)
                 size += sample.size
             if size > STRETCH_BYTES or len(samples) + len(broken) >= STRETCH_ROWS:
-                yield _found(samples, broken, file, settings)
+                yield _found(samples, broken, file, settings, named)
                 samples, broken, size = [], [], 0
-        yield _found(samples, broken, file, settings)
+        yield _found(samples, broken, file, settings, named)
 
 
 def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[int, _Sample | str]]:
@@ -189,11 +189,11 @@ def _text(member: str, value: Mapping[str, object], name: str) -> str | None:
 
 
 def _found(
-    samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings
+    samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings, named: str
 ) -> Stretch:
     captions = [sample.caption_of_json if sample.caption is None else sample.caption for sample in samples]
     texts = [
-        (sample.url, caption, None, table.shown_name(sample.name), sample.extra)
+        (sample.url, caption, None, f"{named}#{table.shown_name(sample.name)}", sample.extra)
         for sample, caption in zip(samples, captions, strict=True)
     ]
     plain = columns.candidates_of(*columns.string_columns(texts), settings=settings)

@@ -251,7 +251,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
     ]
     rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
     (found,) = pq.read_table(path, columns=needed_columns.columns(wanted)).combine_chunks().to_batches()
-    batch = table.candidates(found, wanted, table.row_names(str(path), np.arange(3)))
+    batch = table.candidates(found, wanted, table.row_names(path.name, pa.array(range(3))))
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
     assert table.texts(found, wanted).to_pylist() == [{**row, "source_key": None} for row in rows]

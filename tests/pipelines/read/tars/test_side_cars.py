@@ -49,8 +49,8 @@ def test_what_did_not_come_is_a_candidate_without_an_image(folder: Path) -> None
     assert read_all(folder / "00001.parquet", SETTINGS)[0] == []
     came = read_all(folder / "00000.tar", SETTINGS)[0]
     assert [(row["image_identity"], row["caption"]) for row in came] == [("http://a/1", "one came")]
-    names = ["000000001", "000000002", "000000003"]  # their keys, as tars name the samples that came
-    assert ([row["source_key"] for row in rows], came[0]["source_key"]) == (names, "000000000")
+    names = [f"00000.parquet#00000000{number}" for number in (1, 2, 3)]
+    assert ([row["source_key"] for row in rows], came[0]["source_key"]) == (names, "00000.tar#000000000")
 
 
 def test_other_tables_beside_tars_are_no_side_cars(folder: Path) -> None:
