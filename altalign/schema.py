@@ -57,8 +57,9 @@ DROPPED = pa.schema(
         ("caption", pa.string()),  # Cleaned; empty where there is no alt-text.
         ("page_url", pa.string()),  # The page that shows the image, where known.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
-        # The name of the row in its input: `FILE#ROW` of a table (rows from 0), the image's path in a folder, in a tar
-        # the members' name up to the first dot, in a side-car of img2dataset the `key`; null in web archives.
+        # The name of the row in its input, one row's alone: `FILE#ROW` of a table (rows from 0; in a side-car of
+        # img2dataset its `key`), `FILE#SAMPLE` of a tar (members up to the first dot), the image's path in a folder.
+        # A file is named by its path below the folder that all files of the input are in. Null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
         ("stage", pa.string()),  # The stage that dropped it.
@@ -127,8 +128,9 @@ SAMPLE = pa.schema(
         ("caption", pa.string()),  # As in KEY.txt.
         ("page_url", pa.string()),  # Null where it is not known.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
-        # The name of the row in its input: `FILE#ROW` of a table (rows from 0), the image's path in a folder, in a tar
-        # the members' name up to the first dot, in a side-car of img2dataset the `key`; null in web archives.
+        # The name of the row in its input, one row's alone: `FILE#ROW` of a table (rows from 0; in a side-car of
+        # img2dataset its `key`), `FILE#SAMPLE` of a tar (members up to the first dot), the image's path in a folder.
+        # A file is named by its path below the folder that all files of the input are in. Null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
         ("width", pa.int32()),  # Pixels of the stored image.

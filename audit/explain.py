@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     wanted.add_argument(
         "--source-key",
         metavar="NAME",
-        help="its name in the input: FILE#ROW of a table, the path in a folder, or the sample of a tar",
+        help="its name in the input: FILE#ROW of a table, FILE#SAMPLE of a tar, or the path in a folder",
     )
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):

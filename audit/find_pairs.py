@@ -107,8 +107,10 @@ def wanted(
         file = source_key.rpartition("#")[0] or source_key
         ending = rf"(^|/)({re.escape(file)}|{re.escape(str(PurePosixPath(file).with_suffix('')))}\.\w+)$"
         of_file = pc.match_substring_regex(pc.field("file"), ending)
+        end = pc.match_substring_regex(pc.field("source_key"), rf"[/#]{re.escape(source_key)}$")
         return [
             (Condition(named, ("source", "source_key")), f"source_key {source_key!r}"),
+            (Condition(end, ("source_key",)), f"a source_key that ends with {source_key!r}"),
             (Condition(of_file, ("file",)), f"file {file!r}"),
         ]
     caption = one_caption.clean(_utf8(text or "", "--text"))

@@ -125,7 +125,7 @@ class Run:
             url: the image's URL; or
             text: the caption; or
             key: the pair's key, or its image_id: 32 hex digits.
-            source_key: its name in the input: `FILE#ROW` of a table, or the sample of a tar.
+            source_key: its name in the input: `FILE#ROW` of a table, `FILE#SAMPLE` of a tar, or the path in a folder.
 
         Raises:
             NotFoundError: the run has no such pair.

@@ -334,7 +334,6 @@ def test_bad_input_is_one_line_and_changes_nothing(run: Path, capsys: pytest.Cap
         ("run", "--input", "input/part-4.parquet"): "say with --like which",
         ("run", "--input", "input/part-4.parquet", "--like", "pages"): "the run has no such input",
         ("run", "--input", "input/none-*.parquet", "--like", "pictures"): "nothing matches",
-        ("run", "--input", "input/part-[34].parquet", "--like", "pictures"): "in the run already",
         ("run", "--input", "pages.warc.gz", "--like", "pictures"): "pages.warc.gz",
         ("nowhere", "--input", "input/part-4.parquet"): "no such run folder",
     }

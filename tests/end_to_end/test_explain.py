@@ -129,6 +129,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (("--text", "quiet lake"), "written       shards/00000.tar"),
         (("--url", "https://h.example/page"), "url_invalid: its scheme is ftp, not http or https"),
+        (("--source-key", "b.png"), "name      sub/b.png"),
         (("--source-key", "sub/latin1.png"), "record_broken: not UTF-8 (byte 5); convert the file"),
         (("--source-key", "gone.png"), "removed   20"),
     ],
