@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from altalign.pipelines.web.asking.tasks import Task
+
 # What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that
-# short); HANG waits for ever.
+# short); HANG waits for ever, and DRIP sends a byte now and then, for ever.
 Step = bytes | float | str
 Steps = Sequence[Step] | Callable[[int], Sequence[Step]]  # of the how manieth request for this path
 
-RESET, CLOSE, HANG = "reset", "close", "hang"
+RESET, CLOSE, HANG, DRIP = "reset", "close", "hang", "drip"
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,11 @@ class Server:
     script: dict[str, Steps]
     certificate: Path | None = None
     asked: list[Asked] = field(default_factory=list)
+    hung: Counter[str] = field(default_factory=Counter)  # how many requests for a path have come to hang or to drip
     port: int = 0
     connections: int = 0
     is_open: int = 0
+    _seen: dict[str, set[object]] = field(default_factory=dict)  # requests that the client had under way, by path
 
     @property
     def paths(self) -> Counter[str]:
@@ -47,6 +51,12 @@ class Server:
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"{'https' if self.certificate else 'http'}://{host}:{self.port}{path}"
+
+    def hangs(self, task: Task) -> bool:
+        """Whether nothing that counts comes any more of what a task has asked for. Asked in each turn of `Clock`."""
+        path = task.target.url.partition(f":{self.port}")[2]
+        self._seen.setdefault(path, set()).add(task.request)
+        return self.hung[path] >= len(self._seen[path])
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -113,7 +123,12 @@ class Server:
                     await writer.drain()
                 elif isinstance(step, (int, float)):
                     await asyncio.sleep(step)
-                elif step == HANG:
+                elif step in (HANG, DRIP):
+                    self.hung[target] += 1
+                    while step == DRIP:
+                        writer.write(b"x")
+                        await writer.drain()
+                        await asyncio.sleep(0.001)
                     await asyncio.Event().wait()
                 else:
                     if step == RESET:

@@ -1,7 +1,7 @@
 """Names that change, that hang, and that a proxy would look up: against real servers and the system's resolver."""
 
 import socket
-import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +12,7 @@ from altalign.pipelines.web.client import Client
 from altalign.pipelines.web.http import names
 from altalign.pipelines.web.http.names import SystemResolver
 from altalign.reasons import DropReason
+from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import Pointing, Server, Steps, script
 from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
 
@@ -62,21 +63,26 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.faults
 def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of all names hang for longer than a try, more than there are threads: the others wait their turn."""
-    real, release, lookups_at_once = socket.getaddrinfo, threading.Event(), 8
+    real, lookups_at_once, begun = socket.getaddrinfo, 8, set[str]()
 
     def getaddrinfo(host: bytes, *arguments: Any, **named: Any) -> Any:
-        if host.startswith(b"hang"):
-            release.wait(1.0)
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        begun.add(host.decode())
+        until_s = clock.passed_s + 25
+        while host.startswith(b"hang"):
+            time.sleep(0.001)
+            if clock.passed_s > until_s:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return real(b"127.0.0.1", *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(of_process, "THREADS_AT_MOST", lookups_at_once)
     with Server({"/image": script(200, IMAGE)}) as server:
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
-        settings = settings_of(server.port, threads=8, timeout_s=0.4, retries=0)
+        settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings, resolver=lambda: SystemResolver(lookups_at_once)) as client:
+            clock = Clock(client)
+            clock.go_on_while(lambda task: "hang" in task.target.host or task.target.host not in begun)
             found = {urls[response.number]: response for response in client.fetch(urls)}
-            release.set()
+            clock.go_on(30)  # until no name hangs
     assert [found[url].body for url in urls[::2]] == [IMAGE] * 24
     assert {found[url].reason for url in urls[1::2]} <= {DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE}
