@@ -21,8 +21,11 @@ CAPTIONS = [
 ]
 
 
-def write_trained(folder: Path, **sections: dict[str, Any]) -> str:
-    """A run folder with a checkpoint of step 5, of a small model of these settings; gives its path."""
+def write_trained(folder: Path, *, words_apart: float = 1.0, **sections: dict[str, Any]) -> str:
+    """A run folder with a checkpoint of step 5, of a small model of these settings; gives its path.
+
+    With `words_apart` of 1 all captions are alike to 1e-5, and their order is a matter of rounding.
+    """
     values = {
         "data": {"resize_px": 36, "crop_px": 33},
         "tokenizer": {"vocabulary_size": 60, "tokens_at_most": 12},
@@ -38,6 +41,9 @@ def write_trained(folder: Path, **sections: dict[str, Any]) -> str:
     words.write(str(folder / "tokenizer.json"))
     model = model_of(config, vocabulary=words.vocabulary)
     randomise(model)
+    with torch.no_grad():
+        for weight in model.text_tower.bert.encoder.parameters():
+            weight.mul_(words_apart if weight.dim() > 1 else 1)
     # only runs that a test has asked for: runs/demo may lie in the folder where the tests are started
     asked = [run for run in sections.get("data", {}).get("runs", ()) if storage.exists(f"{run}/manifest.json")]
     runs = {run: listing.digest(f"{run}/manifest.json").digest for run in asked} or {"runs/demo": "ab" * 32}

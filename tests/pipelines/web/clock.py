@@ -42,7 +42,8 @@ class Clock:
         """From now on time goes on in no time as long as all tasks under way do nothing but wait, as `waits` knows."""
 
         def turn() -> None:
-            goes_on = bool(self._under_way) and all([waits(task) for task in self._under_way])
+            waiting = [waits(task) for task in self._under_way]
+            goes_on = bool(waiting) and all(waiting)
             self.passed_s += STEP_S if goes_on else 0.0
             self._loop.call_later(0.0 if goes_on else LOOKS_EVERY_S, turn)
 
