@@ -94,8 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (place / "coco.json").write_text(json.dumps({"images": images}))
     ids = [f"COCO_val2014:sentid:{number}" for number in range(NUMBER)]
-    # the model knows no digits, so every fourth pair of captions is the same: their ratings are, too, for their order is
-    # a matter of rounding
+    # the model knows no digits: pairs four apart are the same to it, so their ratings are, for rounding gives the order
     for task_name, first, second, columns in (
         ("sts", ids, ids, "caption1,caption2"),
         ("sis", flat, flat, "image1,image2"),
