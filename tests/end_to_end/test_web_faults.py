@@ -224,7 +224,7 @@ def test_what_was_never_asked_for_is_asked_first(
     slow = [Asked(server.url(f"/png/slow-{number}")) for number in range(8)]  # all of one host
     flaky = [Asked(server.url(f"/flaky/again-{number}?codes=503", f"127.0.0.{2 + number}")) for number in range(3)]
     write_web_input(folder, server, [*flaky, *slow])
-    in_haste = ["requests_per_host_s=0.1", "unit_deadline_s=0.5", "connections_per_host=1", "honour_robots=false"]
+    in_haste = ["requests_per_host_s=0.1", "unit_deadline_s=5", "connections_per_host=1", "honour_robots=false"]
     settings = [word for each in in_haste for word in ("--set", f"fetch.{each}")]
     assert main(["curate", "config.toml", "--until", "fetch", *settings]) == 0
     found = dropped(folder / "run")
@@ -271,12 +271,14 @@ def test_what_is_final_is_asked_for_again_only_by_name(
 def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(
     server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_web_input(folder, server, [*pictures(server, 8), Asked(server.url("/slow-head?seconds=1"))])
-    assert main(["curate", "config.toml", "--until", "fetch", "--set", "fetch.timeout_s=0.2"]) == 0
-    assert ("http_timeout", None) in dropped(folder / "run").values()
+    late = server.url("/slow-head?seconds=3")
+    write_web_input(folder, server, [*pictures(server, 8), Asked(late)])
+    assert main(["curate", "config.toml", "--until", "fetch", "--set", "fetch.timeout_s=1"]) == 0
+    again = dropped(folder / "run")  # with those for which a busy machine had no second
+    assert again[late] == ("http_timeout", None)
     capsys.readouterr()
     assert main(["retry", "run", "--set", "fetch.timeout_s=60", "--set", "run.keep_work=false"]) == 0
-    assert last_line(capsys.readouterr().err) == "1 asked again: 1 came"
+    assert last_line(capsys.readouterr().err) == f"{len(again)} asked again: {len(again)} came"
     assert not (folder / "run" / "work").exists()
     assert dropped(folder / "run") == {}
     assert summary(folder / "run")["images"] == 9
@@ -306,15 +308,19 @@ def test_flags_of_beam_name_the_server_where_a_run_is_retried(
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
 def test_a_server_that_is_gone_in_the_middle_costs_a_retry_and_nothing_else(tmp_path: Path, how: str) -> None:
     with WebServer(tmp_path / "server") as server:
-        asked = [Asked(server.url(f"/png/{number}?wait=0.02")) for number in range(60)]
+        asked = [Asked(server.url(f"/{'png' if number < 20 else 'gated'}/{number}?file=gate")) for number in range(60)]
+        gate = server.folder / "gate"
+        gate.touch()
         for name in ("whole", "cut"):
             write_web_input(tmp_path / name, server, asked)
         os.utime(tmp_path / "cut" / "input" / "pairs.parquet", ns=(1, 1))
         assert altalign(tmp_path / "whole", "curate", "config.toml").returncode == 0
         before = len(asked_for(server))
+        gate.unlink()  # or all would have come before the server is gone
         with curating(tmp_path / "cut", "--set", "fetch.connections_per_host=4", "--set", "fetch.timeout_s=0.5") as run:
             waits_until(lambda: len(asked_for(server)) > before + 10, run)
             server.stop() if how == "stopped" else server.pause()
+            gate.touch()
             waits_until(lambda: any(each["reason"] for each in tries(tmp_path / "cut" / "run")))
             if how == "frozen":
                 server.resume()
@@ -338,7 +344,7 @@ def test_a_network_that_was_never_there_is_told_and_a_retry_finishes_the_run(tmp
         asked = [Asked(server.url(f"/png/{number}")) for number in range(8)]
         write_web_input(tmp_path, server, asked)
         server.stop()
-        done = altalign(tmp_path, "curate", "config.toml", "--set", "fetch.timeout_s=0.5")
+        done = altalign(tmp_path, "curate", "config.toml", "--set", "fetch.timeout_s=5")
         assert done.returncode == 1, done.stderr  # nothing is kept
         assert "no host has answered: look whether this machine has a network" in done.stdout
         assert set(dropped(tmp_path / "run").values()) == {("http_unreachable", None)}
@@ -391,7 +397,7 @@ def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(
     assert "Traceback" not in out + said
     assert "Exception ignored" not in said
     before = len(server.requests())
-    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=0.2"]) == 0
+    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=5"]) == 0
     assert set(asked_for(server, since=before)) == {each.url for each in hanging}
     assert summary(folder / "run")["images"] == len(pics)
 

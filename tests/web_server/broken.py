@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from altalign.demo.archive import chunked
-from tests.web_server.answers import HTML, more
+from tests.web_server.answers import HTML, more, png
 from tests.web_server.exchange import Client, Request, State, chunk, head, packed
 from tests.web_server.pictures import picture
 
@@ -84,6 +84,13 @@ async def slow_head(request: Request, client: Client, _: State) -> None:
     """`/slow-head?seconds=S`: nothing for so long, then a picture."""
     await client.wait(request.number_of("seconds", 3600))
     await client.respond(200, PICTURE)
+
+
+async def gated(request: Request, client: Client, state: State) -> None:
+    """`/gated/NAME?file=FILE`: nothing until the folder has this file, then a picture."""
+    while not (state.folder / request.text("file")).exists():
+        await client.wait(0.01)
+    await png(request, client, state)
 
 
 async def drip(request: Request, client: Client, _: State) -> None:
@@ -209,6 +216,7 @@ async def endless_redirect(_request: Request, client: Client, _: State) -> None:
 ANSWERS = {
     "raw": raw,
     "slow-head": slow_head,
+    "gated": gated,
     "drip": drip,
     "drip-head": drip_head,
     "stall": stall,
