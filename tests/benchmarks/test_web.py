@@ -17,7 +17,7 @@ from benchmarks import web, web_server
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="its hosts are addresses of 127.0.0.0/8, which only Linux has"
 )
-WATCHDOG_S = 30
+WATCHDOG_S = 300
 
 
 @pytest.fixture(scope="module")

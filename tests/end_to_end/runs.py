@@ -129,7 +129,7 @@ def altalign(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in `folder`, as a user does, and wait for it."""
     return subprocess.run(
-        command(*args), cwd=folder, env=environ(environment), capture_output=True, text=True, timeout=300, check=False
+        command(*args), cwd=folder, env=environ(environment), capture_output=True, text=True, timeout=800, check=False
     )
 
 

@@ -18,7 +18,7 @@ from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, li
 
 pytestmark = pytest.mark.runs
 
-WATCHDOG_S = 120.0
+WATCHDOG_S = 800.0
 
 # In every Python that starts: however little there is to do, and however much memory other programs have at the moment,
 # processes do the work; and each says that it was there.

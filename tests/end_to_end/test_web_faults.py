@@ -44,7 +44,7 @@ from tests.web_server.running import WebServer
 pytestmark = pytest.mark.faults
 
 KILLS = 6
-PATIENCE_S = 120  # a test that waits longer has failed
+PATIENCE_S = 800  # a test that waits longer has failed
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,7 @@ def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> to
 def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
     )
     two = distributed.new_group([0, 1])
     found: dict[str, Any] = {"losses": {}, "steps": {}}

@@ -27,7 +27,7 @@ def test_each_image_is_decoded_by_one_rank_and_known_to_all(tmp_path: Path) -> N
         for rank in range(RANKS)
     ]
     try:
-        said = [process.communicate(timeout=300)[1] for process in started]
+        said = [process.communicate(timeout=800)[1] for process in started]
     finally:
         for process in started:
             process.kill()

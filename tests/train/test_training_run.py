@@ -33,7 +33,7 @@ from tests.warm.python import warm
 ROOT = Path(__file__).parents[2]
 STEPS = 8
 AT = random.Random(int(os.environ.get("ALTALIGN_KILLS_SEED", "1")))  # when runs are killed
-WATCHDOG_S = 300
+WATCHDOG_S = 800
 TORCHRUN = ("--standalone", "-m", "altalign", "train")
 
 

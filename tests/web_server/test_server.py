@@ -16,7 +16,7 @@ from altalign.demo import web
 from tests.web_server.pictures import SIDE_PX, picture
 from tests.web_server.running import WebServer
 
-WATCHDOG_S = 30
+WATCHDOG_S = 300
 
 
 @pytest.fixture(scope="module")

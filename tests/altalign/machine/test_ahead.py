@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from altalign.machine import ahead
 
-WATCHDOG_S = 60.0  # ends a test that would hang
+WATCHDOG_S = 300.0  # ends a test that would hang
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(0, 100), st.integers(1, 4))

@@ -20,7 +20,7 @@ from altalign.machine.processes import InProcesses, Processes
 from altalign.machine.threads import in_threads
 
 ROOT = Path(__file__).parents[3]
-WATCHDOG_S = 60.0  # ends a test that would hang
+WATCHDOG_S = 300.0  # ends a test that would hang
 
 
 # Work of other processes, which find it in this module.

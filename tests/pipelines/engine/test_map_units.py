@@ -12,7 +12,7 @@ from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import Pooled
 
-PATIENCE_S = 30  # a test that waits longer has failed
+PATIENCE_S = 300  # a test that waits longer has failed
 
 
 def waited(event: threading.Event) -> None:

@@ -14,7 +14,7 @@ import pytest
 from altalign.errors import AltalignError
 from altalign.pipelines.engine.servers import Server, serving
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 LISTENS = (
     "import socket, sys, time; s = socket.create_server(('localhost', int(sys.argv[1]))); print('here', flush=True); "
     "time.sleep(600)"

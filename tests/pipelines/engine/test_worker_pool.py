@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, e
 from altalign.pipelines.engine import worker_pool
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from altalign.machine import ahead, interrupts, memory
 from altalign.pipelines.files.ranges import Range
 from altalign.pipelines.images import for_shards
 
-WATCHDOG_S = 60.0  # ends a test that would hang
+WATCHDOG_S = 300.0  # ends a test that would hang
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "JPEG", "BMP", "TIFF")
 SETTINGS = [
     ShardsSettings(),

@@ -14,7 +14,7 @@ from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web.kept import fetch_progress as web_progress
 
-PATIENCE_S = 30  # a test that waits longer has failed
+PATIENCE_S = 300  # a test that waits longer has failed
 UNITS: list[Unit] = [{"name": f"{number:05d}", "rows": 1_000} for number in range(3)]
 
 

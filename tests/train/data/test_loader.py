@@ -349,5 +349,5 @@ def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> Non
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "killed.py"), str(tmp_path)], cwd=root, env=environment, stderr=subprocess.PIPE
     )
-    process.communicate(timeout=120)  # as long as a worker lives, somebody may write there
+    process.communicate(timeout=800)  # as long as a worker lives, somebody may write there
     assert process.returncode == -signal.SIGKILL

@@ -34,7 +34,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank in range(RANKS)
     ]
     try:
-        said = [process.communicate(timeout=300)[1] for process in started]
+        said = [process.communicate(timeout=800)[1] for process in started]
     finally:
         for process in started:
             process.kill()
