@@ -7,10 +7,10 @@ Images are the cases, whatever number of captions they have. The centroids are o
 which are hashes: neither threads nor the sizes of shards change the result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,14 @@ Vector = npt.NDArray[np.int16]
 
 _ANY_NUMBER = 2**62  # of pixels: curation's own limit was kept
 _COLUMNS = ["key", "image_id", "tar_offset", "tar_bytes"]
+
+
+class Image(Protocol):
+    """An image whose bytes can be had."""
+
+    def read(self) -> bytes:
+        """Its bytes."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -170,11 +178,11 @@ class Vectors:
         made = learned.map_of(views)
         self._mapped, self._dimensions = made.embed, made.dimensions
 
-    def each(self, images: list[ShardImage]) -> list[Vector]:
+    def each(self, images: Sequence[Image]) -> list[Vector]:
         """Vectors, int16[dimensions] each."""
         return in_threads(self._of, images, cores())
 
-    def _of(self, image: ShardImage) -> Vector:
+    def _of(self, image: Image) -> Vector:
         px = self._embedder.short_side_px
         found = pixels.decode(image.read(), pixels_at_most=_ANY_NUMBER, colour=self._embedder.colour, short_side_px=px)
         features = None if found.pixels is None else self._embedder.features(found.pixels)

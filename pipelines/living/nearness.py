@@ -1,10 +1,13 @@
 """Which images of a run are near to some of its images: by the same descriptors and cosines as decontamination."""
 
 from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from altalign import storage
+from altalign.audit_tables import GALLERY, SAMPLES
 from altalign.dedup.near_duplicates import TestSide, find_pairs
 from altalign.machine import interrupts
 from altalign.pipelines import cluster
@@ -15,25 +18,52 @@ from altalign.pipelines.near import learned
 
 _IMAGES_AT_ONCE = 4_096
 
+Test = tuple[str, str]  # a test image: its set, and its name there
 
-def near(run_folder: str, image_ids: frozenset[str], *, embedder: str, above: float) -> frozenset[str]:
-    """The images in the shards whose cosine with one of these is above a threshold; all images are decoded.
 
-    An image without structure has no direction, and is near to none.
+class _Shown(NamedTuple):
+    """A picture of the galleries: all that is left of an image that was dropped."""
+
+    image_id: str | Test
+    data: bytes
+
+    def read(self) -> bytes:
+        return self.data
+
+
+def near(
+    run_folder: str, image_ids: frozenset[str], *, embedder: str, above: float
+) -> tuple[frozenset[str], frozenset[Test]]:
+    """The images whose cosine with one of these is above a threshold, and the test images.
+
+    All images in the shards are decoded, and all pictures in the galleries. An image without structure has no
+    direction, and is near to none.
     """
     stems = cluster.stems_of(run_folder)
     vector_of = Vectors(embedders.load(embedder))
     vector_of.learn(cluster.first_images(run_folder, stems, learned.TRAINING_IMAGES))
-    given = [image for images in _images(run_folder, stems) for image in images if image.image_id in image_ids]
+    shown = list(_shown(run_folder))
+    there = chain([shown], _images(run_folder, stems))
+    given = [image for images in there for image in images if image.image_id in image_ids]
     if not given:
-        return frozenset()
+        return frozenset(), frozenset()
     side = TestSide.build(np.stack(vector_of.each(given)), above=above)
-    found = set[str]()
-    for images in _images(run_folder, stems):
+    found = set[str | Test]()
+    for images in chain([shown] if shown else [], _images(run_folder, stems)):
         interrupts.check()
         pairs = find_pairs(np.stack(vector_of.each(images)), side, above=above)
         found |= {images[row].image_id for row in np.unique(pairs.rows).tolist()}
-    return frozenset(found)
+    tests = frozenset(name for name in found if not isinstance(name, str))
+    return frozenset(name for name in found if isinstance(name, str)), tests
+
+
+def _shown(run_folder: str) -> Iterator[_Shown]:
+    for table, column in ((SAMPLES, "picture"), (GALLERY, "image"), (GALLERY, "test")):
+        if storage.exists(path := storage.join(run_folder, *table.path.split("/"))):
+            for row in parquet.read_table(path).to_pylist():
+                if row[column]:
+                    is_test = column == "test"
+                    yield _Shown((row["test_set"], row["test_image"]) if is_test else row["image_id"], row[column])
 
 
 def groups(run_folder: str, *, embedder: str, above: float) -> dict[str, str]:

@@ -71,9 +71,11 @@ def of_audit(change: Change, gone: Request, rows: pa.Table, tests: Collection[tu
             return _without(found, gone)
         if table is GALLERY:  # of pictures alone: one that has other pairs need not be shown either
             images = frozenset(filter(None, parquet.values(rows, "image_id")))
-            of_tests = zip(*(found[name].to_pylist() for name in ("test_set", "test_image")), strict=True)
-            shows = np.array([each in tests for each in of_tests], bool)
-            return found.filter(pa.array(~gone.with_images(images).matches(found) & ~shows))
+            goes = gone.with_images(images).matches(found)
+            of_tests = list(zip(*(found[name].to_pylist() for name in ("test_set", "test_image")), strict=True))
+            copied = np.flatnonzero(goes & (found["similarity"].to_numpy() == 1)).tolist()
+            shown = {*tests, *(of_tests[row] for row in copied)}
+            return found.filter(pa.array(~goes & [each not in shown for each in of_tests]))
         if table is FREQUENT:
             is_said = [value in said for value in found["value"].to_pylist()]
         else:

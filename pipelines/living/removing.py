@@ -50,12 +50,16 @@ class Found:
         in_shards: rows of shards.
         in_dropped: rows that had been dropped, by file.
         images: that no shard has afterwards.
+        tests: test images that are near to what goes, where that was asked for.
+        knows_dropped: whether `dropped/` was kept.
     """
 
     request: Request
     in_shards: Sequence[InShard]
     in_dropped: Sequence[InDropped]
     images: ImagesGone
+    tests: frozenset[nearness.Test]
+    knows_dropped: bool
 
     @property
     def rows(self) -> pa.Table:
@@ -78,6 +82,11 @@ class Found:
         return bool(self.pairs or self.dropped)
 
     @property
+    def forgets_work(self) -> bool:
+        """Whether `work/` goes: something does, or what was dropped may be there alone."""
+        return self.has_rows or not self.knows_dropped
+
+    @property
     def gone(self) -> Request:
         """What is not to be found afterwards: the request, and the keys of all pairs that went."""
         keys = frozenset(filter(None, parquet.values(self.rows, "key")))
@@ -98,7 +107,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     if copies is not None:  # of what was dropped as a copy, the image that was kept
         of_copies = copies.filter(pa.array(wider.matches(copies)))
         wider = replace(wider, keys=wider.keys.union(filter(None, parquet.values(of_copies, "kept_key"))))
-    in_shards = finding.in_shards(parent, wider)
+    in_shards, tests = finding.in_shards(parent, wider), frozenset[nearness.Test]()
     of_images = replace(named, source_keys={})
     if of_images.asked():  # the other pairs of these images, and lines of the log
         images = _images([*in_shards, *dropped], lambda rows: rows.filter(pa.array(of_images.are_images(rows))))
@@ -106,7 +115,8 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
         in_shards = finding.in_shards(parent, wider)
     if near is not None and copies is not None:
         embedder = parent.config.decontaminate.embedder
-        images = nearness.near(parent.folder, _images(in_shards), embedder=embedder, above=near)
+        given = _images([*in_shards, *dropped]) | wider.images
+        images, tests = nearness.near(parent.folder, given, embedder=embedder, above=near)
         in_shards = finding.in_shards(parent, wider.with_images(images))
         of_kept = Request(keys=frozenset(key for each in in_shards for key in parquet.values(each.rows, "key")))
         is_copy = of_kept.matches(copies.select(["kept_key"]).rename_columns(["key"]))
@@ -114,7 +124,8 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
         request, wider = request.with_images(images), wider.with_images(images)
     keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
     in_dropped = finding.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
-    return Found(request, in_shards, in_dropped, finding.images_gone(parent, in_shards))
+    gone, knows_dropped = finding.images_gone(parent, in_shards), parent.config.audit.keep_dropped
+    return Found(request, in_shards, in_dropped, gone, tests, knows_dropped)
 
 
 def _images(
@@ -133,9 +144,9 @@ def remove(
     change = Change(run.folder, durable=run.config.run.durable)
     written = _shards(change, parent, found.in_shards)
     deleted = [f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet")]
-    deleted += _GO if found.has_rows else ()
+    deleted += _GO if found.forgets_work else ()
     deleted += purging.dropped_rows(change, found.in_dropped, found.gone)
-    purging.of_audit(change, found.gone, found.rows, finding.copied_tests(found.in_dropped))
+    purging.of_audit(change, found.gone, found.rows, finding.copied_tests(found.in_dropped) | found.tests)
     deleted += purging.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
     deleted += purging.of_log(change, found.gone.with_images(found.images.image_ids))
     with change.noted():

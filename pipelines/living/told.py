@@ -112,12 +112,7 @@ def check_absence(config: CurateConfig, gone: Request) -> int:
 
 
 def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new: bool) -> None:
-    out = terminal.stdout()
-
-    def say(line: str) -> None:
-        out.print(line, highlight=False, soft_wrap=True)
-
-    rows = found.rows
+    rows, out = found.rows, terminal.stdout()
     if len(rows):
         table = Table()
         for name in ("in", "key", "caption", "image"):
@@ -129,24 +124,32 @@ def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new
             table.add_row(place, row["key"] or "", caption[:60], url[:80])
         out.print(table)
         if len(rows) > _SHOWN:
-            say(f"… and {len(rows) - _SHOWN:,} more")
+            _say(f"… and {len(rows) - _SHOWN:,} more")
     for name, entries in asked.not_in(rows).items():
         few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
-        say(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
+        _say(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
     if not found.has_rows:
         later = "keep" if is_dry_run else "keeps"
         stands = f"{'would ' * is_dry_run}{later} it out of what is added" if is_new else "was asked for before"
-        say(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
-        return
+        _say(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
+    else:
+        _show_what_goes(found, is_dry_run=is_dry_run)
+    if (found.has_rows or is_new) and found.forgets_work and storage.kind(storage.join(folder, "work")) != "missing":
+        deleted = "would be" if is_dry_run else "is"
+        _say(f"work/ {deleted} deleted: it has what was fetched; `retry` and `decontaminate` need it")
+
+
+def _show_what_goes(found: Found, *, is_dry_run: bool) -> None:
     size = sum(each.shard.bytes for each in found.in_shards)
     go = "would go" if is_dry_run else "go"
-    say(
+    _say(
         f"{many(found.pairs, 'pair')} of {many(len(found.images.image_ids), 'image')} that no other has {go}, and "
         f"{many(found.dropped, 'dropped row')}"
     )
     verb = "is" if len(found.in_shards) == 1 else "are"
     anew = "would be written anew" if is_dry_run else f"{verb} written anew"
-    say(f"{many(len(found.in_shards), 'shard')} {anew} ({size / 1e6:,.1f} MB)")
-    if storage.kind(storage.join(folder, "work")) != "missing":
-        deleted = "would be" if is_dry_run else "is"
-        say(f"work/ {deleted} deleted: it has what was fetched; `retry` and `decontaminate` need it")
+    _say(f"{many(len(found.in_shards), 'shard')} {anew} ({size / 1e6:,.1f} MB)")
+
+
+def _say(line: str) -> None:
+    terminal.stdout().print(line, highlight=False, soft_wrap=True)

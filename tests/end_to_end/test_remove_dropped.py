@@ -1,7 +1,6 @@
 """`altalign remove` reaches what was dropped: rows and pictures of every stage, by every list; looked for in bytes."""
 
 import io
-from collections.abc import Iterator
 from contextlib import chdir
 from hashlib import sha256
 from pathlib import Path
@@ -81,7 +80,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copytree(made / "run", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
@@ -147,6 +146,44 @@ def test_near_reaches_the_copies_that_were_dropped_for_it(run: Path, named: int)
         assert CAPTIONS[number] not in left
         assert URLS[number] not in left
     assert len(rows_of(run)) == 8
+
+
+@pytest.mark.parametrize("keep_dropped", [True, False])
+@pytest.mark.parametrize("near", [True, False])
+def test_no_gallery_shows_what_went_nor_copies_of_it_where_these_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, near: bool, keep_dropped: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blend = Image.blend(picture(3), picture(4), 0.25)  # not near enough to the test image to be dropped
+    images = [blend, picture(3), picture(3, (280, 224)), picture(3, (90, 72)), *(picture(9 + n) for n in range(8))]
+    captions = [f"what is seen here {n}" for n in range(len(images))]
+    urls = [f"https://img.example/{n}.png" for n in range(len(images))]
+    pq.write_table(pa.table({"url": urls, "caption": captions, "image": [*map(data, images)]}), "table.parquet")
+    Path("tests").mkdir()
+    Path("tests/t.png").write_bytes(data(picture(3)))
+    settings = CONFIG.replace('within_pool = "keep_one_image"', "").replace("[image]", "[audit]\n[image]")
+    settings = settings.replace("[audit]", f"[audit]\nkeep_dropped = {str(keep_dropped).lower()}")
+    Path("config.toml").write_text(settings, encoding="utf-8")
+    assert main(["curate", "config.toml"]) == 0
+    Path("list").write_text(urls[0 if near else 1], encoding="utf-8")
+    is_there = near or keep_dropped
+    assert main(["remove", "run", "--urls", "list", *(["--near", "0.8"] if near else [])]) == int(not is_there)
+    galleries = {"samples": ("picture",), "near_duplicates/gallery": ("image", "test")}
+    shown = [
+        (row["image_id"], row[column])
+        for name, columns in galleries.items()
+        for row in pq.read_table(f"run/audit/{name}.parquet").to_pylist()
+        for column in columns
+        if row[column]
+    ]
+
+    def seen(image: Image.Image) -> Any:
+        return np.asarray(image.resize((64, 52)), float).ravel()
+
+    cosines = {of: np.corrcoef(seen(blend), seen(Image.open(io.BytesIO(it))))[0, 1] for of, it in shown}
+    others = [] if near else [urls[number] for number in (0, 2, 3)]
+    assert {of for of, cosine in cosines.items() if cosine > 0.8} <= {image_id(url) for url in others}
+    assert not Path("run/work").exists()
 
 
 def test_a_name_in_the_input_is_of_one_input_alone(
