@@ -8,6 +8,7 @@ from functools import partial
 from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.rules import Rules
 from altalign.filters import pixels
+from altalign.filters.image_headers import is_plain_jpeg
 from altalign.machine import interrupts, memory
 from altalign.reasons import DropReason
 from altalign.schema import SampleRow
@@ -39,7 +40,7 @@ def check(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
     if (seen := (decoded.format, decoded.width, decoded.height)) != said:
         findings.fails("image_sizes", f"{where}: its image is {_size(*seen)}, the side-car says {_size(*said)}")
     _check_rules(decoded, row, digest, rules, where, findings)
-    _check_form(row, digest, rules, where, findings)
+    _check_form(data, row, digest, rules, where, findings)
     if limits.blocked_hashes:
         findings.saw(DropReason.IMAGE_BLOCKED)
         is_as_found = digest == row["found_sha256"]
@@ -85,7 +86,7 @@ def _check_rules(
             limit = f", [image] {setting} = {getattr(limits, setting)}" if setting else ""
             damage = f" ({decoded.damage})" if rule == DropReason.IMAGE_DAMAGED else ""
             findings.fails(rule, f"{where}: {size}{damage}{limit}")
-    if config.fetch.source == "web" and is_as_found and row["source"] not in rules.sources_in_hand:
+    if rules.is_of_web and is_as_found and row["source"] not in rules.sources_in_hand:
         findings.saw(DropReason.HTTP_TOO_LARGE)
         if row["bytes"] > config.fetch.bytes_at_most:
             said = f"{row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}"
@@ -105,13 +106,14 @@ _LIMITS = {
 }
 
 
-def _check_form(row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings) -> None:
+def _check_form(data: bytes, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings) -> None:
     """Checks the stored image against the settings of `[shards]`."""
     settings = rules.config.shards
     findings.saw("stored_form")
     short_side = min(row["width"], row["height"])
-    if settings.portable and row["format"] != "jpeg":
-        findings.fails("stored_form", f"{where}: {row['format']}, [shards] portable = true")
+    if settings.portable and not (row["format"] == "jpeg" and is_plain_jpeg(data)):
+        why = " that is turned, or neither RGB nor gray" * (row["format"] == "jpeg")
+        findings.fails("stored_form", f"{where}: {row['format']}{why}, [shards] portable = true")
     elif 0 < settings.resize_short_side_px < short_side:
         limit = f"[shards] resize_short_side_px = {settings.resize_short_side_px}"
         findings.fails("stored_form", f"{where}: a short side of {short_side:,} px, {limit}")

@@ -21,6 +21,7 @@ from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters import bounds, captions, identity, one_url, urls, words
 from altalign.filters.blocked import BlockList
+from altalign.lineage import is_merged
 from altalign.reasons import DropReason
 from altalign.stages import is_made_of_others
 
@@ -84,6 +85,11 @@ class Rules:
     def sources_in_hand(self) -> frozenset[str]:
         """Sources whose rows may have image bytes instead of a URL."""
         return frozenset(each.source for each in self.config.input if each.has_images)
+
+    @cached_property
+    def is_of_web(self) -> bool:
+        """Whether images that were not in hand came from the web; of merged runs one may have had archives."""
+        return self.config.fetch.source == "web" and not is_merged(self.run.folder)
 
     @cached_property
     def sources(self) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """`altalign merge`: the samples of one run over all the input, in the same bytes; what cannot be known is said."""
 
+import io
 import json
 import os
 import shutil
@@ -12,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign.cli import main
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
+from tests.pipelines.read.pages.archives import response, write
 
 pytestmark = pytest.mark.runs
 
@@ -201,3 +204,24 @@ def test_runs_merge_that_came_by_other_ways_and_not_those_that_obey_other_rules(
     assert 'source = "web"' in Path("of-web/config.toml").read_text(encoding="utf-8")
     assert main(["curate", "web.toml", "--set", "run.folder=rude", "--set", "fetch.honour_robots=false"]) == 0
     assert "differ: fetch.honour_robots = True and False" in refused(capsys, "merge", "one", "rude", "--to", "no")
+
+
+def test_images_of_archives_have_no_limit_of_bytes_beside_a_run_of_the_web(tmp_path: Path, made: Path) -> None:
+    png = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(png, "PNG")
+    page = response("https://a.example/", b'<img src="/1.png" alt="the noise of an old lamp">')
+    write(tmp_path / "a.warc", [page, response("https://a.example/1.png", png.getvalue(), "image/png")], "")
+    pq.write_table(pq.read_table(made / PARTS[0]).slice(0, 9).drop_columns(["url"]), tmp_path / "nine.parquet")
+    limits = "[image]\nshort_side_above_px = 1\n[fetch]\nbytes_at_most = 999\n"
+    web = 'source = "web"\nallow_addresses = ["127.0.0.1:9"]\n'
+    for name, text in {
+        "hand": f'kind = "warc"\npaths = ["{tmp_path}/a.warc"]\n{limits}',
+        "asked": f'kind = "table"\npaths = ["{tmp_path}/nine.parquet"]\nimage_column = "image"\nurl_column = ""\n{limits}{web}',
+    }.items():
+        (tmp_path / f"{name}.toml").write_text(f'[run]\nfolder = "{tmp_path}/{name}"\n[[input]]\n{text}')
+        assert main(["curate", str(tmp_path / f"{name}.toml")]) == 0
+    assert main(["merge", str(tmp_path / "hand"), str(tmp_path / "asked"), "--to", "of-archives"]) == 0
+    assert main(["select", "of-archives", "selected", "--where", "width > 9"]) == 0
+    for run in ("of-archives", "selected"):
+        assert [row["bytes"] > 999 for row in rows_of(Path(run)) if row["source"] == "warc"] == [True]
+        assert main(["audit", run]) == 0

@@ -1,5 +1,7 @@
 """Checks of a run: all hold of a whole one, and each kind of damage is found by the check that is there for it."""
 
+import hashlib
+import io
 import json
 import random
 import shutil
@@ -12,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign.audit.checks import ABOUT, FILES_PER_SHARD, run_checks
 from altalign.audit.run_folder import RunFolder
@@ -174,6 +177,28 @@ def test_a_flipped_byte_in_an_image(run: Path) -> None:
     )
     runs.seal(run)
     assert "digests" not in failing(run)
+
+
+@pytest.mark.parametrize(("mode", "turned"), [("RGB", 6), ("RGB", 2), ("CMYK", 1), ("L", 1), ("RGB", 1)])
+def test_a_jpeg_that_is_turned_or_neither_rgb_nor_gray(run: Path, mode: str, turned: int) -> None:
+    exif, written = Image.Exif(), io.BytesIO()
+    exif[0x0112] = turned
+
+    def edited(found: list[Sample]) -> list[Sample]:
+        image = Image.open(io.BytesIO(found[0].image)).convert(mode)
+        image.save(written, "JPEG", exif=exif)
+        digest = hashlib.sha256(written.getvalue()).hexdigest()
+        size = {"width": image.width, "height": image.height, "bytes": len(written.getvalue()), "sha256": digest}
+        return [replace(found[0], image=written.getvalue(), row={**found[0].row, **size}), *found[1:]]
+
+    runs.edit_shard(run, "00001", edited)
+    runs.seal(run)
+    said = failing(run)
+    if turned == 1 and mode != "CMYK":
+        assert said == {}
+    else:
+        assert said.keys() == {"stored_form"}
+        assert "jpeg that is turned, or neither RGB nor gray, [shards] portable = true" in said["stored_form"]
 
 
 @pytest.mark.parametrize(("place", "name"), [(0, "tars"), (512 - 1, "tars"), (-1, "tars"), (-600, "tars")])
