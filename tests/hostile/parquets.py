@@ -128,6 +128,19 @@ _ROWS = [
         settings=IMAGES,
     ),
     _case(
+        "image-of-nothing-in-a-table",
+        "Images of 0 bytes without a URL, and one that is null",
+        lambda: written(
+            parquet(
+                "image-of-nothing-in-a-table",
+                [{"caption": f"{CAPTION} {n}", "image": image} for n, image in enumerate([b"", b"", None])],
+                image=pa.binary(),
+            )
+        ),
+        dropped={"image_undecodable": 2, "url_invalid": 1},
+        settings=IMAGES,
+    ),
+    _case(
         "image-of-text-in-a-table",
         "An image that is a text",
         lambda: written(

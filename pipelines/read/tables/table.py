@@ -223,9 +223,11 @@ def _in_hand(plain: pa.RecordBatch, images: object, piece: caption_lists.Piece, 
     """Candidates with the images of their rows in a batch; a place is found with a row's first candidate."""
     column, row_of = cast(Any, _binary(images)), piece.row_of
     image = Values(column.dictionary, column.indices) if pa.types.is_dictionary(column.type) else Values(column, None)
-    has_bytes = image.flags(np.asarray(pc.binary_length(image.values).fill_null(0)) > 0)[row_of]
+    sizes = np.asarray(pc.binary_length(image.values).fill_null(-1))
     values = row_of if image.of_rows is None else image.of_rows.fill_null(0).to_numpy()[row_of]
     is_known = plain["image_identity"].is_valid().to_numpy(zero_copy_only=False)
+    # of an image without a byte decoding says so, but an address may lead to it
+    has_bytes = image.flags(sizes > 0)[row_of] | image.flags(sizes == 0)[row_of] & ~is_known
     digest = cache(lambda value: sha256(image.values[value].as_buffer()).hexdigest())
     wanted = zip(values.tolist(), (has_bytes & ~is_known).tolist(), strict=True)
     rows = in_hand(plain, [digest(value) if is_wanted else None for value, is_wanted in wanted])

@@ -292,15 +292,16 @@ def test_images_in_hand_have_an_identity_and_a_place(tmp_path, kind):
     read.check([str(path)], an_input(image_column="img"))
     assert not read.is_direct(str(path), an_input(image_column="img"))
     rows, _, places = read_all(path, image_column="img")
-    two, three, one = (hashlib.sha256(each).hexdigest() for each in (b"two", b"three", b"one"))
-    assert [row["image_identity"] for row in rows] == ["http://a/1", two, "http://a/2", None, three, one]
+    two, none, three, one = (hashlib.sha256(each).hexdigest() for each in (b"two", b"", b"three", b"one"))
+    assert [row["image_identity"] for row in rows] == ["http://a/1", two, "http://a/2", none, three, one]
     assert places == [
         {"image_identity": rows[row]["image_identity"], "offset": row, "length": None, "bytes": None}
-        for row in (0, 1, 4, 5)
+        for row in (0, 1, 3, 4, 5)
     ]
-    assert list(table.images(str(path), an_input(image_column="img"), [0, 1, 4, 5])) == [
+    assert list(table.images(str(path), an_input(image_column="img"), [0, 1, 3, 4, 5])) == [
         (0, b"one"),
         (1, b"two"),
+        (3, b""),
         (4, b"three"),
         (5, b"one"),
     ]
