@@ -103,7 +103,8 @@ class DropReason(StrEnum):
     """A file of `fetch.blocked_urls` lists the hash of its URL, or of one that it redirects to; it is not asked for."""
 
     IMAGE_UNDECODABLE = "image_undecodable"
-    """The first bytes are of no image format that is read: HEIC, JPEG 2000, JPEG XL, SVG, HTML, nothing at all."""
+    """The first bytes are of no image format that is read: JPEG 2000, JPEG XL, SVG, HTML, nothing at all; HEIC
+    without the extra `heif`."""
     IMAGE_DAMAGED = "image_damaged"
     """The format is known, but the image does not decode completely."""
     IMAGE_TOO_MANY_PIXELS = "image_too_many_pixels"

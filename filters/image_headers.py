@@ -4,6 +4,7 @@ Images are opened, and then decoded, within `STRICT_PILLOW`.
 """
 
 import ctypes
+import importlib.util
 import io
 import re
 import threading
@@ -45,11 +46,15 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
     "tiff": TiffImagePlugin.TiffImageFile,
 }
 
+# Whether the extra `heif` is installed, whose decoder is loaded with the first HEIC.
+HAS_HEIF = importlib.util.find_spec("pillow_heif") is not None
+_HEIC = re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL)
+
 # Formats that are not read: name, what reads it, and how its files begin.
 _UNREAD = [
-    ("HEIC", "pillow-heif or heif-convert", re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL)),
+    ("HEIC", "pillow-heif or heif-convert, or install the extra heif", _HEIC),
     ("JPEG 2000", "Pillow or opj_decompress", re.compile(rb"\0\0\0\x0cjP  \r\n|\xff\x4f\xff\x51")),
-    ("JPEG XL", "pillow-jxl-plugin or djxl", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
+    ("JPEG XL", "djxl", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
     ("SVG", "rsvg-convert or Inkscape", re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^<]*)*<svg\b")),
 ]
 _CODED = (0xC0, 0xC1, 0xC2)  # frames of JPEG: baseline, extended, progressive; all else is arithmetic or lossless
@@ -62,7 +67,10 @@ _TIFF_COMPRESSIONS |= {"jpeg", "lzma", "zstd", "webp"}
 
 
 def sniff(data: bytes) -> str | None:
-    """The image format that the first bytes show; None for everything else (SVG, HTML, HEIC, nothing)."""
+    """The image format that the first bytes show; None for everything else (SVG, HTML, nothing).
+
+    HEIC is one where the extra `heif` is installed.
+    """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
     if data[:8] == b"\x89PNG\r\n\x1a\n":
@@ -73,6 +81,8 @@ def sniff(data: bytes) -> str | None:
         return "gif"
     if data[4:8] == b"ftyp" and _is_avif(data):
         return "avif"
+    if HAS_HEIF and _HEIC.match(data):
+        return "heic"
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return "bmp"
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
@@ -111,6 +121,8 @@ def _mended(kind: str, data: bytes) -> ImageFile.ImageFile:
         _scale_transparency(image)
         return image
     try:
+        if kind == "heic":
+            return _heif_opener()(io.BytesIO(data))
         image = _OPENERS[kind](io.BytesIO(readable.bmp(data) if kind == "bmp" else data))
     except DECODER_ERRORS:
         if kind != "jpeg":
@@ -120,6 +132,15 @@ def _mended(kind: str, data: bytes) -> ImageFile.ImageFile:
         # what its first frame does not cover is clear, whatever the file says
         image.rawmode = image._mode = "RGBA"  # pyright: ignore[reportPrivateUsage] (no other way to say so)
     return image
+
+
+@cache
+def _heif_opener() -> type[ImageFile.ImageFile]:
+    """Pillow's plug-in of libheif, which turns images itself, and decodes no more pixels than the header says."""
+    import pillow_heif
+
+    pillow_heif.options.DECODE_THREADS = 1
+    return pillow_heif.HeifImageFile
 
 
 def _scale_transparency(image: PngImagePlugin.PngImageFile) -> None:
@@ -186,7 +207,7 @@ def is_plain_jpeg(data: bytes) -> bool:
 def words_of(error: BaseException) -> str:
     """The decoder's message; for a lookup or arithmetic error with its type, without which it says nothing."""
     says_it_all = isinstance(error, (OSError, SyntaxError, ValueError, RuntimeError)) and str(error)
-    return str(error) if says_it_all else f"{type(error).__name__} {error}".rstrip()
+    return (str(error) if says_it_all else f"{type(error).__name__} {error}").rstrip()
 
 
 class _StrictPillow:

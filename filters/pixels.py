@@ -56,6 +56,7 @@ _BYTES_PER_PIXEL: Mapping[str, Mapping[str, int]] = {
     "webp": {"RGB": 16, "": 20},
     "gif": {"P": 2, "L": 2, "RGBA": 9, "": 5},
     "avif": {"RGB": 9, "": 16},
+    "heic": {"L": 4, "RGB": 12, "": 16},
     "bmp": {"RGBA": 12, "": 5},
     # a strip of the whole image counted in; "": 32 bits a pixel, or 16
     "tiff": {"L": 3, "RGB": 8, "CMYK": 9, "RGBA": 12, "LAB": 10, "": 30},
@@ -70,7 +71,7 @@ class Decoded:
     """What is known of an image.
 
     Attributes:
-        format: jpeg, png, webp, gif, avif, bmp or tiff; None: no known image format.
+        format: jpeg, png, webp, gif, avif, heic, bmp or tiff; None: no known image format.
         width: pixels as stored, of the first frame, before EXIF orientation; None where the header cannot be read.
         height: the same.
         damage: the decoder's words, where a known format does not decode whole; of a format that is not read, its name.
@@ -201,7 +202,7 @@ def is_stored_as_found(
     """Whether `to_stored` leaves the bytes of an image as they are, by its header."""
     if 0 < resize_short_side_px < min(width, height):
         return False
-    return not portable or (kind == "jpeg" and is_plain_jpeg(data))
+    return (not portable and kind != "heic") or (kind == "jpeg" and is_plain_jpeg(data))
 
 
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

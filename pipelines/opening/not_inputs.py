@@ -5,12 +5,14 @@ from collections.abc import Iterable
 from shlex import quote
 
 from altalign import storage
-from altalign.errors import UsageError
+from altalign.errors import UsageError, bring
+from altalign.filters.image_headers import HAS_HEIF
 from altalign.pipelines.read.tables import forms
 from altalign.terminal import shown
 
 # names of images that are counted as such, and whose content no decoder here reads
-NOT_DECODED = (".heic", ".heif", ".jp2", ".j2k", ".jxl", ".svg", ".psd")
+_OF_HEIF = (".heic", ".heif")
+NOT_DECODED = (*(() if HAS_HEIF else _OF_HEIF), ".jp2", ".j2k", ".jxl", ".svg", ".psd")
 _LOOKED_AT_BYTES = 1 << 20
 _TO_LINES = {
     "captions of COCO, in one object": "u={i['id']:i for i in d['images']}; rows=[{**u[a['image_id']],**a} for a in "
@@ -78,4 +80,5 @@ def not_decoded(names: Iterable[str]) -> str:
     """Says of images by name how many are of formats that are not read; empty: none."""
     found = [ending for name in names for ending in NOT_DECODED if name.lower().endswith(ending)]
     counts = ", ".join(f"{found.count(ending):,} {ending}" for ending in NOT_DECODED if ending in found)
-    return f"; not read, and dropped as image_undecodable: {shown(counts)}" if counts else ""
+    repair = f" (HEIC is read with the extra heif: {bring('heif')})" if {*_OF_HEIF} & {*found} else ""
+    return f"; not read, and dropped as image_undecodable: {shown(counts)}{repair}" if counts else ""

@@ -7,7 +7,13 @@ import zlib
 import numpy as np
 from PIL import Image
 
-FORMATS = ("jpeg", "png", "webp", "gif", "avif", "bmp", "tiff")
+from altalign.filters.image_headers import HAS_HEIF
+
+FORMATS = ("jpeg", "png", "webp", "gif", "avif", "bmp", "tiff", *["heic"] * HAS_HEIF)
+if HAS_HEIF:
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
 
 
 def picture(width: int = 320, height: int = 240) -> Image.Image:
@@ -18,7 +24,7 @@ def picture(width: int = 320, height: int = 240) -> Image.Image:
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     file = io.BytesIO()
-    image.save(file, kind.upper(), **options)
+    image.save(file, "HEIF" if kind == "heic" else kind.upper(), **options)
     return file.getvalue()
 
 

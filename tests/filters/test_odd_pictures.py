@@ -324,7 +324,6 @@ def test_a_profile_of_gray_counts_and_one_of_another_space_does_not() -> None:
 @pytest.mark.parametrize(
     ("data", "name"),
     [
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
         (b"\xff\x4f\xff\x51\0", "JPEG 2000"),
         (b"\xff\x0a\xfa\x1f", "JPEG XL"),

@@ -78,8 +78,7 @@ def test_a_large_image_is_scaled_down() -> None:
         b"<!DOCTYPE html><p>404",
         b"BMW drives past, said the page that answered instead of an image",
         b"RIFF\0\0\0\0WAVEfmt ",
-        b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
-        b"\0\0\0\x18ftypmif1\0\0avifmif1heic",  # "avif" stands where the minor version is
+        b"\0\0\0\x18ftypisom\0\0avifisom",  # "avif" stands where the minor version is
         b"GIF88a",
     ],
 )
@@ -233,7 +232,7 @@ def test_warnings_are_put_back_and_truncated_files_refused_whatever_threads_do(m
 
     with ThreadPoolExecutor(4) as threads:
         outcomes = list(threads.map(work, range(4)))
-    assert all(outcome[:-1] == [None] * 7 for outcome in outcomes)
+    assert all(outcome[:-1] == [None] * len(FORMATS) for outcome in outcomes)
     assert all(outcome[-1] for outcome in outcomes)  # LOAD_TRUNCATED_IMAGES would have let it pass
     assert warnings.filters == before
 
@@ -365,6 +364,8 @@ def test_portable_makes_every_image_a_jpeg(kind: str) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_bytes_stay_where_they_need_not_change(kind: str) -> None:
     data = encoded(picture(), kind)
+    if kind == "heic":
+        return  # always written anew, as `test_heic.py` has it
     for resize in (0, 240, 1000):
         kept = to_stored(data, portable=False, resize_short_side_px=resize)
         assert (kept.bytes, kept.format, kept.width, kept.height) == (data, kind, 320, 240)

@@ -236,9 +236,9 @@ _POLYGLOTS = [
     image("html-named-jpeg", "A page called `.jpg`", SHOWN, UNDECODABLE, "image/jpeg"),
     image("pdf-named-jpeg", "A PDF called `.jpg`", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", UNDECODABLE, "image/jpeg"),
     image(
-        "heic",
-        "A HEIC, of the same container as AVIF",
-        b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200),
+        "video-named-heic",
+        "A video, of the same container as AVIF and HEIC",
+        b"\0\0\0\x18ftypisom\0\0\2\0isomiso2" + bytes(200),
         UNDECODABLE,
         "image/heic",
     ),

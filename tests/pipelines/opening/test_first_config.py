@@ -288,11 +288,11 @@ def test_ids_and_licences_are_kept_and_images_that_are_not_read_are_counted(
     Path("in/part.parquet").unlink()
     Path("in").rmdir()
     _images()
-    for name in ("a.heic", "b.HEIC", "c.svg"):
+    for name in ("a.jxl", "b.JXL", "c.svg"):
         Path("in", name).write_bytes(b"0")
     Path("in/clip.csv").write_text("filepath\ttitle\na_red_dog 1.png\ta dog\n".replace("\t", ","), encoding="utf-8")
     assert main(["init", "in/clip.csv", "--to", "clip.toml"]) == 0  # open_clip's columns
     (found,) = tomllib.loads(Path("clip.toml").read_text(encoding="utf-8"))["input"]
     assert (found["kind"], found["paths"], found["caption_column"]) == ("folder", ["in"], "title")
     assert main(["init", "in", "--to", "folder.toml"]) == 0
-    assert "not read, and dropped as image_undecodable: 2 .heic, 1 .svg" in Path("folder.toml").read_text()
+    assert "not read, and dropped as image_undecodable: 2 .jxl, 1 .svg" in Path("folder.toml").read_text()
