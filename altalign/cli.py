@@ -64,7 +64,7 @@ def usage() -> str:
 
 `altalign VERB --help` says what a verb takes. --debug, anywhere, shows the
 traceback of an error; --version says which altalign this is.
-docs/reference/settings.md lists the settings of a config (TOML).
+The config.toml of every run lists the settings of a config, with their values.
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted
 (128 + the signal's number).
 """

@@ -12,13 +12,10 @@
 Error text has one form: what is wrong, where, the value, what to do.
 """
 
-from altalign import __version__
-
 
 def bring(extra: str) -> str:
-    """The command that installs an extra, for errors. altalign is on no package index, so a wheel is a file."""
-    wheel = f"altalign-{__version__}-py3-none-any.whl"
-    return f"`make setup EXTRAS={extra}` brings it in a checkout, `pip install '{wheel}[{extra}]'` elsewhere"
+    """The command that installs an extra, for errors: pip takes the altalign that is installed."""
+    return f"`make setup EXTRAS={extra}` brings it in a checkout, `pip install 'altalign[{extra}]'` elsewhere"
 
 
 def first_line(error: BaseException) -> str:

@@ -22,6 +22,8 @@ _DECOYS_FALL_SHORT = (
 )
 _PAIRS_AT_A_TIME = 8_192  # pairs that are held as floats
 _FIT_POINTS, _FIT_POINTS_AT_LEAST, _FIT_PAIRS_AT_LEAST = 20, 4, 10
+_RATES = np.geomspace(FIT_FROM, FIT_TO, _FIT_POINTS)
+COMPARISONS_AT_LEAST = ceil(_FIT_PAIRS_AT_LEAST / _RATES[_FIT_POINTS_AT_LEAST - 1])  # `fit` finds no line of fewer
 
 # Edges of bins, each the float that its decimal reads as.
 _EDGES: npt.NDArray[np.float64] = np.arange(-PER_UNIT, PER_UNIT + 1) / PER_UNIT
@@ -278,7 +280,7 @@ def fit(histogram: CosineHistogram) -> Line:
     """
     counts, comparisons = histogram.counts_above(), histogram.comparisons
     places = set()
-    for rate in np.geomspace(FIT_FROM, FIT_TO, _FIT_POINTS):
+    for rate in _RATES:
         place = int(np.argmax(counts <= rate * comparisons))
         if counts[place] >= _FIT_PAIRS_AT_LEAST and counts[place] <= rate * comparisons and place < len(counts) - 1:
             places.add(place)

@@ -250,5 +250,6 @@ class EvalSets(Settings):
         if twice := next((name for number, name in enumerate(names) if name in names[:number]), ""):
             raise ValueError(f"two sets are called {twice}; give each its own name")
         if not names:
-            raise ValueError("no set; add [[retrieval]], [[zero_shot]] or another of docs/reference/evaluation-sets.md")
+            tasks = [name for name in type(self).model_fields if name not in ("intervals", "near_duplicates")]
+            raise ValueError(f"no set; add one of [[{']], [['.join(tasks)}]]")
         return self

@@ -21,7 +21,7 @@ from altalign.curation import CurateConfig
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
 from altalign.dedup.thresholds import Buckets, CosineHistogram
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
@@ -199,6 +199,12 @@ def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
         raise UsageError(
             f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn "
             "from and to measure on"
+        )
+    if (comparisons := len(pool.places) * len(tests.numbers)) < measures.COMPARISONS_AT_LEAST:
+        raise AltalignError(
+            f"{run.folder}: {len(pool.places):,} images and {len(tests.numbers):,} test images make {comparisons:,} "
+            "comparisons, too few to fit a rate of false positives; compare a million or more (a larger run, or more "
+            "test images)"
         )
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     of_copies = _copies(run, scratch, [pool.places[i] for i in sample])

@@ -76,7 +76,7 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
 def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
     found = [
         "# Written by `altalign init`. What was guessed is said; change it where it is wrong.",
-        "# Try it without work: altalign curate THIS_FILE --dry-run. All settings: docs/reference/settings.md",
+        "# Try it without work: altalign curate THIS_FILE --dry-run. All settings: config.toml of the run",
         "",
         "[run]",
         f"folder = {_toml(run_folder)}",

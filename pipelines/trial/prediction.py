@@ -85,7 +85,9 @@ def predict(config: CurateConfig, drawn: Drawn, pool: Hosts, of: Outcomes, cpu: 
         value, least, most = found[name]
         found[name] = Estimate(value, min(least, getattr(cpu, name.stage)), most)
     hosts = _hosts(drawn, pool, found)
-    machines = [_machines(config, pool, found, number) for number in config.prices.machines]
+    machines = [
+        _machines(config, pool, found, number, float(of.seconds.max(initial=0))) for number in config.prices.machines
+    ]
     said = {name: value for name, value in found.items() if not name.stage.startswith(_OF_CLASS)}
     return Prediction(pool, (len(drawn.hosts), int(drawn.pairs.sum())), said, hosts, machines, cpu)
 
@@ -145,8 +147,13 @@ def _hosts(drawn: Drawn, pool: Hosts, found: Mapping[Named, Estimate]) -> list[H
 # Machines ------------------------------------------------------------------------------------------------------------
 
 
-def _machines(config: CurateConfig, pool: Hosts, found: Mapping[Named, Estimate], machines: int) -> Machines:
-    """How long so many machines take for what is left: what lasts longest of CPU, asking, and the largest host."""
+def _machines(
+    config: CurateConfig, pool: Hosts, found: Mapping[Named, Estimate], machines: int, longest_s: float
+) -> Machines:
+    """How long so many machines take for what is left: what lasts longest of CPU, asking, the largest host, one image.
+
+    `longest_s` is that of the sample's images: a server that hangs holds up the end of a small run.
+    """
     prices, fetch = config.prices, config.fetch
     limits = dict[str, Estimate]()
     cpu = [value for name, value in found.items() if name.of == CPU]
@@ -156,9 +163,10 @@ def _machines(config: CurateConfig, pool: Hosts, found: Mapping[Named, Estimate]
     if asking := found.get(Named(Stage.FETCH.value, KEPT, SECONDS)):
         limits["asking"] = Estimate(*(value / (machines * fetch.threads * 3_600) for value in asking))
         largest = int(pool.images.max())
-        one = asking.value / max(1, int(pool.images.sum()))
-        pace = min(fetch.requests_per_host_s, fetch.connections_per_host / one if one else np.inf)
-        limits["one host"] = Estimate(*[largest / (machines * pace * 3_600)] * 3)
+        each = [value / max(1, int(pool.images.sum())) for value in asking]
+        rests = [max(1 / fetch.requests_per_host_s, one / fetch.connections_per_host) for one in each]
+        limits["one host"] = Estimate(*(largest * rest / (machines * 3_600) for rest in rests))
+        limits["one image"] = Estimate(*[longest_s / 3_600] * 3)
     if not limits:
         return Machines(machines, Estimate(0.0, 0.0, 0.0), "", None)
     limit = max(limits, key=lambda name: limits[name].value)

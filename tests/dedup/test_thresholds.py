@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.dedup.thresholds import (
+    COMPARISONS_AT_LEAST,
     CosineHistogram,
     Line,
     Share,
@@ -225,6 +226,8 @@ def test_what_decoys_account_for_is_no_true_near_duplicate() -> None:
 def test_too_few_pairs_for_a_line_are_said_to_be_too_few() -> None:
     with pytest.raises(ValueError, match=r"too few to fit a rate of false positives; compare 1,000,000 pairs or more"):
         fit(lawful(4.5, 1.4, 5_000))
+    with pytest.raises(ValueError, match="too few"):
+        fit(lawful(1.8, 1.4, COMPARISONS_AT_LEAST - 1))
     with pytest.raises(ValueError, match="0 of 0 comparisons"):
         fit(CosineHistogram(0.5))
 
