@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from altalign.pipelines.web import client as of_process
+from altalign.pipelines.web.asking.tasks import Task
 from altalign.pipelines.web.client import Client
 from altalign.pipelines.web.http import names
 from altalign.pipelines.web.http.names import SystemResolver
@@ -63,10 +64,9 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.faults
 def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of all names hang for longer than a try, more than there are threads: the others wait their turn."""
-    real, lookups_at_once, begun = socket.getaddrinfo, 8, set[str]()
+    real, lookups_at_once = socket.getaddrinfo, 8
 
     def getaddrinfo(host: bytes, *arguments: Any, **named: Any) -> Any:
-        begun.add(host.decode())
         until_s = clock.passed_s + 25
         while host.startswith(b"hang"):
             time.sleep(0.001)
@@ -80,8 +80,13 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
         settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings, resolver=lambda: SystemResolver(lookups_at_once)) as client:
-            clock = Clock(client)
-            clock.go_on_while(lambda task: "hang" in task.target.host or task.target.host not in begun)
+            clock, lookups = Clock(client), client._parts.names._under_way
+
+            def waits(task: Task) -> bool:
+                lookup = lookups.get(task.target.host)
+                return "hang" in task.target.host or (lookup is not None and not lookup.begins.is_set())
+
+            clock.go_on_while(waits)
             found = {urls[response.number]: response for response in client.fetch(urls)}
             clock.go_on(30)  # until no name hangs
     assert [found[url].body for url in urls[::2]] == [IMAGE] * 24
