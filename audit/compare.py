@@ -190,10 +190,11 @@ def counts_side_by_side(a: Side, b: Side) -> list[tuple[str, str, int, int]]:
         known = [str(reason) for reason in REASONS[Stage(stage)]] if stage in {*map(str, Stage)} else []
         others = sorted({reason for of, reason in [*a.counts, *b.counts] if of == stage} - {*known, KEPT})
         received = [sum(number for (of, _), number in side.counts.items() if of == stage) for side in (a, b)]
-        rows.append((stage, "received", *received))
+        if any(received):
+            rows.append((stage, "received", *received))
         for reason in [*known, *others, KEPT]:
             both = [side.counts.get((stage, reason), 0) for side in (a, b)]
-            if any(both) or reason == KEPT:
+            if any(both) or (reason == KEPT and any(received)):
                 rows.append((stage, reason, *both))
     return rows
 

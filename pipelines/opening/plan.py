@@ -37,8 +37,9 @@ def print_plan(run: Run, out: Console, anew: str = "", asked: str = "") -> None:
     empty_files.check(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
     first = next((file.path for file in run.files), "")
     rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=first))
-    out.print("settings that are not the defaults:")
-    for name, value in _not_defaults(run.config):
+    changed = _not_defaults(run.config)
+    out.print("settings that are not the defaults:" if changed else "but for inputs and folder, all are the defaults")
+    for name, value in changed:
         out.print(f"  {name} = {shown(json.dumps(value, ensure_ascii=False))}", highlight=False, soft_wrap=True)
     out.print(f"{many(len(run.files), 'input file')}, {sum(sizes) / 1e6:,.1f} MB")
     table = Table()
