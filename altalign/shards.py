@@ -41,6 +41,8 @@ IMAGE_NAMES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
     ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
 )  # fmt: skip
+# what macOS and tars that were unpacked by old programs add beside each file: its attributes
+BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
 
 _BLOCK = tarfile.BLOCKSIZE
 _NAME_BYTES = 100  # of a header

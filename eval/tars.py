@@ -9,6 +9,7 @@ from typing import Any
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.places import IMAGES, Place, digest, reading
+from altalign.shards import BESIDE
 
 
 @dataclass
@@ -43,18 +44,21 @@ class Sample:
 
 
 def samples(path: str) -> Iterator[Sample]:
-    """The samples of a tar, not compressed, in its order.
+    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image.
 
     Raises:
         UnreadableError: it is damaged, or cut.
     """
-    found = Sample("")
+    found, beside = Sample(""), list[Sample]()
     with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all it has met
             folder, _, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
             key = f"{folder}/{stem}" if folder else stem
+            if member.isfile() and BESIDE.search(member.name):
+                beside.append(Sample(member.name))
+                continue
             if not member.isfile() or not stem:
                 continue
             if key != found.key and found.key:
@@ -74,5 +78,4 @@ def samples(path: str) -> Iterator[Sample]:
         file.seek(tar.offset)
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile ends there without a word
             raise tarfile.ReadError(f"no header of a member, nor zeros, at {tar.offset:,}: it is damaged, or cut")
-    if found.key:
-        yield found
+    yield from [found, *beside] if found.key else beside

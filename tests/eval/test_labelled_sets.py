@@ -243,10 +243,15 @@ def test_images_of_every_ending_are_read_from_folders_and_tars(tmp_path: Path, e
     of = labelled_set(folder(tmp_path / "folder", {"a": [f"0{ending}", f"1{ending.upper()}", "._0.jpg", "2.txt"]}))
     assert [data for data, _ in found(of)] == [f"a/0{ending}".encode(), f"a/1{ending.upper()}".encode()]
     assert of.left_out == {NO_IMAGE: [str(tmp_path / "folder" / "a" / "2.txt")]}
-    tar(tmp_path / "a.tar", {f"0{ending}": b"x", "0.cls": b"0", "1.txt": b"none", "1.cls": b"0"})
+    tar(
+        tmp_path / "a.tar",
+        {f"0{ending}": b"x", f"._0{ending}": b"", "PaxHeaders.1/0.jpg": b"", "0.cls": b"0", "1.txt": b"none"},
+    )
     of = labelled_set(str(tmp_path / "a.tar"), needs_names=False)
     assert found(of) == [(b"x", "0")]
-    assert of.left_out == {NO_IMAGE: [f"{tmp_path}/a.tar/1"]}
+    assert of.left_out == {
+        NO_IMAGE: [f"{tmp_path}/a.tar/{name}" for name in ("1", f"._0{ending}", "PaxHeaders.1/0.jpg")]
+    }
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ values that are kept. No more of a member is read than a limit: an image is cut 
 longer text breaks its sample.
 """
 
-import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,13 +33,11 @@ from altalign.pipelines.read.tables import columns, table
 from altalign.pipelines.read.tables.lines import parse_json
 from altalign.pipelines.read.tars import tar_members
 from altalign.schema import BROKEN, IMAGE_PLACE
-from altalign.shards import IMAGE_NAMES
+from altalign.shards import BESIDE, IMAGE_NAMES
 from altalign.terminal import shown
 
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
 _READ = (*_IMAGES, "txt", "json")
-# what macOS and tars that were unpacked by old programs add beside each file: its attributes
-_BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
 
 
 class _SampleError(ValueError):
@@ -129,7 +126,7 @@ def _members(
     """
     try:
         for member in tar:
-            if not _BESIDE.search(member.name):
+            if not BESIDE.search(member.name):
                 yield *_split(member.name), member
             elif member.isfile():
                 beside.append(None if beside else member)  # the first, and how many there are
