@@ -1,6 +1,7 @@
 """Files that people have and that no reader reads as they are: what each is, and the command that makes an input."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from shlex import quote
 
@@ -31,12 +32,12 @@ def advice(path: str) -> str:
         return "an archive of files: unpack it, and give `altalign init` the folder that comes of it"
     if name.endswith(_SHEETS):
         return "a spreadsheet: save it as CSV in UTF-8, and give `altalign init` that file"
-    head = storage.read_range(path, 0, min(_LOOKED_AT_BYTES, storage.stamp(path).size))
+    head = storage.read_range(path, 0, min(_LOOKED_AT_BYTES, storage.stamp(path).size)).removeprefix(BOM_UTF8)
     if name.endswith(".json"):
         is_array, is_karpathy = head.lstrip()[:1] == b"[", b'"sentences"' in head
         if is_array or b'"images"' in head:
             what = [*_TO_LINES][2 if is_array else int(is_karpathy)]
-            program = f"import json,sys; d=json.load(open(sys.argv[1])); {_TO_LINES[what]}; "
+            program = f"import json,sys; d=json.load(open(sys.argv[1],'rb')); {_TO_LINES[what]}; "
             program += "[print(json.dumps(r)) for r in rows]"
             then = "move that to the folder of the images, and give that folder" if is_karpathy else "give that"
             made = quote(f"{path[:-5]}.jsonl")

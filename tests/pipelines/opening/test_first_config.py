@@ -174,8 +174,8 @@ def test_files_of_other_kinds_in_a_folder_are_named(
     assert "# web archives that hold images: 1 file; left out are pairs.csv" in capsys.readouterr().out
 
 
-def _json(name: str, value: Any) -> None:
-    Path(f"in/{name}").write_text(json.dumps(value), encoding="utf-8")
+def _json(name: str, value: Any, *, encoding: str = "utf-8") -> None:
+    Path(f"in/{name}").write_text(json.dumps(value), encoding=encoding)
 
 
 COCO = {
@@ -206,6 +206,20 @@ NO_INPUTS: dict[str, tuple[Callable[[], object], str, str, str, dict[str, Any]]]
         "rows in one JSON array: ",
         "in/rows.jsonl",
         {"url_column": "url"},
+    ),
+    "an array behind a mark of UTF-8": (
+        lambda: _json("rows.json", [{"url": "http://a/1", "caption": "a red dog"}], encoding="utf-8-sig"),
+        "in/rows.json",
+        "rows in one JSON array: ",
+        "in/rows.jsonl",
+        {"url_column": "url"},
+    ),
+    "COCO behind a mark of UTF-8": (
+        lambda: _json("captions.json", COCO, encoding="utf-8-sig"),
+        "in/captions.json",
+        "captions of COCO, in one object: ",
+        "in/captions.jsonl",
+        {"url_column": "coco_url"},
     ),
     "Flickr's CSV": (
         lambda: Path("in/captions.txt").write_text("image,caption\na_red_dog 1.png,a dog\n", encoding="utf-8"),
