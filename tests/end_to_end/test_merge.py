@@ -216,7 +216,8 @@ def test_images_of_archives_have_no_limit_of_bytes_beside_a_run_of_the_web(tmp_p
     web = 'source = "web"\nallow_addresses = ["127.0.0.1:9"]\n'
     for name, text in {
         "hand": f'kind = "warc"\npaths = ["{tmp_path}/a.warc"]\n{limits}',
-        "asked": f'kind = "table"\npaths = ["{tmp_path}/nine.parquet"]\nimage_column = "image"\nurl_column = ""\n{limits}{web}',
+        "asked": f'kind = "table"\npaths = ["{tmp_path}/nine.parquet"]\nimage_column = "image"\n'
+        f'url_column = ""\n{limits}{web}',
     }.items():
         (tmp_path / f"{name}.toml").write_text(f'[run]\nfolder = "{tmp_path}/{name}"\n[[input]]\n{text}')
         assert main(["curate", str(tmp_path / f"{name}.toml")]) == 0
