@@ -5,6 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -428,6 +429,12 @@ class EngineSettings(Settings):
     """How groupings move data: as places in spill files, or as the bytes themselves."""
 
 
+def named_after(path: str, taken: Collection[str]) -> str:
+    """A name for an input with this path, such as `2024-holidays`, that is not taken."""
+    stem = "-".join(re.findall(r"\w+", path)[-2:]) or "input"
+    return next(name for number in count(1) if (name := stem if number == 1 else f"{stem}-{number}") not in taken)
+
+
 class CurateConfig(Settings):
     """All settings of a curation."""
 
@@ -456,9 +463,7 @@ class CurateConfig(Settings):
         for each in inputs:
             name = each.source
             if not each.name and name in taken:
-                stem = "-".join(re.findall(r"\w+", each.paths[0])[-2:]) or each.kind  # such as 2024-holidays
-                numbered = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
-                name = next(name for name in numbered if name not in taken)
+                name = named_after(each.paths[0], taken)
                 each = each.model_copy(update={"name": name})
             taken.add(name)
             found.append(each)

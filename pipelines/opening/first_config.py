@@ -5,12 +5,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from altalign import storage
-from altalign.curation import CurateConfig, InputSettings
+from altalign.curation import CurateConfig, InputSettings, named_after
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.files import parquet
@@ -81,8 +81,12 @@ def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
         "[run]",
         f"folder = {_toml(run_folder)}",
     ]
+    names = list[str]()
     for guess in guesses:
         found += ["", "[[input]]"]
+        if len(guesses) > 1:  # by which rows of one are told from those of another
+            names.append(named_after(cast(list[str], guess.settings["paths"])[0], names))
+            found.append(f"name = {_toml(names[-1])}")
         for name, value in guess.settings.items():
             line = f"{name} = {_toml(value)}"
             found.append(f"{line:<40} # {guess.said[name]}" if name in guess.said else line)
