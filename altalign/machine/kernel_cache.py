@@ -28,7 +28,9 @@ def settle(package: Path = Path(__file__).parents[1], *, compiles: bool = True) 
     places = [*([Path(told)] if told else []), package / "filters" / "__pycache__", home]
     if (found := next(filter(_can_write, places), None)) is not None:
         if compiles and next(found.rglob("*.nbi"), None) is None:
-            _announce(found / "compiling-was-said")
+            with suppress(FileExistsError):
+                (found / "compiling-was-said").touch(exist_ok=False)
+                sys.stderr.write("compiling kernels, once for this installation: about 20 s\n")
         return
     try:
         folder = tempfile.mkdtemp(prefix="altalign-kernels-")
@@ -43,22 +45,6 @@ def settle(package: Path = Path(__file__).parents[1], *, compiles: bool = True) 
         f"neither {where} can be written, so kernels are compiled each time, for about 20 s; set NUMBA_CACHE_DIR to a "
         "folder that can\n"
     )
-
-
-def _announce(mark: Path) -> None:
-    """Have the first process that compiles say so; commands that are refused, or only plan, compile nothing."""
-    from numba.core import event
-
-    class Once(event.Listener):
-        def on_start(self, event: object) -> None:  # noqa: ARG002 - Numba's names
-            with suppress(OSError):
-                mark.touch(exist_ok=False)
-                sys.stderr.write("compiling kernels, once for this installation: about 20 s\n")
-
-        def on_end(self, event: object) -> None:
-            pass
-
-    event.register("numba:compile", Once())
 
 
 def _can_write(folder: Path) -> bool:
