@@ -184,7 +184,8 @@ def _like(run: Run, name: str) -> dict[str, Any]:
     """
     inputs = run.config.input
     sources = list(dict.fromkeys(each.source for each in inputs))
-    if not name and len({each.model_copy(update={"paths": ["-"]}).model_dump_json() for each in inputs}) > 1:
+    alike = {each.model_copy(update={"paths": ["-"], "name": each.source}).model_dump_json() for each in inputs}
+    if not name and len(alike) > 1:
         raise UsageError(f"{run.folder}: has inputs {', '.join(sources)}; say with --like which of them this is like")
     if name and name not in sources:
         raise UsageError(f"--like {name}: the run has no such input (there are: {', '.join(sources)})")

@@ -144,6 +144,19 @@ def test_what_is_in_the_run_already_is_left_out_of_what_is_added(
     assert storage.read_json("run/manifest.json")["lineage"]["settings"]["input"] == ["1.tar"]
 
 
+@pytest.mark.parametrize("name", ["", 'name = "ours"\n'])
+def test_an_addition_needs_no_like_where_earlier_ones_have_the_same_settings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for month in "0123":
+        in_tar(Path(f"{month}.tar"))
+    curated([f'{name}paths = ["0.tar"]'], "tar")
+    for month in "123":
+        assert main(["add", "run", "--input", f"{month}.tar"]) == 0
+    assert len({*names(Path("run"))}) == 8
+
+
 # A folder that grows --------------------------------------------------------------------------------------------------
 
 
