@@ -67,6 +67,10 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
         UsageError: nothing is there, or nothing that can be curated; the error says what there is.
     """
     guesses = [_guess(path.rstrip("/") or "/") for path in paths]
+    for guess in guesses:
+        images = cast(list[str], guess.settings["paths"])[0]
+        if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, images):
+            raise UsageError(f"{run_folder}: in the folder of images {images}; name another with --run, outside of it")
     text = "\n".join(_lines(guesses, run_folder)) + "\n"
     where = "the config that was guessed"
     find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)

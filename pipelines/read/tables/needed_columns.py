@@ -154,7 +154,7 @@ def _check_names(path: str, settings: InputSettings, names: Sequence[str], what:
                 raise UsageError(f"{path}: {setting} is empty; name a column, there are {there}")
         elif name not in names and len(names) == 1 and (other := next((c for c in _DELIMITERS if c in names[0]), "")):
             what = f"its columns are separated by {other!r}, where .csv has a comma and .tsv a tab"
-            raise UsageError(f"{path}: {what}; convert it")
+            raise UsageError(f"{path}: {what}; {'name it .tsv' if other == chr(9) else 'convert it'}")
         elif name not in names:
             near = difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
             hint = f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""

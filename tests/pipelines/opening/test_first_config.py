@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign.cli import main
 from tests.hostile.files import picture
@@ -144,6 +145,11 @@ def test_several_paths_are_several_inputs_and_a_folder_of_nothing_is_refused(
     ("name", "content", "said"),
     [
         ("some.csv", "url;caption\nhttp://a/1;a b c\n", "its columns are separated by ';', where .csv has a comma"),
+        (
+            "some.csv",
+            "filepath\ttitle\na/1.png\ta b c\n",
+            "its columns are separated by '\\t', where .csv has a comma and .tsv a tab; name it .tsv",
+        ),
         ("some.csv", "", "no header and no row in it"),
         ("crawl.warc", "", "no record in it"),
         ("some.csv", "one,two\n1,2\n", "no column is known to hold captions, there are one, two"),
@@ -162,6 +168,22 @@ def test_a_file_of_which_no_config_can_be_made_is_refused_with_the_cause(
     assert main(["init", f"in/{name}"]) == 2
     assert f"in/{name}: {said}" in capsys.readouterr().err
     assert not Path("altalign.toml").exists()
+
+
+def test_a_run_in_the_folder_of_images_is_refused_with_the_flag_that_names_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for form in ("in", "a"):
+        Path(form).mkdir()
+        Image.new("RGB", (300, 300)).save(Path(form, "0.png"))
+    Path("table.csv").write_text("filepath,title\na/0.png,a red square\n", encoding="utf-8")
+    for path, run in ((".", "runs/x"), ("table.csv", "runs/table"), ("in", "in/run")):
+        assert main(["init", path, "--run", run]) == 2
+        assert f"{run}: in the folder of images" in (said := capsys.readouterr().err)
+        assert "name another with --run, outside of it" in said
+        assert main(["init", path, "--run", "../run", "--to", f"{path.strip('.')}.toml"]) == 0
+        capsys.readouterr()
 
 
 def test_files_of_other_kinds_in_a_folder_are_named(
