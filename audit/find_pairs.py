@@ -57,8 +57,8 @@ _MEASURED: dict[str, str] = {
     DropReason.HTTP_REFUSED: "refused by [fetch] ports, allow_addresses or blocked_domains",
     DropReason.URL_BLOCKED: "the hash of its URL is in a file of [fetch] blocked_urls",
     DropReason.IMAGE_UNDECODABLE: (
-        "its first bytes match no known image format; JPEG 2000, JPEG XL and SVG are not read and have to be "
-        "converted to JPEG or PNG before, HEIC too without the extra heif"
+        "it is empty, or its first bytes match no known image format; JPEG 2000, JPEG XL and SVG are not read and have "
+        "to be converted to JPEG or PNG before, HEIC too without the extra heif"
     ),
     DropReason.IMAGE_DAMAGED: "the image is cut or corrupt",
     DropReason.IMAGE_TOO_MANY_PIXELS: "{size}, [image] pixels_at_most = {config.image.pixels_at_most}",

@@ -141,9 +141,9 @@ def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new
 
 def _show_what_goes(found: Found, *, is_dry_run: bool) -> None:
     size = sum(each.shard.bytes for each in found.in_shards)
-    go = "would go" if is_dry_run else "go"
+    go = "would go" if is_dry_run else "goes" if found.pairs == 1 else "go"
     _say(
-        f"{many(found.pairs, 'pair')} of {many(len(found.images.image_ids), 'image')} that no other has {go}, and "
+        f"{many(found.pairs, 'pair')} {go}, {many(len(found.images.image_ids), 'image')} that no other pair has, and "
         f"{many(found.dropped, 'dropped row')}"
     )
     verb = "is" if len(found.in_shards) == 1 else "are"
