@@ -171,8 +171,8 @@ def _check_there(run: Run) -> None:
         for source, name in zip(*(parquet.values(rows, column) for column in rows.column_names), strict=True):
             if name not in there.get(source, {name}):
                 raise UsageError(
-                    f"{run.folder}: the image {name} of {source} is gone; put it back, for all rows are judged again, "
-                    f"or `altalign remove` its pair"
+                    f"{run.folder}: the image {name} of {source} is gone; put it back under this name, for all "
+                    f"rows are judged again, or `altalign remove` its pair"
                 )
 
 

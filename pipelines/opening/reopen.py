@@ -10,6 +10,7 @@ from altalign import __version__, changes, lineage, storage, terminal
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
+from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
@@ -100,7 +101,8 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
             said = f"near-duplicates of {sets} are no longer looked for: these settings do not name it"
             terminal.stderr().print(said, style="yellow", soft_wrap=True)
         if files := _lost_files(run, facts):
-            said = f"the pairs of {len(files):,} input files go, such as {files[0]}: these settings do not name them"
+            what = many(len(files), "input file")
+            said = f"the pairs of {what} go, which these settings do not name, such as {files[0]}"
             terminal.stderr().print(terminal.shown(said), style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}

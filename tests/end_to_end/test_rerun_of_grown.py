@@ -64,7 +64,7 @@ def test_an_input_that_is_left_out_goes_where_its_stage_is_named(
     shutil.move("input/part-1.parquet", "elsewhere.parquet")
     assert "1 of the run's 3 input files" in fails(capsys, 2, "--rerun")
     assert main(["curate", "config.toml", "--rerun", "extract"]) == 0
-    assert "the pairs of 1 input files go" in capsys.readouterr().err
+    assert "the pairs of 1 input file go" in capsys.readouterr().err
     assert summary(folder / "run")["pairs"] < pairs
 
 
