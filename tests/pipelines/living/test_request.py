@@ -181,3 +181,11 @@ def test_hashes_that_are_numbers_are_not_what_a_run_has_removed(tmp_path: Path) 
     pq.write_table(pa.table({"kind": ["pair"], "hash": [7]}), path)
     with pytest.raises(UsageError, match=r"not what a run has removed \(TypeError\); give the removed\.parquet"):
         of_files({"removed": [str(path)]})
+
+
+@pytest.mark.parametrize("sources", ["ab", "aa"])  # the second as runs have it that were merged
+def test_a_name_of_several_images_is_refused_with_what_tells_them_apart(sources: str) -> None:
+    rows = pa.table({"source": [*sources], "source_key": ["x", "x"], "image_id": ["1", "2"]})
+    with pytest.raises(UsageError, match="x is the name of 2") as refused:
+        Request(source_keys={hashed("x"): "x"}).of_one_input(rows)
+    assert ("write SOURCE:NAME" in str(refused.value)) == (sources == "ab")
