@@ -162,35 +162,36 @@ def read_row_groups(
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch without Arrow's views of strings, bytes and lists, which many of its functions do not take."""
     for number, field in enumerate(batch.schema):
-        column: Any = batch.column(number)
-        if pa.types.is_dictionary(field.type):
-            if (of := _plain(field.type.value_type)) != field.type.value_type:
-                column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(of))
-        elif pa.types.is_list_view(field.type) or pa.types.is_large_list_view(field.type):
-            values: Any = pc.list_flatten(column)  # Arrow 26 casts those with nulls to lists that are not valid
-            ends: Any = pc.cumulative_sum(pc.list_value_length(column).cast(pa.int64()).fill_null(0))
-            offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
-            column = pa.LargeListArray.from_arrays(offsets, values.cast(_plain(values.type)), mask=column.is_null())
-        elif (kind := _plain(field.type)) != field.type:
-            column = column.cast(kind)
-        if column.type != field.type:
-            batch = batch.set_column(number, field.name, column)
+        if _has_views(field.type):
+            batch = batch.set_column(number, field.name, _plain(batch.column(number)))
     return batch
 
 
-def _plain(kind: Any) -> Any:
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
+def _has_views(kind: Any) -> bool:
+    types = pa.types
+    is_view = types.is_string_view(kind) or types.is_binary_view(kind)
+    within = [kind.value_type] if types.is_dictionary(kind) else [kind.field(at).type for at in range(kind.num_fields)]
+    return is_view or types.is_list_view(kind) or types.is_large_list_view(kind) or any(map(_has_views, within))
+
+
+def _plain(column: Any) -> Any:
+    """An array without views, part by part: Arrow 26 casts views of lists with nulls to lists that are not valid."""
+    kind = column.type
+    if not _has_views(kind):
+        return column
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(column.indices, _plain(column.dictionary))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
+        parts = [_plain(column.field(at)) for at in range(kind.num_fields)]
+        fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=column.is_null())
     if is_list(kind):
-        of = kind.value_field.with_type(_plain(kind.value_type))
-        return pa.list_(of) if pa.types.is_list(kind) else pa.large_list(of)
-    return kind
+        ends: Any = pc.cumulative_sum(pc.list_value_length(column).cast(pa.int64()).fill_null(0))
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+        return pa.LargeListArray.from_arrays(offsets, _plain(pc.list_flatten(column)), mask=column.is_null())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return column.cast(pa.string() if pa.types.is_string_view(kind) else pa.large_binary())
+    return column
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -14,6 +14,7 @@ from altalign import extras
 from altalign.curation import InputSettings
 from altalign.errors import UsageError
 from altalign.pipelines import read
+from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import kept_columns
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["\\", '"', "\\n", "\n", "\x00", "\x7f"])
@@ -93,3 +94,25 @@ def test_rows_keep_their_numbers_whatever_is_broken_between_them(tmp_path, name,
     rows = [row for found in read.read(str(tmp_path / name), settings) for row in found.rows.to_pylist()]
     kept = [(row["source_key"], row["extra"]) for row in rows]
     assert kept == [(f"{name}#0", '{"id":"1"}'), (f"{name}#2", '{"id":""}')]
+
+
+@pytest.mark.parametrize(
+    "of", [pa.list_view(pa.string()), pa.large_list_view(pa.string_view()), pa.list_(pa.string_view(), 2)], ids=str
+)
+def test_views_of_lists_inside_structs_and_lists_are_kept(tmp_path, of):
+    path, values = tmp_path / "t.arrow", [["a", "b"], None, ["c", "d"], ["e", "f"]]
+    columns = {
+        "a": pa.StructArray.from_arrays([pa.array(values, of)], ["x"], mask=pa.array([False, False, True, False])),
+        "b": pa.array([values, None, [], [None]], pa.list_view(of)),
+        "c": pa.array([[{"x": each} for each in values], None, [], []], pa.list_(pa.struct({"x": of}))),
+    }
+    batch = pa.record_batch({"url": ["u"] * 4, "caption": ["c"] * 4, **columns})
+    for rows in (batch, batch.slice(1), batch.slice(1, 0)):
+        plain = parquet.plain(rows)
+        plain.validate(full=True)
+        assert plain.to_pylist() == rows.to_pylist()
+    with pa.ipc.new_file(path, batch.schema) as file:
+        file.write_batch(batch)
+    settings = InputSettings(kind="table", paths=["-"], keep_columns=["a", "b", "c"])
+    found = [extra for each in read.read(str(path), settings) for extra in each.rows["extra"].to_pylist()]
+    assert found == [extras.encode(row) for row in batch.select(["a", "b", "c"]).to_pylist()]
