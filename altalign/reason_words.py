@@ -77,15 +77,12 @@ def _settings(reason: str) -> list[str]:
 def told(config: CurateConfig, reason: str) -> str:
     """The sentence about a reason, with the value of its setting filled in."""
     if reason.startswith(OWN):
-        return next((f"A rule of this run's own: {said[reason]}." for said in _own(config) if reason in said), "")
+        own = (of_own(stage, config) for stage in SECTIONS)
+        return next((f"A rule of this run's own: {said[reason]}." for said in own if reason in said), "")
     if told := of_select([reason]):
         return f"{told[reason][0].upper()}{told[reason][1:]}."
     name, said = setting(reason), about().get(reason, "")
     return said.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else said
-
-
-def _own(config: CurateConfig) -> list[dict[str, str]]:
-    return [of_own(stage, config) for stage in SECTIONS]
 
 
 def valued(config: CurateConfig, name: str) -> str:

@@ -111,7 +111,8 @@ class ShardWriter:
         if not _KEY.fullmatch(key):
             raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
         header = _header(f"{key}.{extension(ordered['format'])}", len(image))
-        texts = _member(f"{key}.txt", ordered["caption"].encode()) + _member(f"{key}.json", _json(ordered))
+        texts = _member(f"{key}.txt", ordered["caption"].encode())
+        texts += _member(f"{key}.json", _AS_JSON.encode(as_json(ordered)).encode())
         self._append(header, image, _padding(image), texts)
         self.rows += 1
         return ordered
@@ -274,10 +275,6 @@ def _in_order(row: Mapping[str, object], *, tar_offset: int, tar_bytes: int) -> 
 def as_json(row: SampleRow) -> dict[str, object]:
     """The object of KEY.json for a side-car's row."""
     return {**row, **{name: row[name] or "" for name in NULLABLE}}
-
-
-def _json(row: SampleRow) -> bytes:
-    return _AS_JSON.encode(as_json(row)).encode()
 
 
 def _member(name: str, content: bytes) -> bytes:

@@ -81,7 +81,7 @@ def join(runs: Sequence[RunFolder], rows: int, examples: int) -> Joined:
         names, tally, found = list(verdicts), np.zeros(len(verdicts) ** 2, np.int64), dict[int, list[_Found]]()
         for place in range(1 << bits):
             interrupts.check()
-            both = [_range(Path(folder), number, place) for number in range(2)]
+            both = [np.fromfile(Path(folder, f"{number}-{place:03d}"), _RECORD) for number in range(2)]
             _merge(both, tally, found, len(names), examples)
         pairs: dict[tuple[str, str], int] = {}
         for cell in np.flatnonzero(tally).tolist():
@@ -91,10 +91,6 @@ def join(runs: Sequence[RunFolder], rows: int, examples: int) -> Joined:
 
 
 # Verdicts of a run, by ranges of keys ---------------------------------------------------------------------------------
-
-
-def _range(folder: Path, number: int, place: int) -> Records:
-    return np.fromfile(folder / f"{number}-{place:03d}", _RECORD)
 
 
 def _spill(run: RunFolder, folder: Path, number: int, bits: int, verdicts: dict[str, int]) -> list[str]:

@@ -5,7 +5,7 @@ nearest. These are not all pairs: a pair is missed if its images lie in cells fu
 cosine of 0.975.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numba import njit
@@ -70,7 +70,7 @@ def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: in
     joined = [forest.join(Pairs(firsts[copies], copies, np.ones(len(copies))))]
     for pairs in _compared(both[distinct], int((distinct < len(vectors)).sum()), above, at_most):
         joined.append(forest.join(Pairs(distinct[pairs.rows], distinct[pairs.tests], pairs.cosines)))
-    return _concatenated(joined)
+    return Pairs(*map(np.concatenate, zip(*joined, strict=True)))
 
 
 def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -190,10 +190,6 @@ class _Forest:
         is_new = np.empty(len(pairs.rows), np.bool_)
         _union(self._parents, pairs.rows, pairs.tests, is_new)
         return Pairs(pairs.rows[is_new], pairs.tests[is_new], pairs.cosines[is_new])
-
-
-def _concatenated(parts: Sequence[Pairs]) -> Pairs:
-    return Pairs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 @njit(nogil=True, cache=True)

@@ -148,13 +148,9 @@ def is_above(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray, a
     if len(unsure):  # often many pairs with few distinct numbers: cosines of short vectors of ones
         cases, places = np.unique(np.stack([products, norms, other_norms], axis=1)[unsure], axis=0, return_inverse=True)
         exact = Fraction(str(above))
-        decided = [_is_above(product, norm, other_norm, exact) for product, norm, other_norm in cases.tolist()]
+        decided = [product > 0 and product**2 > exact**2 * norm * other for product, norm, other in cases.tolist()]
         is_pair[unsure] = np.array(decided)[places.reshape(-1)]
     return is_pair
-
-
-def _is_above(product: int, norm: int, other_norm: int, above: Fraction) -> bool:
-    return product > 0 and product**2 > above**2 * norm * other_norm
 
 
 def _cosines(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray) -> np.ndarray:

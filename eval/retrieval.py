@@ -145,18 +145,16 @@ def _of_all(owner: Tensor, same: Tensor) -> Tensor:
     of, images = torch.stack([same, owner]).unique(dim=1)  # sorted by the number of the caption
     of = of.contiguous()
     first, after = torch.searchsorted(of, same), torch.searchsorted(of, same, right=True)
-    captions = torch.repeat_interleave(after - first)
-    places = first[captions] + torch.arange(len(captions), device=of.device) - _starts(after - first)[captions]
+    counts = after - first
+    captions = torch.repeat_interleave(counts)
+    starts = counts.cumsum(0) - counts
+    places = first[captions] + torch.arange(len(captions), device=of.device) - starts[captions]
     return torch.stack([images[places], captions])
 
 
 def _sorted(pairs: Tensor) -> Tensor:
     """Pairs (2, n) in the order of the first of each."""
     return pairs[:, pairs[0].argsort(stable=True)]
-
-
-def _starts(numbers: Tensor) -> Tensor:
-    return numbers.cumsum(0) - numbers
 
 
 def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor, *, same: bool = False) -> Tensor:

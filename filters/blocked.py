@@ -61,7 +61,7 @@ class BlockList:
                 if entry:
                     kind, digits = _hash(entry, where=f"{name} line {number}", of_urls=of_urls)
                     found[kind].add(digits)
-        pdq = np.array([_from_hex(digits) for digits in sorted(found["pdq"])], np.uint64).reshape(-1, 4)
+        pdq = np.frombuffer(bytes.fromhex("".join(sorted(found["pdq"]))), ">u8").astype(np.uint64).reshape(-1, 4)
         return cls(frozenset(found["sha256"]), frozenset(found["sha1"]), frozenset(found["md5"]), pdq)
 
     def __len__(self) -> int:
@@ -114,10 +114,6 @@ def pdq(pixels: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], int]:
     rgb = pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
     bits, quality = pdqhash.compute(np.ascontiguousarray(rgb))
     return np.packbits(bits.astype(np.uint8)).view(">u8").astype(np.uint64), int(quality)
-
-
-def _from_hex(digits: str) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(bytes.fromhex(digits), ">u8").astype(np.uint64)
 
 
 def _hash(entry: str, *, where: str, of_urls: bool) -> tuple[str, str]:

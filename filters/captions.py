@@ -81,7 +81,7 @@ def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
     parts, copied = [], offsets[0]
     lengths = np.diff(offsets)
     for row in rows.tolist():
-        text = decode_entities_in(_text(data, offsets, row)).encode()
+        text = decode_entities_in(data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace")).encode()
         parts += [data[copied : offsets[row]].tobytes(), text]
         copied, lengths[row] = offsets[row + 1], len(text)
     parts.append(data[copied : offsets[-1]].tobytes())
@@ -136,10 +136,6 @@ def _strings(captions: "pa.Array[Any]") -> pa.StringArray:
     if not pa.types.is_string(captions.type):
         captions = captions.cast(pa.string())
     return cast(pa.StringArray, captions.fill_null("") if captions.null_count else captions)
-
-
-def _text(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], row: int) -> str:
-    return data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace")
 
 
 def _array(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.StringArray:

@@ -3,7 +3,6 @@
 import io
 import struct
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from PIL import Image, ImageCms
@@ -14,6 +13,7 @@ _D50 = (0.9642, 1.0, 0.8249)
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 _OF_SRGB = range(45_000, 45_910)  # gAMA within 1 % of 1/2.2: its writers mean sRGB
 _OF_PICTURES = range(10_000, 1_000_000)  # ours: other numbers are mistakes
+_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
@@ -23,14 +23,9 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
         wanted = "RGBA" if image.mode == "RGBA" else "RGB"
         if profile[16:20] == b"RGB " and image.mode == "L":
             image = image.convert(wanted)
-        return ImageCms.profileToProfile(image, source, _srgb(), outputMode=wanted) or image
+        return ImageCms.profileToProfile(image, source, _SRGB, outputMode=wanted) or image
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return image
-
-
-@cache
-def _srgb() -> ImageCms.ImageCmsProfile:
-    return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
 
 
 def of_gamma(gamma: int, primaries: Sequence[int] | None) -> bytes | None:

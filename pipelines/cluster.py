@@ -10,7 +10,7 @@ which are hashes: neither threads nor the sizes of shards change the result.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +37,6 @@ _ANY_NUMBER = 2**62  # of pixels: curation's own limit was kept
 _COLUMNS = ["key", "image_id", "tar_offset", "tar_bytes"]
 
 
-class Image(Protocol):
-    """An image whose bytes can be had."""
-
-    def read(self) -> bytes:
-        """Its bytes."""
-        ...
-
-
 @dataclass(frozen=True)
 class ShardImage:
     """Where the bytes of an image are."""
@@ -68,7 +60,8 @@ def cluster(folder: str, *, k: int, embedder: str) -> int:
     """
     folder = folder.rstrip("/") or "/"
     chosen = DecontaminateSettings.from_values({"embedder": embedder}, where="--embedder")
-    stems, manifest = stems_of(folder), _digest(folder)
+    stems = stems_of(folder)
+    manifest = sha256(storage.read_bytes(storage.join(folder, "manifest.json"))).hexdigest()
     vector_of = Vectors(_loaded(embedder))
     with own_files(folder), storage.locked(folder), terminal.stderr().status("looking at a sample") as status:
         storage.delete(storage.join(folder, "clusters"))
@@ -129,10 +122,6 @@ def stems_of(folder: str) -> list[str]:
         raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
 
 
-def _digest(folder: str) -> str:
-    return sha256(storage.read_bytes(storage.join(folder, "manifest.json"))).hexdigest()
-
-
 def _loaded(name: str) -> Embedder:
     try:
         return embedders.load(name)
@@ -178,11 +167,11 @@ class Vectors:
         made = learned.map_of(views)
         self._mapped, self._dimensions = made.embed, made.dimensions
 
-    def each(self, images: Sequence[Image]) -> list[Vector]:
-        """Vectors, int16[dimensions] each."""
+    def each(self, images: Sequence[Any]) -> list[Vector]:
+        """Vectors, int16[dimensions] each, of images that have a `read`."""
         return in_threads(self._of, images, cores())
 
-    def _of(self, image: Image) -> Vector:
+    def _of(self, image: Any) -> Vector:
         px = self._embedder.short_side_px
         found = pixels.decode(image.read(), pixels_at_most=_ANY_NUMBER, colour=self._embedder.colour, short_side_px=px)
         features = None if found.pixels is None else self._embedder.features(found.pixels)

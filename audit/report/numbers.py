@@ -155,7 +155,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         checks=checks,
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),
-        settings=_settings(run),
+        settings=storage.read_bytes(run.path("config.toml")).decode("utf-8", "replace"),
         took_most=reason_words.told_of_most(Counts(counts), run.config),
     )
 
@@ -170,8 +170,3 @@ def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> RunFacts:
         stages.append(StageTime(name, of_stage["started"], seconds, of_stage["attempts"], through, speed))
     versions = (facts["altalign"], __version__, facts["schema_version"], facts["rules_version"])
     return RunFacts(*versions, facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages))
-
-
-def _settings(run: RunFolder) -> str:
-    """The text of config.toml."""
-    return storage.read_bytes(run.path("config.toml")).decode("utf-8", "replace")

@@ -44,7 +44,7 @@ def html(numbers: "Numbers") -> bytes:
         )
         found = page.encode("utf-8", "backslashreplace")
         of_scores = numbers.scores.pictures if numbers.scores else []
-        if len(found) - _pictures(galleries) - sum(len(each.uri) for each in of_scores) <= TEXT_AT_MOST:
+        if len(found) - sum(len(each.uri) for each in (*_shown(galleries), *of_scores)) <= TEXT_AT_MOST:
             break
     return found
 
@@ -102,11 +102,6 @@ def _fewer(found: Galleries, cards: int) -> Galleries:
         replace(each, cards=each.cards[: 2 * cards if each.stage == "kept" else cards]) for each in found.samples or []
     ]
     return Galleries(samples, found.near)
-
-
-def _pictures(found: Galleries) -> int:
-    """How many bytes the pictures of a page take."""
-    return sum(len(picture.uri) for picture in _shown(found))
 
 
 def _shown(found: Galleries) -> Iterator[Picture]:

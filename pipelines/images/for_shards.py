@@ -64,13 +64,8 @@ def images(
     with nullcontext() if threads == 1 else ahead.OF_PROCESS.shared(threads) as pool:
 
         def begin(each: FetchedSample) -> ahead.Begun[StoredImage]:
-            if _is_stored_as_found(each, settings):
-                return ahead.Done(_as_found(each))
-            return (
-                ahead.Done(_written_anew(each, settings))
-                if pool is None
-                else pool.submit(_written_anew, each, settings)
-            )
+            anew = None if _is_stored_as_found(each, settings) else settings
+            return ahead.Done(_made(each, anew)) if pool is None or anew is None else pool.submit(_made, each, anew)
 
         yield from ahead.in_order(_begun(samples, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
 
@@ -100,27 +95,17 @@ def _is_stored_as_found(found: FetchedSample, settings: ShardsSettings) -> bool:
     )
 
 
-def _fetched(found: FetchedSample) -> tuple[bytes, str]:
-    """The bytes that were fetched, and their digest."""
+def _made(found: FetchedSample, anew: ShardsSettings | None) -> StoredImage:
     interrupts.check()
     row, place, data = found
     assert data is not None
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 != row["found_sha256"]:
         raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
-    return data, sha256
-
-
-def _as_found(found: FetchedSample) -> StoredImage:
-    data, sha256 = _fetched(found)
-    row = found.row
-    return _image(pixels.Stored(data, row["format"], row["width"], row["height"]), sha256)
-
-
-def _written_anew(found: FetchedSample, settings: ShardsSettings) -> StoredImage:
-    data, _ = _fetched(found)
-    with enough_memory(found.row["image_url"], data, colour=True):
-        stored = pixels.to_stored(data, portable=settings.portable, resize_short_side_px=settings.resize_short_side_px)
+    if anew is None:
+        return _image(pixels.Stored(data, row["format"], row["width"], row["height"]), sha256)
+    with enough_memory(row["image_url"], data, colour=True):
+        stored = pixels.to_stored(data, portable=anew.portable, resize_short_side_px=anew.resize_short_side_px)
     return _image(stored, hashlib.sha256(stored.bytes).hexdigest())
 
 

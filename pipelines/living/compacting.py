@@ -133,12 +133,8 @@ def _conclude(
     of_scores = tuple(scores.all_of(run.folder))
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=of_scores)
     with change.noted():
-        manifest.write(_waiting(run, change), shards, listed, card, storage.Block(), {"lineage": lineage})
+        manifest.write(Run(change.folder, run.config, ()), shards, listed, card, storage.Block(), {"lineage": lineage})
     change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
-
-
-def _waiting(run: Run, change: Change) -> Run:
-    return Run(change.folder, run.config, ())
 
 
 def _funnel(run: Run, change: Change, shards: Sequence[ShardFacts], size: int) -> None:

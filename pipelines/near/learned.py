@@ -82,14 +82,10 @@ def make_copies(run: Run, unit: AugmentedUnit) -> AugmentedFacts:
     made: list[tuple[bytes, int | None]] = []
     for number, (name, offset, size) in enumerate(unit["images"]):
         interrupts.check()
-        made += _augmented(Fetched(run, name).image(offset, size), number)
+        of_image = enumerate(views(Fetched(run, name).image(offset, size)))
+        made += ((each.tobytes(), number if of_view else None) for of_view, each in of_image)
     parquet.write(Augmented(run, unit["name"]).rows, pa.Table.from_batches([batch(made, AUGMENTED_ROW)]), AUGMENTED_ROW)
     return AugmentedFacts(unit["digest"], len(unit["images"]))
-
-
-def _augmented(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
-    for of_view, each in enumerate(views(data)):
-        yield each.tobytes(), number if of_view else None
 
 
 def views(data: bytes) -> npt.NDArray[np.int16]:

@@ -224,10 +224,6 @@ def _bytes(path: str) -> bytes:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _settings(path: str, column: str) -> InputSettings:
-    return InputSettings(kind="table", paths=[path], url_column="", image_column=column)
-
-
 def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
     column = test_set.image_column
     with _read_whole(), parquet.reading(path) as file:
@@ -248,7 +244,8 @@ def _images_of_table(part: Part) -> Iterator[tuple[str, bytes]]:
     with _read_whole():
         rows = parquet.row_groups(path)
         first = sum(rows[:number])
-        for row, data in table.images(path, _settings(path, part.column), range(first, first + rows[number])):
+        settings = InputSettings(kind="table", paths=[path], url_column="", image_column=part.column)
+        for row, data in table.images(path, settings, range(first, first + rows[number])):
             if not data:
                 repair = "remove the row, or give a column that has one in each"
                 raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; {repair}")

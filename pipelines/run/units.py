@@ -144,13 +144,10 @@ class Run:
         """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""
         if self.config.run.durable:
             storage.sync(block)
-        noted = ((path, of) for path, of in block.files.items() if not self._is_log(path))
+        noted = ((path, of) for path, of in block.files.items() if not path.startswith(self.path("log/")))
         files = {path: of or listing.grown(path, block.kind(path)) for path, of in noted}
         said = {storage.relative(path, self.folder) or path: [*of] for path, of in sorted(files.items())}
         storage.write_sealed(self.mark(step, name), {**facts, "files": said}, durable=self.config.run.durable)
-
-    def _is_log(self, path: str) -> bool:
-        return path.startswith(self.path("log/"))
 
     def is_done(self, stage: str) -> bool:
         """Whether a stage is done; for the last stage the manifest says so."""

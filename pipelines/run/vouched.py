@@ -118,7 +118,8 @@ def look(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> list[Damage]:
         try:
             said = storage.read_sealed(mark.path)
         except UnreadableError as error:
-            found.append(Damage(_inside(run, mark.path), str(error).removeprefix(f"{mark.path}: "), mark))
+            path = storage.relative(mark.path, run.folder) or mark.path
+            found.append(Damage(path, str(error).removeprefix(f"{mark.path}: "), mark))
             continue
         files |= (of_mark := named(said))
         by_file |= dict.fromkeys(of_mark, mark)
@@ -154,7 +155,3 @@ def unmark(run: Run, found: Sequence[Damage]) -> None:
         for mark in gone:
             storage.delete(mark.path)
     storage.sync(block)
-
-
-def _inside(run: Run, path: str) -> str:
-    return storage.relative(path, run.folder) or path

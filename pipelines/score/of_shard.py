@@ -28,7 +28,7 @@ def score(stem: str, scorers: Sequence[Scorer], *, threads: int) -> dict[str, pa
     rows = parquet.read_table(f"{stem}.parquet", _columns(scorers)).combine_chunks()
     of_texts = [scorer for scorer in scorers if not scorer.prepares]
     of_images = [scorer for scorer in scorers if scorer.prepares]
-    whole = _whole(rows)
+    whole = Batch(rows, _image_numbers(rows))
     found = {scorer.name: [scorer.measure(whole)] for scorer in of_texts}
     if of_images:
         prepares = {name: prepare for scorer in of_images for name, prepare in scorer.prepares.items()}
@@ -49,10 +49,6 @@ def _columns(scorers: Sequence[Scorer]) -> list[str]:
     reads = [SAMPLE.names if scorer.reads is None else scorer.reads for scorer in scorers]
     wanted = {"key", "image_id"}.union(*reads)
     return [name for name in SAMPLE.names if name in wanted]
-
-
-def _whole(rows: pa.Table) -> Batch:
-    return Batch(rows, _image_numbers(rows))
 
 
 def _table(keys: "pa.ChunkedArray[Any]", scorer: Scorer, parts: list[Sequence["pa.Array[Any]"]]) -> pa.Table:

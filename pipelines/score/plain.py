@@ -41,7 +41,7 @@ def text(of: ScoreSettings, _where: str) -> Scorer:
         raise UsageError(f"{of.profanity}: no word is in it; give words, one a line")
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
-        return _arrays(text_scores.measure(batch.captions, listed))
+        return [column.combine_chunks() for column in text_scores.measure(batch.captions, listed).columns]
 
     rests_on = {"rules": RULES_VERSION, "profanity": digest}
     return Scorer(of.name, named(of.name, text_scores.COLUMNS), rests_on, measure, reads=("caption",))
@@ -186,7 +186,3 @@ def _checked(made: dict[str, "pa.Array[Any]"], columns: pa.Schema, where: str) -
     ):
         raise AltalignError(f"{where}: it returned {found}, and {columns} of no rows; give the same columns always")
     return [*made.values()]
-
-
-def _arrays(table: pa.Table) -> list["pa.Array[Any]"]:
-    return [column.combine_chunks() for column in table.columns]

@@ -49,7 +49,8 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
     had_work = storage.kind(run.path("work")) != "missing"
     with storage.locked(run.folder), own_files(run.folder):
         found = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}
-        step = Marks(f"score/{_number(digests)}", ScoreFacts)
+        of_all = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
+        step = Marks(f"score/{of_all[:16]}", ScoreFacts)
         units = _plan(parent, found, threads(config.engine))
         storage.sweep(run.path(files.FOLDER))
         vouched_for = {unit["name"]: unit["of"] for unit in units}
@@ -81,11 +82,6 @@ def _usable(run: Run, name: str, digest: str, *, anew: bool) -> files.Score | No
         )
     storage.delete(there.folder)
     return None
-
-
-def _number(digests: Mapping[str, str]) -> str:
-    """Stands for what a command measures."""
-    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:16]
 
 
 def _plan(parent: Parent, found: Mapping[str, files.Score | None], at_once: int) -> list[ScoreUnit]:

@@ -178,18 +178,10 @@ def _of_conditions(selection: _Selection, rows: pa.Table) -> list[Verdict]:
     verdicts = list[Verdict]()
     for number, condition in enumerate(selection.asked.conditions, start=1):
         found = where.holds(condition, lambda name: rows[name], len(rows))
-        verdicts.append(drop_where(_is_false(found), reason_of(condition, number)))
+        verdicts.append(drop_where(pc.and_kleene(found.is_valid(), pc.invert(found)), reason_of(condition, number)))
         if found.null_count and selection.asked.nulls != "keep":
             verdicts.append(drop_where(found.is_null(), missing_of(condition, number)))
     return verdicts
-
-
-def _is_false(found: pa.BooleanArray) -> pa.BooleanArray:
-    return pc.and_(found.is_valid(), pc.invert(_known(found)))
-
-
-def _known(found: pa.BooleanArray) -> pa.BooleanArray:
-    return pc.if_else(found.is_valid(), found, pa.scalar(True))  # noqa: FBT003
 
 
 def _of_tops(selection: _Selection, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:

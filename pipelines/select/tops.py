@@ -26,29 +26,15 @@ def is_number(kind: pa.DataType) -> bool:
     return pa.types.is_floating(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
 
 
-def _bits(kind: pa.DataType) -> int:
-    return 64 if kind in (pa.float64(), pa.int64(), pa.uint32()) else 32
-
-
 def ordered(values: "pa.Array[Any]") -> Ordered:
     """Numbers in the order of some values without nulls: uint32[n], or uint64[n] of a type that needs 64 bits."""
     numbers = values.to_numpy(zero_copy_only=False)
-    bits = _bits(values.type)
+    bits = 64 if values.type in (pa.float64(), pa.int64(), pa.uint32()) else 32
     unsigned, sign = np.dtype(f"u{bits // 8}").type, 1 << (bits - 1)
     if pa.types.is_floating(values.type):
         found = (numbers.astype(f"f{bits // 8}") + 0).view(unsigned)  # there is one zero
         return np.where(found >> unsigned(bits - 1), ~found, found | unsigned(sign))
     return numbers.astype(f"i{bits // 8}").view(unsigned) ^ unsigned(sign)
-
-
-def value_of(number: int, kind: pa.DataType) -> float | int:
-    """The inverse for one number."""
-    bits = _bits(kind)
-    raw = np.array(number, f"u{bits // 8}")
-    flipped = raw ^ raw.dtype.type(1 << (bits - 1))
-    if pa.types.is_floating(kind):
-        return float((flipped if number >> (bits - 1) else ~raw).view(f"f{bits // 8}"))
-    return int(flipped.view(f"i{bits // 8}"))
 
 
 def distinct(numbers: Ordered) -> Distinct:

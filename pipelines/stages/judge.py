@@ -262,7 +262,9 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     )
     name, kept, dropped = f"{partition:05d}", np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
     if run.config.audit.keep_dropped and len(dropped):
-        _write_repeated(run, name, rows.stretches(dropped))
+        with parquet.writing(outputs.repeated(run, name), DROPPED) as file:
+            for stretch in rows.stretches(dropped):
+                file.write_row_group(_as_dropped(run, stretch))
     groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
     others = np.frombuffer(b"".join(of_kind[OTHERS]), pairs_joint.PAIR)
     of_kept, of_dropped = (rows.short.take(at) for at in (kept, dropped))
@@ -273,12 +275,6 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
         for file, file_rows in parquet.tally(part["file"]):
             failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
     return GroupFacts(groups, **failed_counts.facts())
-
-
-def _write_repeated(run: Run, name: str, stretches: Iterator[pa.Table]) -> None:
-    with parquet.writing(outputs.repeated(run, name), DROPPED) as file:
-        for rows in stretches:
-            file.write_row_group(_as_dropped(run, rows))
 
 
 def _as_dropped(run: Run, rows: pa.Table) -> pa.Table:

@@ -63,7 +63,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
     }
     model = trained.model.to(ranks.device)
     with torch.no_grad():
-        if not _is_measured(config, asked):
+        if storage.read_json(mark_of(config)).get("asked") != asked or not storage.exists(table_of(config)):
             of_rank = Encoders(config, model, trained.tokenizer, Ranks(0, 1, ranks.device))
             _measure(of_rank, data.samples, numbers, asked, ranks)
             if ranks.is_first:
@@ -77,10 +77,6 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
         write.anew(
             config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step, is_first=ranks.is_first
         )
-
-
-def _is_measured(config: TrainConfig, asked: Mapping[str, Any]) -> bool:
-    return storage.read_json(mark_of(config)).get("asked") == asked and storage.exists(table_of(config))
 
 
 def _measure(

@@ -112,7 +112,7 @@ def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
     """
     towers = Towers(model)
     alone = not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1)
-    if alone or sharding.is_sharded(model) or not _is_trained(towers):
+    if alone or sharding.is_sharded(model) or not any(of.requires_grad for of in towers.parameters()):
         return towers
     return DistributedDataParallel(towers, process_group=group, gradient_as_bucket_view=True, **OWN_BUFFERS)
 
@@ -329,10 +329,6 @@ def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
 
 def _inner(towers: nn.Module) -> nn.Module:
     return towers.module if isinstance(towers, DistributedDataParallel) else towers
-
-
-def _is_trained(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _device(model: nn.Module) -> torch.device:

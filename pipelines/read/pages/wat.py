@@ -6,7 +6,7 @@ from fastwarc.warc import WarcRecordType
 
 from altalign.filters import captions
 from altalign.pipelines.read.pages import image_elements
-from altalign.pipelines.read.pages.records import BrokenRecord, Http, records
+from altalign.pipelines.read.pages.records import BrokenRecord, records
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch
 from altalign.pipelines.read.tables.lines import parse_json
 
@@ -20,7 +20,7 @@ def read(path: str) -> Iterator[Stretch]:
         UnreadableError: it is no archive, or the disk fails.
     """
     gatherer = Gatherer(path, image_elements.verdicts)
-    for record in records(path, _bytes_to_keep):
+    for record in records(path, lambda kind, *_: (LINE_BYTES + 1) * (kind == WarcRecordType.metadata)):
         gatherer.read = record.offset
         if isinstance(record, BrokenRecord):
             gatherer.broken(record.offset, record.error)
@@ -60,10 +60,6 @@ def images(metadata: bytes) -> list[tuple[image_elements.ImageElement, str]]:
     return [
         (_image(link, base), page_url) for link in links if isinstance(link, dict) and link.get("path") == _IMAGE_PATH
     ]
-
-
-def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: bool) -> int:  # noqa: ARG001, FBT001 - a callback
-    return LINE_BYTES + 1 if kind == WarcRecordType.metadata else 0
 
 
 def _image(link: Mapping[str, object], base: str | None) -> image_elements.ImageElement:

@@ -30,7 +30,7 @@ def test_two_passes_of_histograms_find_what_a_sort_finds(values: Any, percent: i
     parts = [tops.distinct(tops.ordered(values[at : at + at_once])) for at in range(0, len(values), at_once)]
     found = tops.bound(lambda: parts, share)
     assert found is not None
-    assert tops.value_of(found, values.type) == of_sort
+    assert found == tops.ordered(pa.array([of_sort], values.type))[0]
 
 
 def test_no_values_have_no_bound() -> None:
@@ -43,7 +43,7 @@ def test_numbers_are_in_the_order_of_values(values: Any) -> None:
     numbers, plain = tops.ordered(values), values.to_numpy()
     order = np.argsort(plain, kind="stable")
     assert (numbers[order][1:] >= numbers[order][:-1]).all()
-    assert [tops.value_of(int(number), values.type) for number in numbers] == plain.tolist()
+    assert ((numbers[order][1:] == numbers[order][:-1]) == (plain[order][1:] == plain[order][:-1])).all()
 
 
 @pytest.mark.parametrize(("share", "rows", "wanted"), [("0.3", 10, 3), ("0.3", 11, 4), ("1", 7, 7), ("0.001", 5, 1)])
