@@ -27,6 +27,7 @@ _TOKEN = re.compile(
 _ATTRIBUTE = re.compile(rb"""([^\s=/"'>][^\s=/>]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>][^\s>]*)))?""")
 _AS_IS = "".join(map(chr, range(0x21, 0x7F))).translate(dict.fromkeys(b"\"#'<>"))  # in a query
 _LINE_BREAKS = dict.fromkeys(b"\t\n\r")
+_SIGNS, _EURO, _TWICE = range(0xA1, 0xA4), b"\xa3\xe1", "═╞╡╪十卅"  # of Big5: first bytes; written by the later pair
 _NOT_WRITTEN = {"big5": range(0x81, 0xA1), "shift_jis": range(0xF0, 0xFA)}  # first bytes: Hong Kong's, private use
 _CONTENT_CHARSET = re.compile(rb"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"']+))""", re.IGNORECASE)
 
@@ -45,7 +46,10 @@ def to_utf8(body: bytes, http_label: str | None) -> tuple[bytes, webencodings.En
     if encoding is None or _is_plain(body, encoding):
         return body, of_queries
     # GBK is read as what it grew into
-    text, _ = (codecs.lookup("gb18030") if encoding.name == "gbk" else encoding.codec_info).decode(body, "replace")
+    codec = codecs.lookup("gb18030") if encoding.name == "gbk" else encoding.codec_info
+    text, _ = codec.decode(body, _OR_EURO if encoding.name == "big5" else "replace")
+    if encoding.name == "big5":
+        text = text.translate(_misread())
     return text.encode("utf-8", "replace"), of_queries
 
 
@@ -71,6 +75,8 @@ def _written(character: str, encoding: webencodings.Encoding) -> bytes:
         written = b"\x80" if character == "€" else character.encode("gb18030", _REFERENCES)
     else:
         written = encoding.codec_info.encode(character, _REFERENCES)[0]
+    if encoding.name == "big5":
+        written = _signs().get(character, _referred(character) if written[0] in _SIGNS else written)
     if encoding.name == "shift_jis" and written[0] in (0xED, 0xEE):  # NEC's copies of IBM's characters
         return _ibm_characters()[character]
     is_unknown = written[0] in _NOT_WRITTEN.get(encoding.name, ()) or (len(written) > 2 and encoding.name != "gb18030")
@@ -81,6 +87,28 @@ def _written(character: str, encoding: webencodings.Encoding) -> bytes:
 def _ibm_characters() -> dict[str, bytes]:
     pairs = [bytes([lead, trail]) for lead in (0xFA, 0xFB, 0xFC) for trail in range(0x40, 0xFD)]
     return {pair.decode("cp932", "replace"): pair for pair in pairs}
+
+
+@cache
+def _signs() -> dict[str, bytes]:
+    """Signs of Big5 as the standard has them, which is as cp950 does; big5hkscs has some otherwise, and no euro."""
+    trails = (*range(0x40, 0x7F), *range(0xA1, 0xFF))
+    pairs = [bytes([lead, trail]) for lead in reversed(_SIGNS) for trail in reversed(trails)]
+    read = ((pair.decode("cp950", "ignore"), pair) for pair in pairs)
+    return {sign: pair for sign, pair in read if len(sign) == 1 and sign not in _TWICE}
+
+
+@cache
+def _misread() -> dict[int, str]:
+    """Signs by what big5hkscs reads instead of them, as far as that is no other sign."""
+    read = ((pair.decode("big5hkscs", "ignore"), sign) for sign, pair in _signs().items())
+    return {ord(other): sign for other, sign in read if other and other not in _signs()}
+
+
+def _read_euro(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    is_euro = error.object[error.start : error.start + 2] == _EURO
+    return ("€", error.start + 2) if is_euro else ("\ufffd", error.end)
 
 
 def _referred(text: str) -> bytes:
@@ -94,6 +122,8 @@ def _refer(error: UnicodeError) -> tuple[str, int]:
 
 _REFERENCES = "altalign.references"
 codecs.register_error(_REFERENCES, _refer)
+_OR_EURO = "altalign.or_euro"
+codecs.register_error(_OR_EURO, _read_euro)
 
 
 def _encoding(body: bytes, http_label: str | None) -> tuple[webencodings.Encoding | None, bytes]:
@@ -117,17 +147,16 @@ def _is_plain(body: bytes, encoding: webencodings.Encoding) -> bool:
 
 @lru_cache(maxsize=256)
 def _lookup(label: str | None) -> webencodings.Encoding | None:
-    """An encoding by its WHATWG label; x-user-defined is windows-1252, as a page means it."""
+    """An encoding by its WHATWG label."""
     encoding = webencodings.lookup((label or "").strip("\"' \t"))
-    if encoding is None:
-        return None
-    if encoding.name == "x-user-defined":
-        return webencodings.lookup("windows-1252")
-    return None if encoding.name == "replacement" else encoding
+    return None if encoding is None or encoding.name == "replacement" else encoding
 
 
 def _from_meta(head: bytes) -> webencodings.Encoding | None:
-    """The encoding that a <meta> declares; UTF-16 means UTF-8 there, because the declaration itself was readable."""
+    """The encoding that a <meta> declares.
+
+    UTF-16 means UTF-8 there, because the declaration itself was readable, and x-user-defined means windows-1252.
+    """
     for token in _TOKEN.finditer(head):
         if (token["name"] or b"").lower() != b"meta":
             continue
@@ -140,7 +169,8 @@ def _from_meta(head: bytes) -> webencodings.Encoding | None:
             label = (content[1] or content[2] or content[3]) if content else None
         encoding = _lookup((label or b"").decode("latin-1"))
         if encoding is not None:
-            return webencodings.lookup("utf-8") if encoding.name.startswith("utf-16") else encoding
+            other = "utf-8" if encoding.name.startswith("utf-16") else encoding.name
+            return webencodings.lookup("windows-1252" if other == "x-user-defined" else other)
     return None
 
 

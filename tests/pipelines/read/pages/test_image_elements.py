@@ -59,6 +59,7 @@ def test_relative_urls_are_resolved_as_browsers_do(page_url, base, src, url):
         ("gbk", "猫&euro;&#x1f408;", "%C3%A8%80%26%23128008%3B"),
         ("gb18030", "猫&#x1f408;", "%C3%A8%949%CA2"),
         ("big5", "貓&Agrave;", "%BF%DF%26%23192%3B"),
+        ("big5", "&euro;&#x2027;&#xff5e;&bull;&yen;&#x2550;十", "%A3%E1%A1E%A1%E3%26%238226%3B%26%23165%3B%F9%F9%A4Q"),
         ("euc-kr", "고양이", "%B0%ED%BE%E7%C0%CC"),
         ("koi8-r", "кот", "%CB%CF%D4"),
         ("x-user-defined", "Kätzchen", "K%E4tzchen"),
@@ -88,7 +89,7 @@ CLOSED = "script style title textarea iframe noframes noembed noscript xmp plain
 
 @pytest.mark.parametrize("name", CLOSED.split())
 def test_an_element_of_xhtml_that_ends_at_once_swallows_nothing(name):
-    page = xhtml(f'<{name} class="x"/><p><img alt="a"/></p>', f"<{name}/>")
+    page = xhtml(f'<{name} class="x" title="a>b"/><p><img alt="a"/></p>', f"<{name}/>")
     assert alts(page) == ["a"]
     if name not in ("plaintext", "svg", "math"):  # nor where the page is not well-formed
         assert alts(page.replace(b"</body>", b"")) == ["a"]
