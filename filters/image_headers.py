@@ -55,7 +55,11 @@ _UNREAD = [
     ("HEIC", "pillow-heif or heif-convert, or install the extra heif", _HEIC),
     ("JPEG 2000", "Pillow or opj_decompress", re.compile(rb"\0\0\0\x0cjP  \r\n|\xff\x4f\xff\x51")),
     ("JPEG XL", "djxl", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
-    ("SVG", "rsvg-convert or Inkscape", re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^<]*)*<svg\b")),
+    (
+        "SVG",
+        "rsvg-convert or Inkscape",
+        re.compile(rb"(?s)(\xef\xbb\xbf)?\s*(?><!--.*?-->\s*|<(\?|!(?!--))[^<]*)*<svg\b"),
+    ),
 ]
 _CODED = (0xC0, 0xC1, 0xC2)  # frames of JPEG: baseline, extended, progressive; all else is arithmetic or lossless
 _GIF_HEAD_BYTES = 1 << 20  # ours

@@ -329,6 +329,10 @@ def test_a_profile_of_gray_counts_and_one_of_another_space_does_not() -> None:
         (b"\xff\x0a\xfa\x1f", "JPEG XL"),
         (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
         (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- drawn -->\n<svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
+        (
+            b'<!-- <g> < 2 -->\n<!DOCTYPE svg [<!ENTITY a "b">]>\n<!-- <svg --> <svg xmlns="http://www.w3.org/2000/svg"/>',
+            "SVG",
+        ),
     ],
 )
 def test_a_format_that_is_not_read_is_named_with_what_reads_it(data: bytes, name: str) -> None:

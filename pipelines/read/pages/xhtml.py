@@ -9,7 +9,9 @@ _NAMESPACE = "http://www.w3.org/1999/xhtml "
 _ENTITIES = "".join(f'<!ENTITY {name} "&#38;#{code};">' for name, code in name2codepoint.items()).encode()
 _DECLARED = re.compile(rb"""<\?xml\s[^>]*?\sencoding\s*=\s*["'](?!utf-?16)([\w.:-]+)""", re.IGNORECASE)
 _ENDS_AT_ONCE = re.compile(
-    rb"<(script|style|title|textarea|iframe|noframes|noembed|noscript|xmp|template)(\s[^<>]*)?/>", re.IGNORECASE
+    rb"<(script|style|title|textarea|iframe|noframes|noembed|noscript|xmp|template)"
+    rb"""(\s(?:"[^"]*"|'[^']*'|[^"'<>])*)?/>""",
+    re.IGNORECASE,
 )
 
 Attributes = dict[str, str]
