@@ -1,7 +1,7 @@
 """Files that people have and that no reader reads as they are: what each is, and the command that makes an input."""
 
 import re
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Iterable
 from shlex import quote
 
@@ -63,13 +63,14 @@ def check_text(path: str, form: str) -> None:
         return
     with forms.opened(path) as file:
         head = file.read(_LOOKED_AT_BYTES)
-    encoding = "UTF-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-    if not encoding and not head.isascii() and head.decode(errors="ignore").isascii():
-        encoding = "WINDOWS-1252"  # of which Latin-1 is a part
-    if encoding:
+    is_utf_16, text = head[:2] in (b"\xff\xfe", b"\xfe\xff"), getincrementaldecoder("utf-8")("replace").decode(head)
+    # in other encodings a few letters may read as UTF-8, and a few rows of UTF-8 may be broken
+    if is_utf_16 or 2 * text.count("\ufffd") > len(text) - len(text.encode("ascii", "ignore")):
         stem, _, ending = path.rpartition(".")
+        encoding, what = ("UTF-16", "but UTF-16") if is_utf_16 else ("ENCODING", "and in which encoding is not known")
         said = f"iconv -f {encoding} -t UTF-8 {quote(path)} > {quote(f'{stem}.utf8.{ending}')}"
-        raise UsageError(f"{path}: not UTF-8 but, it seems, {encoding}; `{said}` makes it so")
+        fill_in = "" if is_utf_16 else "; write its name for ENCODING, often WINDOWS-1252"
+        raise UsageError(f"{path}: not UTF-8, {what}; `{said}` makes it so{fill_in}")
     if re.search(rb"(^|[\s,\"])file://", head):
         raise UsageError(
             f"{path}: its URLs begin with file://, which are not fetched; write paths below a folder of images, "
