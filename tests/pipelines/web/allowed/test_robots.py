@@ -94,6 +94,10 @@ def opts_out(**headers: list[str]) -> str:
         ("User-agent *\rDisallow /a\r", ["/b"], ["/a"]),
         ("User-agent\t*\r\n\r\nDissallow:/a\r\n", ["/b"], ["/a"]),
         ("User-agent: *\nDisallow /a and more\n", ["/a"], []),
+        ("User-agent: *\nDisallow\nAllow\nCrawl-delay\nNonsense\nUser-agent\nDisallow: /a\n", ["/b"], ["/a"]),
+        ("User-agent: *\nDisallow\nUser-agent: other\nDisallow: /a\n", ["/b"], ["/a"]),
+        ("User-agent other robot\nDisallow: /a\n", ["/a"], []),
+        ("User-agent: *\nDisallow\t \t/a # b\n", ["/b"], ["/a"]),
         ("User-agent: *\x85Disallow: /\u2028Disallow: /\n", ["/a"], []),
     ],
 )
