@@ -107,8 +107,9 @@ def _misread() -> dict[int, str]:
 
 def _read_euro(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
-    is_euro = error.object[error.start : error.start + 2] == _EURO
-    return ("€", error.start + 2) if is_euro else ("\ufffd", error.end)
+    pair = error.object[error.start : error.start + 2]
+    is_one = 0x80 < pair[0] < 0xFF and pair[1:] > b"\x7f"  # Python takes the second byte for the first of another pair
+    return "€" if pair == _EURO else "\ufffd", error.start + 1 + is_one
 
 
 def _referred(text: str) -> bytes:

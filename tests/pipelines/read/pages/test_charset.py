@@ -24,6 +24,7 @@ TEXT = "héllo wörld "
         (b"a\x80\xe4", "x-user-defined", "a\uf780\uf7e4"),
         (b"<meta charset=x-user-defined>\xe4", None, "<meta charset=x-user-defined>ä"),
         (b"\xbf\xdf\xa3\xe1\xa1E\xa1\xe3\xa2D\xa1\xc2\xa1\xfe\x88ba\xa3!", "big5", "貓€\u2027～￥¯／Ê\u0304a\ufffd!"),
+        (b"\x81\xbf\xdf\xbf\x80\xff\x81", "big5", "\ufffd萷\ufffd\ufffd\ufffd"),
         (TEXT.encode("utf-16-le"), "utf-16", TEXT),
         ("これは".encode("iso-2022-jp"), "iso-2022-jp", "これは"),
         (TEXT.encode(), None, TEXT),
