@@ -8,6 +8,7 @@ unrelated images are taken for one another. Nothing of the run is changed. What 
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -231,7 +232,7 @@ def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
     )
     return Findings(
         calibration=calibration,
-        test_sets=_sizes(tests),
+        test_sets=dict(Counter(name for name, _ in tests.names)),
         flat_test_images=tests.flat,
         views=views,
         budget=wanted.false_positives,
@@ -251,11 +252,6 @@ def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
         labelled=labelled,
         looked_at=_looked_at(run, scratch, search, pool, tests, found, above),
     )
-
-
-def _sizes(tests: Tests) -> dict[str, int]:
-    names = [name for name, _ in tests.names]
-    return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
 def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, U], F]) -> None:

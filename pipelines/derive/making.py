@@ -262,7 +262,9 @@ def _conclude(run: Run, making: Making) -> None:
         shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
         images = sum(facts.images for _, facts in shards) - shared
         stages = counts.summary(counts.stages_of_run())
-        facts = {"stages": stages, "pairs": pairs, "images": images, "bytes": size, **_near_duplicates(run)}
+        facts = {"stages": stages, "pairs": pairs, "images": images, "bytes": size}
+        if near_duplicates := storage.read_json(outputs.near_duplicates(run, "found.json")):
+            facts["near_duplicates"] = near_duplicates
         storage.write_json(run.path("summary.json"), facts)
         _write_funnel(run, making.parents)
         pictures.write(run, making.parents)
@@ -281,11 +283,6 @@ def _write_failed(run: Run, parents: Sequence[Parent], of_select: Sequence[list[
     failed = FailedCounts.from_json([*before, *(row for rows in of_select for row in rows)])
     failed.check(counts)
     outputs.write_audit(run, FAILED_ROWS, failed.to_arrow())
-
-
-def _near_duplicates(run: Run) -> dict[str, Any]:
-    found = storage.read_json(outputs.near_duplicates(run, "found.json"))
-    return {"near_duplicates": found} if found else {}
 
 
 def _write_funnel(run: Run, parents: Sequence[Parent]) -> None:

@@ -65,14 +65,10 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
             outcomes = journal.read(Fetched(sample, name).stem).outcomes
             for number, outcome in outcomes.items():
                 size[begin + number] = outcome.bytes
-            begin += _images(sample, name)
+            partition, group = name.split("-")
+            begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
         asked = _tries(sample, number_of, seconds)
     return Outcomes(dropped, size, _shard_bytes(sample, number_of), seconds, asked)
-
-
-def _images(sample: Sampled, name: str) -> int:
-    partition, group = name.split("-")
-    return sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
 
 
 def _tries(sample: Sampled, number_of: Mapping[str, int], seconds: Floats) -> int:

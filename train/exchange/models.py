@@ -24,7 +24,7 @@ from altalign.eval.encoded import Encoder
 from altalign.train.data import augment
 from altalign.train.encoders import opened as opened_run
 from altalign.train.exchange.libraries import quiet
-from altalign.train.model.weights import NAMES_SHOWN
+from altalign.train.model.weights import few
 from altalign.train.ranks import device_of
 from altalign.train.setting_types import Device
 
@@ -152,7 +152,7 @@ def _check_tensors(name: str, wanted: dict[str, Tensor], place: Path) -> None:
         there = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 - no dict
     shapes = {key: tuple(tensor.shape) for key, tensor in wanted.items()}
     faults = [
-        f"{word} {_named(keys)}"
+        f"{word} {few(keys)}"
         for word, keys in (
             ("missing:", sorted(key for key in shapes.keys() - there.keys() if not key.endswith("position_ids"))),
             ("unexpected:", sorted(key for key in there.keys() - shapes.keys() if not key.endswith("position_ids"))),
@@ -162,9 +162,3 @@ def _check_tensors(name: str, wanted: dict[str, Tensor], place: Path) -> None:
     ]
     if faults:
         raise UsageError(f"{name}: {place}: weights of another model ({'; '.join(faults)}); give those of this one")
-
-
-def _named(names: Iterable[str]) -> str:
-    first = list(names)
-    more = len(first) - NAMES_SHOWN
-    return ", ".join(first[:NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

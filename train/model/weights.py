@@ -14,7 +14,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.train import checkpoints
 from altalign.train.settings import OF_RUN
 
-NAMES_SHOWN = 3
+_NAMES_SHOWN = 3
 _OF_FOLDERS = ("model.safetensors", "open_clip_model.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # of which a model with shorter captions takes the first
@@ -83,7 +83,7 @@ def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, settin
         if name in tensors and tensors[name].shape != state[name].shape
     ]
     faults = [
-        f"{word} {_named(names)}"
+        f"{word} {few(names)}"
         for word, names in (("missing:", missing), ("unexpected:", unexpected), ("of another shape:", odd))
         if names
     ]
@@ -157,6 +157,7 @@ def _shape(tensor: torch.Tensor) -> str:
     return "x".join(str(side) for side in tensor.shape) or "number"
 
 
-def _named(names: list[str]) -> str:
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def few(names: list[str]) -> str:
+    """The first of some names, and how many others there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

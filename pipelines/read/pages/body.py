@@ -56,9 +56,7 @@ def _gunzip(body: bytes, bytes_at_most: int) -> bytes:
 
 
 def _undeflate(body: bytes, bytes_at_most: int) -> bytes:
-    """`deflate` means zlib's wrapping; some servers send it bare."""
-    is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return body if _is_markup(body) else _inflate(body, 15 if is_wrapped else -15, bytes_at_most)
+    return body if _is_markup(body) else _inflate(body, coding.window_of(body), bytes_at_most)
 
 
 def _inflate(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:

@@ -41,12 +41,16 @@ def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
         if encoding in ("gzip", "x-gzip"):
             body = _inflated(body, 31, bytes_at_most + 1)
         elif encoding == "deflate":
-            # deflate means zlib, but some servers send the bare stream
-            is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
-            body = _inflated(body, 15 if is_wrapped else -15, bytes_at_most + 1)
+            body = _inflated(body, window_of(body), bytes_at_most + 1)
         else:
             body = _read(body, _CODECS[encoding], bytes_at_most + 1)
     return body
+
+
+def window_of(body: bytes) -> int:
+    """Zlib's window bits of a body in `deflate`, which means zlib's wrapping; some servers send the bare stream."""
+    is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    return 15 if is_wrapped else -15
 
 
 def _inflated(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:
