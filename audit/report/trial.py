@@ -6,7 +6,7 @@ from altalign import storage
 from altalign.audit.report import page
 from altalign.audit.report.galleries import Picture
 from altalign.pages import frame
-from altalign.trial_page import Page, Sample
+from altalign.trial_page import Page
 
 _SCRIPTS, _STYLES = ("cards.js",), ("page.css",)
 
@@ -16,10 +16,6 @@ def write(shown: Page) -> int:
     script, style = page.joined(_SCRIPTS), page.joined(_STYLES)
     made = page.environment().get_template("trial.html")
     texts = {"script": Markup(script), "style": Markup(style), "policy": frame.policy(script, style)}
-    text = made.render(page=shown, picture=_picture, **texts)
+    text = made.render(page=shown, picture=lambda of: Picture(of.picture) if of.picture else None, **texts)
     storage.write_bytes(shown.path, text.encode("utf-8", "backslashreplace"))
     return 0
-
-
-def _picture(sample: Sample) -> Picture | None:
-    return Picture(sample.picture) if sample.picture else None

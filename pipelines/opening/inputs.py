@@ -20,7 +20,8 @@ def check_images(run: Run) -> None:
     why = []
     for number, settings in enumerate(run.config.input):
         paths = [file.path for file in run.files if file.of == number]
-        without = _without_images(_spread(paths), settings)
+        step = max(1, -(-len(paths) // SAMPLED_FILES))
+        without = _without_images(paths[::step], settings)
         if not without:
             return
         why.append(f"{shown(settings.source)}: {without}")
@@ -28,12 +29,6 @@ def check_images(run: Run) -> None:
         f'no image can come of these inputs ({"; ".join(why)}), where [fetch] source = "archive" takes images from '
         'them alone; set fetch.source = "web" to fetch them by URL, or stop before that with --until judge'
     )
-
-
-def _spread(paths: Sequence[str]) -> list[str]:
-    """Up to `SAMPLED_FILES` of these, at equal distances."""
-    step = max(1, -(-len(paths) // SAMPLED_FILES))
-    return list(paths[::step])
 
 
 def _without_images(paths: Sequence[str], settings: InputSettings) -> str:

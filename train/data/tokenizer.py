@@ -295,25 +295,21 @@ def _alphabet(
     """
     counts = np.zeros(_CODE_POINTS, np.int64)
     for part in captions:
-        counts += _code_points(part)
+        points = np.frombuffer("".join(part).encode("utf-32-le"), np.uint32)
+        counts += np.bincount(points, minlength=_CODE_POINTS)
     normalised = np.zeros(_CODE_POINTS, np.int64)
     for point in np.flatnonzero(counts):
         for letter in normalizer.normalize_str(chr(point)):
             if not letter.isspace():
                 normalised[ord(letter)] += counts[point]
-    points = np.flatnonzero(normalised >= _FREQUENCY_AT_LEAST)
-    kept = sorted(points[np.argsort(-normalised[points], kind="stable")][:at_most].tolist())
+    frequent = np.flatnonzero(normalised >= _FREQUENCY_AT_LEAST)
+    kept = sorted(frequent[np.argsort(-normalised[frequent], kind="stable")][:at_most].tolist())
     letters = [chr(point) for point in kept]
     return letters, [_CONTINUES + letter for letter in letters if _is_one_word(f"a{letter}", normalizer)]
 
 
 def _is_one_word(text: str, normalizer: normalizers.Normalizer) -> bool:
     return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))) == 1
-
-
-def _code_points(captions: Sequence[str]) -> npt.NDArray[np.int64]:
-    points = np.frombuffer("".join(captions).encode("utf-32-le"), np.uint32)
-    return np.bincount(points, minlength=_CODE_POINTS)
 
 
 def _check(tokenizer: CaptionTokenizer, path: str) -> None:
