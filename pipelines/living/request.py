@@ -144,8 +144,7 @@ class Request:
                 those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
                 more = " …" if len(candidates) > _CANDIDATES else ""
                 said = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
-                write = "write SOURCE:NAME, or " * (len({full for full, _ in candidates}) > 1)  # of one in runs merged
-                raise UsageError(f"{said}; {write}give --image-ids or --keys")
+                raise UsageError(f"{said}; write SOURCE:NAME, or give --image-ids or --keys")
             names.pop(hashed(name))
             names |= {hashed(full): full for full, _ in candidates}
         return replace(self, source_keys=names)

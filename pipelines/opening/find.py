@@ -1,8 +1,7 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -41,8 +40,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         for path in paths:
             _check_input(path, settings, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
-        like = [file for file in files if config.input[file.of].source == settings.source]
-        of_source = {file.named: file.part.folder if file.part else "" for file in like}
+        of_source = {file.named for file in files if config.input[file.of].source == settings.source}
         for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
             parts = list(_parts(path, settings))
             files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(parts)]
@@ -98,26 +96,13 @@ def _check(check: Callable[[str], None], path: str, where: str) -> None:
         raise UsageError(f"{where}: {error}") from None
 
 
-def _names(paths: Sequence[str], settings: InputSettings, taken: Mapping[str, str]) -> list[str]:
+def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> list[str]:
     """The paths below the folder that all are in; below one above it where its source has (`taken`) such names."""
     split = [path.rstrip("/").split("/") for path in paths]
     above = zip(*(each if settings.kind == "folder" else each[:-1] for each in split), strict=False)
     shared = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, above))
     names = (["/".join(each[above:]) for each in split] for above in range(shared, -1, -1))
-    free = (each for each in names if not any(map(partial(_is_taken, taken, settings), each, paths)))
-    last = [f"./{path}" if settings.kind == "folder" else path for path in paths]
-    return [*map(table.shown_name, next(free, last))]
-
-
-def _is_taken(taken: Mapping[str, str], settings: InputSettings, name: str, path: str) -> bool:
-    """Whether rows of a path of this name may have names of others: theirs is the same, or that of a folder inside."""
-
-    def has(folder: str, named: str, other: str) -> bool:
-        inside = other if not named else other.removeprefix(f"{named}/") if other.startswith(f"{named}/") else ""
-        return bool(folder and inside) and storage.kind(storage.join(folder, inside)) == "folder"
-
-    of_folder = path if settings.kind == "folder" else ""
-    return name in taken or any(has(at, each, name) or has(of_folder, name, each) for each, at in taken.items())
+    return [*map(table.shown_name, next((each for each in names if taken.isdisjoint(each)), paths))]
 
 
 def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, FolderPart | None]]:

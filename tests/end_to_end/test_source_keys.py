@@ -121,20 +121,6 @@ def test_files_of_one_name_in_inputs_of_one_name(kind: str) -> None:
     assert [key for _, key in told_apart] == bare * 2
 
 
-@pytest.mark.parametrize("paths", [("photos", "camB"), ("photos", "a/camB"), ("camB", "photos")])
-def test_a_folder_that_is_called_as_one_inside_another(
-    paths: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("photos", "photos/camB", "a", "camB", "camB/photos", "a/camB"):
-        in_folder(Path(folder))
-    before = curated([f'paths = ["{paths[0]}"]'], "folder")
-    assert main(["add", "run", "--input", paths[1]]) == 0
-    found = names(Path("run"))
-    assert len({*found}) == len(found) > len(before)
-    assert {*before} < {*found}
-
-
 def test_a_file_of_the_same_name_that_is_added(kind: str) -> None:
     name = KINDS[kind][2]
     if kind == "urls":
