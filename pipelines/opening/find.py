@@ -98,7 +98,8 @@ def _check(check: Callable[[str], None], path: str, where: str) -> None:
 
 def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> list[str]:
     """The paths below the folder that all are in; below one above it where its source has (`taken`) such names."""
-    split = [path.rstrip("/").split("/") for path in paths]
+    plain = (path.partition("?")[0] if storage.is_of_web(path) else path for path in paths)
+    split = [path.rstrip("/").split("/") for path in plain]
     above = zip(*(each if settings.kind == "folder" else each[:-1] for each in split), strict=False)
     shared = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, above))
     names = (["/".join(each[above:]) for each in split] for above in range(shared, -1, -1))
