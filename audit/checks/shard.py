@@ -111,8 +111,7 @@ def _sidecar(run: RunFolder, found: CheckedShard) -> pa.Table | None:
 
 def _check_order(rows: pa.Table, found: CheckedShard) -> npt.NDArray[np.bytes_]:
     """Checks that (image_id, key) rises strictly inside the shard, and keeps both ends; returns the keys, S32[n]."""
-    texts = ([str(value).encode() for value in rows[name].to_pylist()] for name in ("image_id", "key"))
-    images, keys = (np.array(of, "S32") for of in texts)
+    images, keys = (_bytes_of(rows, name) for name in ("image_id", "key"))
     if not len(keys):
         return keys
     both = np.char.add(images, keys)
@@ -120,6 +119,10 @@ def _check_order(rows: pa.Table, found: CheckedShard) -> npt.NDArray[np.bytes_]:
     found.first, found.last = both[0].decode(errors="replace"), both[-1].decode(errors="replace")
     found.images = int((images[1:] != images[:-1]).sum()) + 1
     return keys
+
+
+def _bytes_of(rows: pa.Table, name: str) -> npt.NDArray[np.bytes_]:
+    return np.array([str(value).encode() for value in rows[name].to_pylist()], "S32")
 
 
 def check_neighbours(

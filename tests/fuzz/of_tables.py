@@ -339,7 +339,9 @@ def _candidates(path: Path, first: int, last: int, *, first_row: int) -> list[di
     batches = list[pa.RecordBatch]()
     for batch in parquet.read_row_groups(str(path), first, last, needed_columns.columns(_TEXT)):
         batches.append(
-            table.candidates(batch, _TEXT, table.row_names(str(path), np.arange(first_row, first_row + len(batch))))
+            table.candidates(
+                batch, _TEXT, table.row_names(path.name, pa.array(range(first_row, first_row + len(batch))))
+            )
         )
         first_row += batch.num_rows
         batches[-1].validate(full=True)
