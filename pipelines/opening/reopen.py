@@ -15,7 +15,7 @@ from altalign.pipelines.run import vouched
 from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.artefacts.fetched import FETCHED
 from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import SET_ASIDE, fetched_before, has_work
+from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.kept import journal
@@ -123,7 +123,9 @@ def _check_nothing_comes_back(run: Run) -> None:
     Raises:
         UsageError: somebody had.
     """
-    if storage.exists(path := run.path(REMOVED_FILE)):
+    if not isinstance(run, Grown) and storage.exists(
+        path := run.path(REMOVED_FILE)
+    ):  # `add` takes them out
         raise UsageError(
             f"{run.folder}: pairs were removed from it, and stages that run anew would bring them back; curate into "
             f"another folder, and there `altalign remove` with --removed {path}"

@@ -5,7 +5,7 @@ import shutil
 import tarfile
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
+from altalign.errors import FullDiskError
 from tests.audit.runs import rows_of
 
 pytestmark = pytest.mark.runs
@@ -228,9 +229,20 @@ def test_a_folder_of_the_run_that_has_grown_is_named_where_another_is_added(
     assert "add it with --mode exact" in capsys.readouterr().err
 
 
-def test_what_was_removed_does_not_come_back_with_a_folder_that_grows(grown: Path) -> None:
+def full(*_: object) -> NoReturn:
+    raise FullDiskError("run: no space is left")
+
+
+def test_what_was_removed_does_not_come_back_with_a_folder_that_grows(
+    grown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("list").write_text("7.png\n4.png", encoding="utf-8")
     assert main(["remove", "run", "--source-keys", "list"]) == 0
+    # nor where the addition was ended before it had read a row, and is given again
+    with monkeypatch.context() as ended:
+        ended.setattr("altalign.pipelines.stages.extract._extract", full)
+        assert main(["add", "run", "--input", "photos"]) == 1
+    assert Path("run/.adding/run/run.json").exists()
     assert main(["add", "run", "--input", "photos"]) == 0
     assert [key for source, key in names(grown) if source == "folder"] == [f"{row}.png" for row in "1235"]
 

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
