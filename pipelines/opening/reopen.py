@@ -123,9 +123,7 @@ def _check_nothing_comes_back(run: Run) -> None:
     Raises:
         UsageError: somebody had.
     """
-    if not isinstance(run, Grown) and storage.exists(
-        path := run.path(REMOVED_FILE)
-    ):  # `add` takes them out
+    if not isinstance(run, Grown) and storage.exists(path := run.path(REMOVED_FILE)):  # `add` takes them out
         raise UsageError(
             f"{run.folder}: pairs were removed from it, and stages that run anew would bring them back; curate into "
             f"another folder, and there `altalign remove` with --removed {path}"
