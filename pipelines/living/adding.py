@@ -263,7 +263,7 @@ def without_places(rows: pa.Table) -> pa.Table:
 
 
 def _lineage(before: Run, parent: Parent, grown: Grown) -> dict[str, Any]:
-    new = [*grown.more, *(file.path for file in grown.files[len(before.files) :])]
+    new = [*grown.more, *dict.fromkeys(map(_path, grown.files[len(before.files) :]))]
     manifest = listing.digest(before.path("manifest.json")).digest
     of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [manifest]}
     frozen = {"mode": "frozen", "drift": waves.facts(grown)["drift"]} if grown.is_frozen else {}

@@ -201,6 +201,7 @@ def test_new_files_of_a_folder_of_the_run_are_added(grown: Path, *, is_cleaned: 
     assert main(["add", "run", "--input", "photos", "--input", "more", "--like", "folder"]) == 0
     assert len(by_key(grown)) == len(before) + 4
     assert ("folder", "more/9.png") in names(grown)
+    assert storage.read_json("run/manifest.json")["lineage"]["settings"]["input"] == ["photos", "more"]
 
 
 def test_a_folder_of_the_run_that_lacks_an_image_of_a_pair_is_refused(
