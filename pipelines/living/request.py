@@ -144,7 +144,8 @@ class Request:
                 those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
                 more = " …" if len(candidates) > _CANDIDATES else ""
                 said = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
-                raise UsageError(f"{said}; write SOURCE:NAME, or give --image-ids or --keys")
+                are_told = len({full for full, _ in candidates}) == len(candidates)  # not in runs that were merged
+                raise UsageError(f"{said}; {'write SOURCE:NAME, or ' * are_told}give --image-ids or --keys")
             names.pop(hashed(name))
             names |= {hashed(full): full for full, _ in candidates}
         return replace(self, source_keys=names)
