@@ -196,17 +196,7 @@ def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
     _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
     tests, pool = _tests(scratch), _pool(run)
     sample = pool.distinct[: wanted.sample]
-    if len(sample) < SAMPLE_AT_LEAST:
-        raise UsageError(
-            f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn "
-            "from and to measure on"
-        )
-    if (comparisons := len(pool.places) * len(tests.numbers)) < measures.COMPARISONS_AT_LEAST:
-        raise AltalignError(
-            f"{run.folder}: {len(pool.places):,} images and {len(tests.numbers):,} test images make {comparisons:,} "
-            "comparisons, too few to fit a rate of false positives; compare a million or more (a larger run, or more "
-            "test images)"
-        )
+    _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
     calibration = _learned(run, pool.features[training], of_copies[: len(training)])
@@ -252,6 +242,25 @@ def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
         labelled=labelled,
         looked_at=_looked_at(run, scratch, search, pool, tests, found, above),
     )
+
+
+def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
+    """Refuse, before copies are made, too few images to learn from and to compare.
+
+    Raises:
+        UsageError: too few distinct ones.
+        AltalignError: too few comparisons.
+    """
+    if sample < SAMPLE_AT_LEAST:
+        raise UsageError(
+            f"{folder}: {sample} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to "
+            "measure on"
+        )
+    if (comparisons := images * test_images) < measures.COMPARISONS_AT_LEAST:
+        raise AltalignError(
+            f"{folder}: {images:,} images and {test_images:,} test images make {comparisons:,} comparisons, too few to "
+            "fit a rate of false positives; compare a million or more (a larger run, or more test images)"
+        )
 
 
 def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, U], F]) -> None:

@@ -141,12 +141,12 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
                 of_input["paths"] = [file.path for file in run.files if file.of == number and file.path in files]
         if all(of_input["paths"] for of_input in values["input"]):
             run = find_run(CurateConfig.from_values(values, where=where), config_path=where)
-    there = [file for file in run.files if not file.part]
-    if gone := next((path for path in files if path not in {file.path for file in there}), None):
+    there = {file.path: file for file in run.files if not file.part}
+    if gone := next((path for path in files if path not in there), None):
         raise UsageError(f"{folder}: its input file {gone} is gone; put it back, for all rows are judged again")
-    if [file.path for file in there] != [*files]:
+    if [*there] != [*files]:
         raise UsageError(f"{folder}: its input is not what it was; curate old and new input into another folder")
-    as_numbered = tuple(replace(file, number=files[file.path]) for file in there)
+    as_numbered = tuple(replace(file, number=files[path]) for path, file in there.items())
     if changed := reopen.changed_file(replace(run, files=as_numbered), facts):
         raise UsageError(f"{folder}: {changed}; put it back as it was, or curate into another folder")
     if more:
@@ -161,11 +161,11 @@ def _check_there(run: Run) -> None:
         UsageError: some have.
     """
     there, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
-    for file in run.files:
-        if file.part and (source := run.source_of(file.number)) not in others:
-            there.setdefault(source, set()).update(
-                image_folder.row_names(file.part, run.config.input[file.of], file.named)
-            )
+    of_folders = {(file.of, file.named): file.part.folder for file in run.files if file.part}
+    for (of, named), folder in of_folders.items():
+        settings = run.config.input[of]
+        if settings.source not in others:
+            there.setdefault(settings.source, set()).update(image_folder.row_names(folder, settings, named))
     for shard in parents.opened(run.folder, run.config).shards:
         rows = parquet.read_table(run.path("shards", f"{shard.name}.parquet"), ["source", "source_key"])
         for source, name in zip(*(parquet.values(rows, column) for column in rows.column_names), strict=True):
@@ -245,7 +245,7 @@ def _prepare(before: Run, grown: Grown) -> None:
     if has_work(before):
         taking_over.take_over(before, grown, TESTS)
         as_before = takewhile(lambda file: _path(file) not in grown.more, grown.files)
-        taking_over.take_over(before, grown, EXTRACTED, [file.name for file in as_before])
+        taking_over.take_over(before, grown, EXTRACTED, {file.name for file in as_before})
     for log in storage.files_below(before.path("log", "fetch")):
         storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
     if storage.exists(removed := before.path(REMOVED_FILE)):

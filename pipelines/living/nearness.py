@@ -58,10 +58,10 @@ def near(
 
 
 def _shown(run_folder: str) -> Iterator[_Shown]:
-    for table, column in ((SAMPLES, "picture"), (GALLERY, "image"), (GALLERY, "test")):
+    for table, columns in ((SAMPLES, ("picture",)), (GALLERY, ("image", "test"))):
         if storage.exists(path := storage.join(run_folder, *table.path.split("/"))):
             for row in parquet.read_table(path).to_pylist():
-                if row[column]:
+                for column in filter(row.get, columns):
                     is_test = column == "test"
                     yield _Shown((row["test_set"], row["test_image"]) if is_test else row["image_id"], row[column])
 

@@ -5,7 +5,7 @@ however many rows come, as long as they are cut into as many partitions. With fr
 are not the same, but the bytes of their images are (`images/borrowed.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Set
 
 from altalign import storage
 from altalign.pipelines.evidence import of_judge
@@ -48,9 +48,9 @@ def _are_judged_alike(before: Run, run: Run) -> bool:
     return judge.buckets_of(before) == judge.buckets_of(run) and of_judge.one_in(before) == of_judge.one_in(run)
 
 
-def take_over(before: Run, run: Run, marks: Marks[Facts], wanted: Sequence[str] | None = None) -> None:
+def take_over(before: Run, run: Run, marks: Marks[Facts], wanted: Set[str] | None = None) -> None:
     """Link the files of units of a step, all or those that are wanted, that are not there yet, then their marks."""
-    there, finished = set(run.finished(marks.step)), before.finished(marks.step)
+    there = set(run.finished(marks.step))
 
     def link(name: str) -> None:
         mark = before.mark(marks.step, name)
@@ -59,6 +59,6 @@ def take_over(before: Run, run: Run, marks: Marks[Facts], wanted: Sequence[str] 
                 storage.link(source, run.path(*path.split("/")))
         storage.link(mark, run.mark(marks.step, name))
 
-    names = finished if wanted is None else sorted({*finished}.intersection(wanted))
+    names = (name for name in before.finished(marks.step) if wanted is None or name in wanted)
     for _ in storage.each(link, [name for name in names if name not in there], of=run.folder):
         pass

@@ -100,8 +100,8 @@ def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> li
     """The paths below the folder that all are in; below one above it where its source has (`taken`) such names."""
     plain = (path.partition("?")[0] if storage.is_of_web(path) else path for path in paths)
     split = [path.rstrip("/").split("/") for path in plain]
-    above = zip(*(each if settings.kind == "folder" else each[:-1] for each in split), strict=False)
-    shared = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, above))
+    folders = (each if settings.kind == "folder" else each[:-1] for each in split)
+    shared = sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, zip(*folders, strict=False)))
     names = (["/".join(each[above:]) for each in split] for above in range(shared, -1, -1))
     return [*map(table.shown_name, next((each for each in names if taken.isdisjoint(each)), paths))]
 

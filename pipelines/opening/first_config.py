@@ -59,6 +59,11 @@ class Guess:
     said: Mapping[str, str]
     images: Literal["in hand", "by URL", "archive"]  # the last: in web archives, also those of other inputs' URLs
 
+    @property
+    def path(self) -> str:
+        """The first of its paths."""
+        return cast(list[str], self.settings["paths"])[0]
+
 
 def first_config(paths: Sequence[str], *, run_folder: str) -> str:
     """The text of a config for these files and folders.
@@ -68,9 +73,9 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
     """
     guesses = [_guess(path.rstrip("/") or "/") for path in paths]
     for guess in guesses:
-        images = cast(list[str], guess.settings["paths"])[0]
-        if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, images):
-            raise UsageError(f"{run_folder}: in the folder of images {images}; name another with --run, outside of it")
+        if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, guess.path):
+            where = f"in the folder of images {guess.path}"
+            raise UsageError(f"{run_folder}: {where}; name another with --run, outside of it")
     text = "\n".join(_lines(guesses, run_folder)) + "\n"
     where = "the config that was guessed"
     find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)
@@ -89,7 +94,7 @@ def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
     for guess in guesses:
         found += ["", "[[input]]"]
         if len(guesses) > 1:  # by which rows of one are told from those of another
-            names.append(named_after(cast(list[str], guess.settings["paths"])[0], names))
+            names.append(named_after(guess.path, names))
             found.append(f"name = {_toml(names[-1])}")
         for name, value in guess.settings.items():
             line = f"{name} = {_toml(value)}"

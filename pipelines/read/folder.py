@@ -104,9 +104,9 @@ def files(part: FolderPart, settings: InputSettings) -> list[File]:
     return found
 
 
-def row_names(part: FolderPart, settings: InputSettings, named: str) -> Iterator[str]:
-    """Yields the names of the rows of a part whose folder has this name, as `read` gives them."""
-    return (_in(named, name) for name in _names(part, settings) if _is_image(name))
+def row_names(folder: str, settings: InputSettings, named: str) -> Iterator[str]:
+    """Yields the names of the rows of a folder that has this name, as `read` gives them."""
+    return (_in(named, name) for name in _names(FolderPart(folder, "", None, _GONE), settings) if _is_image(name))
 
 
 def _in(named: str, name: str) -> str:

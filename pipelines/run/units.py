@@ -57,9 +57,9 @@ class Marks(Generic[F_co]):
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
 class InputFile:
-    """One input file, or part of a folder: its number in input order, which [[input]] names it, and what its rows do.
+    """One input file, or part of a folder: its number in input order, and which [[input]] names it.
 
-    Rows name it by `named`: its path below the folder that all files of its input are in.
+    `named` stands for it in the names of its rows: its path below the folder that all files of its input are in.
     """
 
     number: int

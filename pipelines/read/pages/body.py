@@ -11,7 +11,7 @@ from altalign.pipelines.web.http import coding
 
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 class BodyError(ValueError):
@@ -67,6 +67,14 @@ def _inflate(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:
         raise BodyError(f"broken content encoding: {error}") from None
 
 
+def _unbrotli(body: bytes, bytes_at_most: int) -> bytes:
+    return body if _is_markup(body) else _read(BrotliReader(io.BytesIO(body)), bytes_at_most)
+
+
+def _unzstd(body: bytes, bytes_at_most: int) -> bytes:
+    return _read(ZstdReader(io.BytesIO(body)), bytes_at_most) if body.startswith(_ZSTD_MAGIC) else body
+
+
 def _read(stream: BrotliReader | ZstdReader, bytes_at_most: int) -> bytes:
     parts, left = [], bytes_at_most
     try:
@@ -87,6 +95,6 @@ _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
     "gzip": _gunzip,
     "x-gzip": _gunzip,
     "deflate": _undeflate,
-    "br": lambda body, most: body if _is_markup(body) else _read(BrotliReader(io.BytesIO(body)), most),
-    "zstd": lambda body, most: _read(ZstdReader(io.BytesIO(body)), most) if body.startswith(_ZSTD) else body,
+    "br": _unbrotli,
+    "zstd": _unzstd,
 }

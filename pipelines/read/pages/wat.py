@@ -20,7 +20,7 @@ def read(path: str) -> Iterator[Stretch]:
         UnreadableError: it is no archive, or the disk fails.
     """
     gatherer = Gatherer(path, image_elements.verdicts)
-    for record in records(path, lambda kind, *_: (LINE_BYTES + 1) * (kind == WarcRecordType.metadata)):
+    for record in records(path, lambda kind, *_: LINE_BYTES + 1 if kind == WarcRecordType.metadata else 0):
         gatherer.read = record.offset
         if isinstance(record, BrokenRecord):
             gatherer.broken(record.offset, record.error)
