@@ -76,6 +76,8 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
         if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, guess.path):
             where = f"in the folder of images {guess.path}"
             raise UsageError(f"{run_folder}: {where}; name another with --run, outside of it")
+        if storage.is_inside(guess.path, run_folder):
+            raise UsageError(f"{run_folder}: the input {guess.path} is in it; name another with --run")
     text = "\n".join(_lines(guesses, run_folder)) + "\n"
     where = "the config that was guessed"
     find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)
@@ -153,6 +155,10 @@ def _kind_of(name: str) -> str | None:
     return next((kind for kind, endings in _ENDINGS.items() if name.lower().endswith(endings)), None)
 
 
+def _is_run(path: str) -> bool:
+    return storage.exists(storage.join(path, "run.json")) and storage.kind(storage.join(path, "shards")) == "folder"
+
+
 def _of_folder(path: str) -> Guess:
     """A saved data set, tars, web archives, images or tables, whichever is there first."""
     splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
@@ -161,8 +167,8 @@ def _of_folder(path: str) -> Guess:
         guess = _of_folder(storage.join(path, chosen))
         said = f"of the splits {', '.join(map(str, splits))}"
         return Guess(guess.settings, {**guess.said, "paths": said}, guess.images)
-    if storage.exists(storage.join(path, "run.json")) and storage.kind(storage.join(path, "shards")) == "folder":
-        return _of_folder(storage.join(path, "shards"))  # a run of altalign
+    if _is_run(path):
+        return _of_folder(storage.join(path, "shards"))
     saved = arrow.listed(path)
     if list(saved) != [path]:
         return _of_files("table", [path], saved, said="a data set saved by Hugging Face's save_to_disk")
@@ -180,7 +186,13 @@ def _of_folder(path: str) -> Guess:
         return _of_images(path, parts[0], [name for name in names if _kind_of(name) == "table"])
     if some := [name for name in names if _kind_of(name) == "table"]:
         return _of_files("table", _globs(path, "table", some), [storage.join(path, name) for name in some])
-    there = ", ".join(map(shown, sorted(storage.entries(path))[:_FILES_LISTED])) or "nothing"
+    entries = sorted(storage.entries(path))
+    if runs := [name for name in entries if _is_run(storage.join(path, name))]:
+        said = ", ".join(map(shown, runs[:_FILES_LISTED]))
+        raise UsageError(
+            f"{path}: it holds runs ({said}); give the folder of each, or make one run of them: altalign merge"
+        )
+    there = ", ".join(map(shown, entries[:_FILES_LISTED])) or "nothing"
     raise UsageError(
         f"{path}: no web archive, table, tar, image or saved data set in it ({there}); give the folder that holds them"
     )

@@ -186,6 +186,24 @@ def test_a_run_in_the_folder_of_images_is_refused_with_the_flag_that_names_anoth
         capsys.readouterr()
 
 
+def test_the_folder_of_a_run_is_told_from_one_that_holds_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path("runs", name, "shards").mkdir(parents=True)
+        Path("runs", name, "shards", "00000.tar").touch()
+        Path("runs", name, "run.json").write_text("{}", encoding="utf-8")
+    assert main(["init", "runs/a"]) == 2
+    said = "altalign: runs/a: the input runs/a/shards is in it; name another with --run"
+    assert said in capsys.readouterr().err
+    assert main(["init", "runs/a", "--run", "runs/again"]) == 0
+    capsys.readouterr()
+    assert main(["init", "runs", "--to", "other.toml"]) == 2
+    said = "altalign: runs: it holds runs (a, b); give the folder of each, or make one run of them: altalign merge"
+    assert said in capsys.readouterr().err
+
+
 def test_files_of_other_kinds_in_a_folder_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
