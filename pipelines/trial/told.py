@@ -273,7 +273,8 @@ def _lead(tried: Tried) -> str:
     pool, left = predicted.pool, predicted.found[Named(Stage.DECONTAMINATE.value, KEPT, "pairs")]
     images = int(pool.images.sum())
     drawn = f"{predicted.sampled[0]:,} of {many(images, 'image')} of {many(len(pool.names), 'host')} were tried"
-    return f"{folder}: {drawn}; about {short(left.value)} pairs will be kept ({_interval(left)})"
+    kept, interval = f"{short(left.value)} pairs will be kept", _interval(left)
+    return f"{folder}: {drawn}; " + (f"about {kept} ({interval})" if interval else kept)
 
 
 def _page(tried: Tried, counted: Sequence[Mapping[str, Any]], path: str) -> Page:

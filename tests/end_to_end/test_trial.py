@@ -140,7 +140,9 @@ def test_images_in_hand_are_tried_without_the_web(
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path)
     assert main(["trial", "config.toml", "--images", "1000", "--set", "prices.machine_hour=2"]) == 0
-    assert "EUR" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "EUR" in said
+    assert re.search(r"images? of \d+ hosts? were tried; \d+ pairs will be kept\n", said)
     everything = predicted()
     assert all(each["least"] == each["value"] == each["most"] for each in everything.values())  # all was sampled
     page = Path("run/trial/report.html").read_text()
