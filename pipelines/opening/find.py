@@ -28,17 +28,18 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     if not config.run.folder:
         raise UsageError(f'{config_path} [run] folder: not set; name where the run is written, as folder = "runs/mine"')
     _check(storage.check, config.run.folder, f"{config_path} [run] folder")
+    where = config_path if config_path == "--input" else f"{config_path} [input] paths"
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
-        found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
+        found = [path for pattern in settings.paths for path in _matching(pattern, where)]
         paths = read.listed(found, settings)
         if not paths:
             raise UsageError(
-                f"{config_path} [input] paths: no tar in {', '.join(found)}; name the tars or a folder of them, "
+                f"{where}: no tar in {', '.join(found)}; name the tars or a folder of them, "
                 'or set kind = "folder" for a folder of images'
             )
         for path in paths:
-            _check_input(path, settings, config.run.folder, f"{config_path} [input] paths")
+            _check_input(path, settings, config.run.folder, where)
         read.check(paths, settings)
         of_source = {file.named for file in files if config.input[file.of].source == settings.source}
         for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
@@ -64,13 +65,12 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     return run
 
 
-def _matching(pattern: str, config_path: str) -> list[str]:
+def _matching(pattern: str, where: str) -> list[str]:
     """The files that match a glob; a path that exists as it is written is itself, whatever brackets it has.
 
     Raises:
         UsageError: there are none.
     """
-    where = f"{config_path} [input] paths"
     _check(storage.check_input, pattern, where)
     found = storage.find(pattern)
     if not found and storage.is_remote(pattern):
@@ -124,7 +124,8 @@ def _check_input(path: str, settings: InputSettings, run_folder: str, where: str
         if storage.is_inside(run_folder, path):
             raise UsageError(f"{where}: {path}: the run's own folder {run_folder} is in it; keep input and run apart")
     elif kind == "folder" and any(name.lower().endswith(IMAGE_NAMES) for name in storage.files_below(path)):
-        repair = 'set kind = "folder", or curate it as a run of its own, and merge the two'
+        repair = "curate it as a run of its own, and merge the two"
+        repair = repair if where == "--input" else 'name it in an [[input]] of kind = "folder"'
         raise UsageError(f'{where}: {path} is a folder of images, and kind = "{settings.kind}"; {repair}')
     elif kind == "folder":
         raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")

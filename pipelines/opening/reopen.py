@@ -341,7 +341,8 @@ def _check_nothing_lost(run: Run, facts: RunRecord | None, rerun: str | None) ->
     sets = [] if rerun and STAGES.index(rerun) <= STAGES.index("decontaminate") else sets
     if not (lost or sets):
         return
-    here = f"{len(lost):,} of the run's {len(_recorded_files(facts)):,} input files" if lost else ""
+    files = _recorded_files(facts)
+    here = f"{len(lost):,} of " * (len(lost) < len(files)) + f"the run's {many(len(files), 'input file')}"
     what = [f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})"] if lost else []
     what += [f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}"] if sets else []
     goes = ["takes the pairs of these files out"] if lost else []

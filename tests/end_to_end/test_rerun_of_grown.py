@@ -43,6 +43,12 @@ def test_what_was_added_does_not_go(rerun: list[str], folder: Path, capsys: pyte
 
 def test_the_settings_of_a_run_run_as_they_are(grown: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["curate", "my run/config.toml"]) == 0  # nothing to do
+    Path("photos").mkdir()
+    Path("photos/a.png").touch()
+    capsys.readouterr()
+    assert main(["add", "my run", "--input", "photos", "--like", "pictures"]) == 2
+    said = 'altalign: --input: photos is a folder of images, and kind = "table"; curate it as a run of its own, '
+    assert said in capsys.readouterr().err
     assert main(["curate", "my run/config.toml", "--rerun", *SMALLER]) == 0
     assert summary(folder / "my run")["pairs"] == grown
     assert main(["curate", "config.toml", "--set", "run.folder=my run", "--restart"]) == 0
@@ -66,6 +72,15 @@ def test_an_input_that_is_left_out_goes_where_its_stage_is_named(
     assert main(["curate", "config.toml", "--rerun", "extract"]) == 0
     assert "the pairs of 1 input file go" in capsys.readouterr().err
     assert summary(folder / "run")["pairs"] < pairs
+
+
+def test_the_only_input_file_is_named_without_a_share(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = '[run]\nfolder = "one"\n\n[[input]]\nkind = "table"\npaths = ["{}.csv"]\n'
+    for name in "ab":
+        Path(f"{name}.csv").write_text("url,caption\nhttp://a/1.png,a red dog on grass\n", encoding="utf-8")
+        Path("config.toml").write_text(text.format(name), encoding="utf-8")
+        assert name == "b" or main(["curate", "config.toml", "--until", "judge"]) == 0
+    assert "do not name the run's 1 input file (a.csv); " in fails(capsys, 2, "--until", "judge")
 
 
 def test_a_test_set_that_came_later_does_not_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
