@@ -326,8 +326,8 @@ def smallest_threshold(line: Line, *, test_images: int, views: int, budget: floa
     comparisons = test_images * views
     if comparisons < 1 or budget <= 0:
         raise ValueError(
-            f"no threshold can be chosen for {test_images} test images in {views} views and a budget of "
-            f"{budget} false positives a pool image"
+            f"no threshold can be chosen (test images: {test_images}, views: {views}; a budget of {budget} false "
+            "positives a pool image)"
         )
     root = 1 - 2 * exp((log(budget / comparisons) - line.intercept) / line.slope) if budget < comparisons else 0.0
     # Starts just below the formula's answer, which is rounded, and rises until the budget is kept.
@@ -336,8 +336,8 @@ def smallest_threshold(line: Line, *, test_images: int, views: int, budget: floa
         step += 1
     if step == PER_UNIT:
         raise ValueError(
-            f"no threshold below 1 keeps {budget} false positives a pool image among {test_images:,} test images "
-            f"in {views} views: allow more"
+            f"no threshold below 1 keeps {budget} false positives a pool image (test images: {test_images:,}, views: "
+            f"{views}): allow more"
         )
     return step / PER_UNIT
 

@@ -35,6 +35,7 @@ from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned, test_images
+from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.artefacts.decontaminated import TESTS
 from altalign.pipelines.run.artefacts.fetched import Fetched
@@ -258,8 +259,9 @@ def _check_size(folder: str, sample: int, images: int, test_images: int) -> None
         )
     if (comparisons := images * test_images) < measures.COMPARISONS_AT_LEAST:
         raise AltalignError(
-            f"{folder}: {images:,} images and {test_images:,} test images make {comparisons:,} comparisons, too few to "
-            "fit a rate of false positives; compare a million or more (a larger run, or more test images)"
+            f"{folder}: {many(images, 'image')} and {many(test_images, 'test image')} make "
+            f"{many(comparisons, 'comparison')}, too few to fit a rate of false positives; compare a million or more "
+            "(a larger run, or more test images)"
         )
 
 
@@ -303,7 +305,8 @@ def _tests(scratch: Run) -> Tests:
     )
     if not len(numbers):
         raise UsageError(
-            f"{len(table):,} test images, and none that is not flat: nothing can be near them; give other test sets"
+            f"{many(len(table), 'test image')}, and none that is not flat: nothing can be near them; give other "
+            "test sets"
         )
     features, mirrored = (
         np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table)

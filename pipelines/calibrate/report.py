@@ -212,11 +212,11 @@ def _sentences(findings: Findings) -> list[str]:
     said = [
         f"Threshold: a cosine above {findings.threshold:g}.",
         f"Expected false positives: {findings.expected(findings.threshold):.2g} a pool image, {findings.budget:g} "
-        f"allowed, for {findings.test_images:,} test images in {_many(findings.views, 'view')}.{beyond}",
+        f"allowed, for {_many(findings.test_images, 'test image')} in {_many(findings.views, 'view')}.{beyond}",
         f"Counted: {rate.found:,} of {rate.asked:,} pairs of {findings.pool_images:,} pool images and test images are "
         f"above it, true near-duplicates among them; of {findings.decoys.comparisons:,} pairs with mirrored test "
         f"images, {decoys.found:,}.",
-        f"Flat images are never compared: {findings.flat_test_images:,} of {tests:,} test images; "
+        f"Flat images are never compared: {findings.flat_test_images:,} of {_many(tests, 'test image')}; "
         f"of the pool {findings.flat_pool_images:,} were passed over.",
     ]
     said += _beside_the_default(findings)

@@ -406,7 +406,7 @@ def test_too_few_images_to_count_false_positives_are_said_to_be_too_few(
     assert "too few to fit a rate of false positives" in fails(capsys, "run", "out", "--sample", "64", *two, code=1)
     assert not [*(folder / "out").rglob("*copies*")]  # said before copies are made
     pq.write_table(pa.table({"image": [jpeg(np.full((64, 64, 3), 9, np.uint8))]}), folder / "two.parquet")
-    assert fails(capsys, "run", "out", "--sample", "64", *two).startswith("1 test images, and none that is not flat")
+    assert fails(capsys, "run", "out", "--sample", "64", *two).startswith("1 test image, and none that is not flat")
 
 
 @needs_shared
