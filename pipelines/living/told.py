@@ -104,7 +104,7 @@ def check_absence(config: CurateConfig, gone: Request) -> int:
     left = f"{many(len(looked.found), 'file')} still have" if looked.found else "none has"
     read = f"{looked.bytes / 1e6:,.1f} MB in {seconds:.1f} s"
     out.print(
-        f"{many(looked.files, 'file')} read again ({read}): {left} a key, digest or URL of what went",
+        f"{many(looked.files, 'file')} read again ({read}): {left} a key, digest or URL that was to go",
         highlight=False,
         soft_wrap=True,
     )

@@ -110,7 +110,7 @@ def test_what_is_listed_goes_and_nothing_else(run: Path, capsys: pytest.CaptureF
     assert main(["remove", "run", *options, "--by", "the author", "--because", "asked by letter"]) == 0
     said = capsys.readouterr().out
     assert f"not there, of --keys: 1 ({'0' * 32})" in said
-    assert "none has a key, digest or URL of what went" in said
+    assert "none has a key, digest or URL that was to go" in said
     keys = {row["key"] for row in gone}
     assert samples(run) == {key: of for key, of in before.items() if key not in keys}
     # shards without any of these are not touched
@@ -343,7 +343,7 @@ def test_in_processes_the_same_bytes_are_written_and_all_is_found(
     monkeypatch.setattr(processes._Process, "call", called)  # pyright: ignore[reportPrivateUsage]
     old = (run / "shards" / "00000.tar").read_bytes()
     assert main(["remove", "run", *options]) == 0
-    assert "none has a key, digest or URL of what went" in capsys.readouterr().out
+    assert "none has a key, digest or URL that was to go" in capsys.readouterr().out
     assert shards_of(tree(run)) == shards_of(tree(Path("other")))
     assert done
     (run / "shards" / "00000.tar").write_bytes(old)
