@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import lineage, slider_stops, storage, terminal
+from altalign import slider_stops, storage, terminal
 from altalign.audit.report import files
 from altalign.audit.report.sliders import DETAILS, Slider, of_images, of_text
 from altalign.audit.run_folder import RunFolder
@@ -76,7 +76,7 @@ class WhatIf:
     is_within_pool: bool
     notes: tuple[str, ...] = ()
     missing: str = ""
-    command: str = "altalign curate CONFIG --rerun"
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,10 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
 
 
 def _command(run: RunFolder, *, is_removed: bool) -> str:
-    """What applies other thresholds: of a run that has grown by the settings that name all of its input."""
+    """What applies other thresholds: the settings of the run, which name all that was added to it later too."""
     if is_removed:
         return f"{terminal.command('curate', run.path('config.toml'))} --set run.folder=OUT"
-    has_grown = lineage.has(run.folder, "add")
-    return terminal.command("curate", run.path("config.toml"), "--rerun") if has_grown else WhatIf.command
+    return terminal.command("curate", run.path("config.toml"), "--rerun")
 
 
 def _removed(run: RunFolder) -> list[str]:
