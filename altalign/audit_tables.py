@@ -17,55 +17,24 @@ class AuditTable(NamedTuple):
     schema: pa.Schema
 
 
-# What the text rules measure, as the bits of one number: names and how many bits.
-TEXT_FIELDS = (
-    ("words", 10),  # Unigrams; 1,023 stands for that many or more.
-    # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no
-    # n-gram.
-    ("rarest_log2", 8),
-    ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
-    ("texts_per_image", 11),  # The same.
-    ("has_identity", 1),  # 1 where the image has an identity.
+WORDS_AT_MOST = 1_023  # more words are counted as this many
+EXACT_BELOW = 1_024  # images of a text, texts of an image; larger counts n become 1,024 + 8 log2(n), rounded
+SHORT_SIDE_AT_MOST = 1_024  # pixels; more are counted as this many
+ASPECT_AT_MOST = 1_001  # hundredths; more are counted as this many
+
+# What a stage measured of its candidates: a histogram of each measure.
+MEASURED = pa.schema(
+    [
+        ("measure", pa.string()),  # What was measured.
+        ("value", pa.int32()),  # The value; null where there is none.
+        ("fails_otherwise", pa.bool_()),  # A rule of the stage holds that does not look at this measure.
+        ("rows", pa.int64()),  # Candidates.
+    ]
 )
 
-TEXT_JOINT = AuditTable(
-    "audit/text_joint.parquet",
-    pa.schema(
-        [
-            ("source", pa.string()),  # `[[input]] name`, or its kind.
-            *((name, pa.int32()) for name, _ in TEXT_FIELDS),
-            ("rows", pa.int64()),  # Candidates with this combination.
-        ]
-    ),
-)
+TEXT_MEASURES = AuditTable("audit/text_measures.parquet", MEASURED)
 
-PAIRS_JOINT = AuditTable(
-    "audit/pairs_joint.parquet",
-    pa.schema(
-        [
-            ("words", pa.int32()),  # As in `audit/text_joint.parquet`.
-            ("rarest_log2", pa.int32()),  # The same; never 0.
-            ("images_per_text", pa.int32()),  # The same.
-            ("texts_per_image", pa.int32()),  # The same.
-            ("pairs", pa.int64()),  # Distinct pairs with this combination.
-        ]
-    ),
-)
-
-IMAGE_JOINT = AuditTable(
-    "audit/image_joint.parquet",
-    pa.schema(
-        [
-            ("source", pa.string()),  # `[[input]] name`, or its kind.
-            # Of the short side; 1,024 stands for that many or more. Null: the size is not known.
-            ("short_side_px", pa.int32()),
-            # Hundredths of long side / short side, rounded down; 1,001 stands for that many or more.
-            ("aspect_percent", pa.int32()),
-            ("fails_otherwise", pa.bool_()),  # A rule other than size and shape holds.
-            ("rows", pa.int64()),  # Candidates with this combination.
-        ]
-    ),
-)
+IMAGE_MEASURES = AuditTable("audit/image_measures.parquet", MEASURED)
 
 IMAGE_VALUES = AuditTable(
     "audit/image_values.parquet",
@@ -75,29 +44,7 @@ IMAGE_VALUES = AuditTable(
             ("verdict", pa.string()),  # `kept`, or the reason.
             ("format", pa.string()),  # Of the image as found; null where it is no known one.
             ("bytes_log2", pa.int32()),  # Eight times log2, rounded, of the bytes as found.
-            ("nsfw_percent", pa.int32()),  # Hundredths of the classifier's score, rounded down; null without one.
             ("rows", pa.int64()),  # Candidates with this combination.
-        ]
-    ),
-)
-
-OUTCOME_JOINT = AuditTable(
-    "audit/outcome_joint.parquet",
-    pa.schema(
-        [
-            ("words", pa.int32()),  # Unigrams; 1,023 stands for that many or more.
-            # As in `audit/text_joint.parquet`, rounded down to a multiple of 4 (half an octave); 255 stays.
-            ("rarest_log2", pa.int32()),
-            (
-                "short_side_px",
-                pa.int32(),
-            ),  # The largest stop that the short side is above. Null: the size is not known.
-            # The smallest stop that long side / short side is below, in hundredths; 2,147,483,647: it is below none.
-            ("aspect_percent", pa.int32()),
-            # `kept`; `near_duplicate`; `not_searched`: it fails by size or shape alone; `fails_otherwise`: by fetch or
-            # another rule.
-            ("outcome", pa.string()),
-            ("pairs", pa.int64()),  # Pairs with this combination.
         ]
     ),
 )
@@ -120,7 +67,7 @@ EDGE_NGRAMS = AuditTable(
         [
             ("ngram", pa.string()),  # One word, or two; folded.
             ("count", pa.int64()),  # How often it is in the pool.
-            ("rarest_log2", pa.int32()),  # The same as in `text_joint.parquet`: eight times log2, rounded.
+            ("rarest_log2", pa.int32()),  # Eight times log2, rounded.
             ("is_in", pa.bool_()),  # Whether the vocabulary has it.
         ]
     ),

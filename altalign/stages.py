@@ -38,24 +38,26 @@ SELECT = "select"  # the stage of a run that was made of other runs, and has no 
 # of the run as it is; `altalign audit` writes it, the next rerun takes it away
 REPORT = ("report.html", "audit/checks.json", "audit/report.json")
 
-# What each stage leaves outside work/; a folder, or a file.
+# What each stage leaves outside work/; a folder, or a file. Runs of earlier versions may have `audit/*_joint.parquet`.
 OUTPUTS = {
     "extract": ("dropped/extract",),
     "tables": ("tables", "audit/histograms.json"),
     "judge": (
         "dropped/judge",
-        "audit/text_joint.parquet",
-        "audit/pairs_joint.parquet",
+        "audit/text_measures.parquet",
         "audit/frequent.parquet",
         "audit/edge_ngrams.parquet",
         "audit/scripts.parquet",
+        "audit/text_joint.parquet",
+        "audit/pairs_joint.parquet",
     ),
     "fetch": (
         "dropped/fetch",
         "dropped/image",
-        "audit/image_joint.parquet",
+        "audit/image_measures.parquet",
         "audit/image_values.parquet",
         "audit/hosts.parquet",
+        "audit/image_joint.parquet",
     ),
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
     "write": (

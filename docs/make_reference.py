@@ -78,11 +78,11 @@ SCHEMAS = {
     "removed.parquet": ("altalign.schema", "REMOVED", ("REMOVED",)),
     "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
-    "audit/text_joint.parquet": ("altalign.audit_tables", "TEXT_JOINT", ("TEXT_JOINT", "TEXT_FIELDS")),
+    "audit/text_measures.parquet": ("altalign.audit_tables", "TEXT_MEASURES", ("MEASURED",)),
     **{
         table.path: ("altalign.audit_tables", name, (name,))
         for name, table in vars(audit_tables).items()
-        if isinstance(table, AuditTable) and name not in ("TEXT_JOINT", "SAMPLES", "FAILED_ROWS")
+        if isinstance(table, AuditTable) and name not in ("TEXT_MEASURES", "IMAGE_MEASURES", "SAMPLES", "FAILED_ROWS")
     },
 }
 

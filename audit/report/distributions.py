@@ -1,22 +1,32 @@
 """Distributions of the measured values, kept and dropped, with the thresholds between bins."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from altalign import storage
 from altalign.audit.report import files
+from altalign.audit.report.measures import Numbers, equals, hundredths, measured
 from altalign.audit.run_folder import RunFolder
-from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, SIMILARITY, TEXT_FIELDS, TEXT_JOINT
+from altalign.audit_tables import (
+    ASPECT_AT_MOST,
+    IMAGE_MEASURES,
+    IMAGE_VALUES,
+    SHORT_SIDE_AT_MOST,
+    SIMILARITY,
+    TEXT_MEASURES,
+    WORDS_AT_MOST,
+)
 from altalign.pages.page_text import shown
 from altalign.reasons import KEPT
-from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, WORDS_AT_MOST, hundredths
 
 LARGEST = 2**62  # an edge that no value reaches
 BINS_ABOUT = 40
+HISTOGRAMS = "audit/histograms.json"  # value and how often, by name
+
+Label = Callable[[int, int], str]  # makes a label from the first and the last value of a bin
 
 
 @dataclass(frozen=True)
@@ -60,69 +70,79 @@ class Distribution:
         bins: the bars, in order.
         thresholds: those that stand between the bins.
         is_log: whether heights are logarithmic, for bars that differ much. Then no bin has both colours.
+        is_curve: whether bins are stops of a threshold (`thresholds`), and a threshold stands at a bin.
         note: what a reader needs to know.
         missing: why there is no distribution; then there are no bins.
     """
 
-    key: str
-    title: str
+    key: str = ""
+    title: str = ""
     names: Names = Names("", "", "")
     bins: tuple[Bin, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     is_log: bool = False
+    is_curve: bool = False
     note: str = ""
     missing: str = ""
 
 
 def of_run(run: RunFolder) -> list[Distribution]:
-    """All distributions in the order of stages, with those that the run has no data for at the end."""
-    every = [*_of_texts(run), *_of_histograms(run), *_of_images(run), *_of_values(run), _cosines(run), _nsfw(run)]
-    return sorted(every, key=lambda each: not each.bins)
+    """All distributions in the order of stages, with those that the run has no data for at the end.
+
+    Raises:
+        UnreadableError: a file of them is damaged.
+    """
+    drawn = []
+    for key, title, path, draw in _EVERY:
+        why_not = _why_not(run, key, path)
+        each = Distribution(missing=why_not) if why_not else draw(run)
+        drawn.append(replace(each, key=key, title=title))
+    return sorted(drawn, key=lambda each: not each.bins)
 
 
-def missing(key: str, title: str, file: str) -> Distribution:
-    """The placeholder for a distribution whose file the run does not have."""
-    return Distribution(key, title, missing=f"This run has no {file}, so there is nothing to draw.")
+def _why_not(run: RunFolder, key: str, path: str) -> str:
+    """Why a distribution cannot be drawn; empty if it can."""
+    if key == "cosine" and not run.config.decontaminate.test_sets:
+        return "No test set was named ([decontaminate] test_sets), so nothing was compared."
+    if key == "nsfw" and not run.config.image.nsfw.model:
+        return "No classifier was set ([image.nsfw] model), so no image has a score."
+    return "" if storage.exists(run.path(path)) else f"This run has no {path}, so there is nothing to draw."
 
 
 # Bins ----------------------------------------------------------------------------------------------------------------
 
 
-Histograms = Mapping[str, list[list[int]]]  # audit/histograms.json: value and how often, by name
-Vocabulary = Mapping[str, int]  # tables/vocabulary.json
-Drawn = tuple[tuple[Bin, ...], tuple[Threshold, ...]]
-Named = Sequence[tuple[str, int]]  # thresholds, each with the first value on its other side, which is an edge
-
-
 def binned(
+    drawn: Distribution,
     values: npt.ArrayLike,
     kept: npt.ArrayLike,
     rows: npt.ArrayLike,
     edges: Sequence[int],
-    label: Callable[[int, int], str],
-    named: Named = (),
-) -> Drawn:
-    """Sums values into bins, each from its edge to the next; the last one takes everything above.
+    label: Label,
+    named: Sequence[tuple[str, int]] = (),
+) -> Distribution:
+    """A distribution with its bins, and its thresholds between them.
 
     Empty bins at the end are left out, except those before a threshold and the one after it.
 
     Args:
+        drawn: the distribution without them.
         values: int[n], none below the first edge.
         kept: bool[n], whether each value was kept.
         rows: int[n], how often each value occurs.
         edges: first values of the bins, rising.
-        label: makes a label from the first and last value of a bin; the last value of the last bin is `LARGEST`.
-        named: thresholds.
+        label: of a bin; the last value of the last bin is `LARGEST`.
+        named: thresholds, each with the first value on its other side, which is an edge.
     """
     values, kept, rows = np.asarray(values, np.int64), np.asarray(kept, bool), np.asarray(rows, np.int64)
     at = np.searchsorted(np.asarray(edges, np.int64), values, side="right") - 1
     sums = np.zeros((2, len(edges)), np.int64)
     np.add.at(sums, (kept.astype(np.int64), at), rows)
     last = [edge - 1 for edge in edges[1:]] + [LARGEST]
-    lines = tuple(Threshold(said, edges.index(first)) for said, first in named)
+    lines = tuple(Threshold(name, edges.index(first)) for name, first in named)
     used = 1 + max([*np.flatnonzero(sums.any(axis=0)).tolist(), *(line.at for line in lines)]) if sums.any() else 0
     bins = tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used))
-    return bins, lines if used else ()
+    return replace(drawn, bins=bins, thresholds=lines if used else ())
 
 
 def whole(first: int, last: int) -> str:
@@ -130,7 +150,7 @@ def whole(first: int, last: int) -> str:
     return f"{first:,} or more" if last == LARGEST else f"{first:,}" if first == last else f"{first:,}\u2013{last:,}"
 
 
-def _growing(limit: int, most: int) -> list[int]:
+def growing(limit: int, most: int) -> list[int]:
     """Edges from 1: every number up to 10, then 20, 50, 100, …, and the number after the limit."""
     edges, step = set(range(1, 11)), 10
     while step <= most:
@@ -142,174 +162,122 @@ def _growing(limit: int, most: int) -> list[int]:
 # Texts ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_texts(run: RunFolder) -> list[Distribution]:
-    named = (("words", "Words of a caption"), ("rarest", "Rarest n-gram of a caption"))
-    fields = [name for name, _ in TEXT_FIELDS]
-    joint = files.table(run, TEXT_JOINT, *fields, "rows")
-    if joint is None:
-        return [missing(key, title, TEXT_JOINT.path) for key, title in named]
-    columns = {name: files.numbers(joint, name) for name in joint.column_names}
-    settings = run.config.text
-    words, level = columns["words"], columns["rarest_log2"]
-    kept = (words > 0) & (words >= settings.words_at_least) & (words <= max(settings.words_at_most, 0)) & (level > 0)
-    kept &= (columns["images_per_text"] == 0) & (columns["texts_per_image"] == 0) & (columns["has_identity"] == 1)
-    return [
-        _words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"]),
-        _rarest(level, kept, columns["rows"]),
-    ]
-
-
-def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
+def _words(run: RunFolder) -> Distribution:
+    of, least, most = measured(run, "words"), run.config.text.words_at_least, run.config.text.words_at_most
     end = min(WORDS_AT_MOST, max(2 * most, 30))
     step = -(-end // BINS_ABOUT) if end > 60 else 1
     limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < WORDS_AT_MOST else {})
     edges = sorted({*range(0, end, step), end, *limits})
-    drawn = binned(words, kept, rows, edges, whole, [(label, first) for first, label in limits.items() if first > 0])
-    return Distribution("words", "Words of a caption", TEXT, *drawn, note="Repeated pairs are counted every time.")
+    kept = of.passes_others & (of.values >= least) & (of.values <= most)
+    named = [(label, first) for first, label in limits.items() if first > 0]
+    drawn = Distribution(names=TEXT, note="Repeated pairs are counted every time.")
+    return binned(drawn, of.values, kept, of.rows, edges, whole, named)
 
 
-def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
+def _rarest(run: RunFolder) -> Distribution:
     """Bins of one octave of the count each; a level is 8 x log2 of a count, rounded."""
-    title, is_known = "Rarest n-gram of a caption", level < 255
-    if not level[is_known].any():
-        why = "Every n-gram of the pool is in the vocabulary, so none was looked up."
-        return Distribution("rarest", title, missing=why)
-    edges = [0, 1, *range(12, 256, 8)]
+    every = measured(run, "rarest_log2")
+    of = every.where(every.values < 255)
+    if not of.values.any():
+        return Distribution(missing="Every n-gram of the pool is in the vocabulary, so none was looked up.")
 
     def label(first: int, _: int) -> str:
         return "outside" if first == 0 else f"\u2248\u2009{2 ** ((first + 4) // 8):,}" if first > 1 else "\u2248\u20092"
 
-    drawn = binned(level[is_known], kept[is_known], rows[is_known], edges, label, [("vocabulary", 1)])
-    without = int(rows[~is_known].sum())
-    note = (
-        f"By how often the pool has it; each bar is an octave. {without:,} candidates without a word are left out."
-        if without
-        else "Each bar is an octave."
-    )
-    return Distribution("rarest", title, TEXT, *drawn, note=note)
+    kept = of.passes_others & (of.values > 0)
+    without = int(every.rows.sum() - of.rows.sum())
+    note = "By how often the pool has it; each bar is an octave."
+    note += f" {without:,} candidates without a word are left out." if without else ""
+    drawn = Distribution(names=TEXT, note=note)
+    return binned(drawn, of.values, kept, of.rows, [0, 1, *range(12, 256, 8)], label, [("vocabulary", 1)])
 
 
-def _of_histograms(run: RunFolder) -> list[Distribution]:
-    """Distributions of what `tables` counted over the whole pool; no bin straddles its limit."""
-    config, vocabulary = run.config, files.facts(run, "tables/vocabulary.json")
-    histograms = files.facts(run, "audit/histograms.json")
-    shared, captioned = config.text.images_per_text_at_most, config.image.texts_per_image_at_most
-    named: list[tuple[str, str, str, int]] = [
-        ("images_per_text", "Images of a text", "distinct texts", shared),
-        ("texts_per_image", "Texts of an image", "distinct images", captioned),
-    ]
-    found, note = [], "Over the whole pool, before any rule."
-    for key, title, counted, limit in named:
-        if key not in histograms:
-            found.append(missing(key, title, "audit/histograms.json"))
-            continue
-        values, rows = _pairs(run, histograms, key)
-        edges = _growing(limit, int(values.max(initial=1)))
-        edges = edges if values.all() else [0, *edges]
-        drawn = binned(values, values <= limit, rows, edges, whole, [(f"at most {limit:,}", limit + 1)])
-        names = Names(counted, "within the limit", "above it")
-        found.append(Distribution(key, title, names, *drawn, is_log=True, note=note))
-    return [*found, _ngrams(run, histograms, vocabulary)]
+def _shared(run: RunFolder) -> Distribution:
+    return _of_pool(run, "images_per_text", "distinct texts", run.config.text.images_per_text_at_most)
 
 
-def _ngrams(run: RunFolder, histograms: Histograms, vocabulary: Vocabulary) -> Distribution:
-    key, title = "ngram_count", "Count of an n-gram"
-    if "ngram_count" not in histograms or not vocabulary:
-        return missing(key, title, "audit/histograms.json or tables/vocabulary.json")
-    values, rows = _pairs(run, histograms, "ngram_count")
+def _captioned(run: RunFolder) -> Distribution:
+    return _of_pool(run, "texts_per_image", "distinct images", run.config.image.texts_per_image_at_most)
+
+
+def _of_pool(run: RunFolder, name: str, counted: str, limit: int) -> Distribution:
+    """What `tables` counted over the whole pool; no bin straddles the limit."""
+    values, rows = histogram(run, name)
+    edges = growing(limit, int(values.max(initial=1)))
+    edges = edges if values.all() else [0, *edges]
+    names = Names(counted, "within the limit", "above it")
+    drawn = Distribution(names=names, is_log=True, note="Over the whole pool, before any rule.")
+    return binned(drawn, values, values <= limit, rows, edges, whole, [(f"at most {limit:,}", limit + 1)])
+
+
+def _ngrams(run: RunFolder) -> Distribution:
+    vocabulary, (values, rows) = files.facts(run, "tables/vocabulary.json"), histogram(run, "ngram_count")
+    if not vocabulary:
+        return Distribution(missing="This run has no tables/vocabulary.json, so there is nothing to draw.")
     least = 1 if vocabulary["all"] else int(vocabulary["threshold"])
     edges = sorted({*(2**power for power in range(int(values.max(initial=1)).bit_length())), least})
     named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
-    drawn = binned(values, values >= least, rows, edges, whole, named)
-    note = f"Unigrams and bigrams together; {_said_of(vocabulary, int(rows[values >= least].sum()), int(rows.sum()))}."
-    names = Names("distinct n-grams", "in the vocabulary", "outside")
-    return Distribution(key, title, names, *drawn, is_log=True, note=note)
-
-
-def _said_of(vocabulary: Vocabulary, inside: int, of_all: int) -> str:
-    """How many n-grams the vocabulary has, and why that can be more than the setting says."""
-    if vocabulary["all"]:
-        return "all n-grams are in the vocabulary"
+    inside = int(rows[values >= least].sum())
     asked = int(vocabulary.get("vocabulary_size", inside))
-    tied = f", more than vocabulary_size = {asked:,} because ties with the last one are included"
-    return f"the vocabulary has {inside:,} of {of_all:,}{tied if inside > asked else ''}"
+    note = f"the vocabulary has {inside:,} of {int(rows.sum()):,}"
+    if vocabulary["all"]:
+        note = "all n-grams are in the vocabulary"
+    elif inside > asked:
+        note += f", more than vocabulary_size = {asked:,} because ties with the last one are included"
+    names = Names("distinct n-grams", "in the vocabulary", "outside")
+    drawn = Distribution(names=names, is_log=True, note=f"Unigrams and bigrams together; {note}.")
+    return binned(drawn, values, values >= least, rows, edges, whole, named)
 
 
-def _pairs(run: RunFolder, histograms: Histograms, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The values of a histogram and how often each occurs: int64[n] both."""
+def histogram(run: RunFolder, name: str) -> tuple[Numbers, Numbers]:
+    """The values of a histogram of the pool, and how often each occurs; none where the run has no such histogram.
+
+    Raises:
+        UnreadableError: they are not as they were written.
+    """
     try:
-        entries = np.array(histograms[name], np.int64).reshape(-1, 2)
+        entries = np.array(files.facts(run, HISTOGRAMS).get(name, []), np.int64).reshape(-1, 2)
     except (ValueError, TypeError, OverflowError) as error:
-        raise files.damaged(run, "audit/histograms.json", error) from None
+        raise files.damaged(run, HISTOGRAMS, error) from None
     return entries[:, 0], entries[:, 1]
 
 
 # Images --------------------------------------------------------------------------------------------------------------
 
 
-def _of_images(run: RunFolder) -> list[Distribution]:
-    named = (("short_side", "Short side of an image"), ("aspect", "Aspect ratio of an image"))
-    joint = files.table(run, IMAGE_JOINT, "short_side_px", "aspect_percent", "fails_otherwise", "rows")
-    if joint is None:
-        return [missing(key, title, IMAGE_JOINT.path) for key, title in named]
-    short, aspect, fails, rows = (files.numbers(joint, name) for name in joint.column_names)
-    is_known = short >= 0
-    without = int(rows[~is_known].sum())
-    short, aspect, fails, rows = (column[is_known] for column in (short, aspect, fails, rows))
-    limit, below = run.config.image.short_side_above_px, hundredths(run.config.image.aspect_ratio_below)
-    kept = (short > limit) & (aspect < below) & (fails == 0)
-    note = f"{without:,} candidates whose image has no readable size are left out." if without else ""
-    return [
-        _short_side(limit, short, kept, rows, note),
-        _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note),
-    ]
-
-
-def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
+def _short_side(run: RunFolder) -> Distribution:
     """Bins of one width, placed so that one begins just above the limit."""
-    step = 25
-    first = min(limit + 1, SHORT_SIDE_AT_MOST)
+    of, limit = measured(run, "short_side_px"), run.config.image.short_side_above_px
+    step, first = 25, min(limit + 1, SHORT_SIDE_AT_MOST)
     edges = sorted({1, *range(first % step or step, SHORT_SIDE_AT_MOST, step), first, SHORT_SIDE_AT_MOST})
-    drawn = binned(short.clip(1), kept, rows, edges, whole, [(f"above {limit:,} px", first)])
-    return Distribution("short_side", "Short side of an image", IMAGE, *drawn, note=f"Pixels as stored. {note}".strip())
+    kept = of.passes_others & (of.values > limit)
+    drawn = Distribution(names=IMAGE, note="Pixels as stored, of images whose size is known.")
+    return binned(drawn, of.values.clip(1), kept, of.rows, edges, whole, [(f"above {limit:,} px", first)])
 
 
-def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
-    below = min(below, ASPECT_AT_MOST)
+def _aspect(run: RunFolder) -> Distribution:
+    of, limit = measured(run, "aspect_percent"), run.config.image.aspect_ratio_below
+    below = min(hundredths(limit), ASPECT_AT_MOST)
     end = min(ASPECT_AT_MOST, max(2 * below - 100, 300))
     step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
     edges = sorted({100, *range(100 + (below - 100) % step, end, step), below, end})
 
     def label(first: int, last: int) -> str:
-        if last == LARGEST:
-            return f"{first / 100:g} or more"
-        return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
+        return f"{first / 100:g} or more" if last == LARGEST else f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
 
-    drawn = binned(aspect.clip(100), kept, rows, edges, label, [(f"below {said:g}", below)])
-    note = f"Long side to short side. {note}".strip()
-    return Distribution("aspect", "Aspect ratio of an image", IMAGE, *drawn, note=note)
+    kept = of.passes_others & (of.values < hundredths(limit))
+    drawn = Distribution(names=IMAGE, note="Long side to short side, of images whose size is known.")
+    return binned(drawn, of.values.clip(100), kept, of.rows, edges, label, [(f"below {limit:g}", below)])
 
 
-def _of_values(run: RunFolder) -> list[Distribution]:
-    named = (("bytes", "Bytes of an image"), ("format", "Format of an image"))
-    values = files.table(run, IMAGE_VALUES, "verdict", "format", "bytes_log2", "rows")
-    if values is None:
-        return [missing(key, title, IMAGE_VALUES.path) for key, title in named]
-    kept, rows = _equals(values, "verdict", KEPT), files.numbers(values, "rows")
-    sizes = _bytes(files.numbers(values, "bytes_log2"), kept, rows)
-    return [sizes, _formats(values["format"].to_pylist(), kept, rows)]
-
-
-def _equals(table: pa.Table, name: str, value: str) -> npt.NDArray[np.bool_]:
-    """Which rows have this string in a column, bool[n]."""
-    return np.asarray(pc.equal(table[name], pa.scalar(value))).astype(bool)
-
-
-def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
-    edges = [0, *range(8, 256, 8)]
-    first = max(0, int(level.min(initial=255)) // 8)
-    bins, _ = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
-    return Distribution("bytes", "Bytes of an image", IMAGE, bins[first:], note="As fetched; each bar is an octave.")
+def _bytes(run: RunFolder) -> Distribution:
+    values = files.table(run, IMAGE_VALUES, "verdict", "bytes_log2", "rows")
+    assert values is not None
+    level, rows = files.numbers(values, "bytes_log2"), files.numbers(values, "rows")
+    first = int(level.min(initial=247)) // 8
+    edges = [*range(8 * first, 256, 8)]
+    drawn = Distribution(names=IMAGE, note="As fetched; each bar is an octave.")
+    return binned(drawn, level, equals(values["verdict"], KEPT), rows, edges, lambda low, _: _octave(low // 8))
 
 
 def _octave(power: int) -> str:
@@ -320,62 +288,62 @@ def _octave(power: int) -> str:
     return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
 
 
-def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray) -> Distribution:
-    sums: dict[str, list[int]] = {}
-    for name, is_kept, count in zip(formats, kept.tolist(), rows.tolist(), strict=True):
-        sums.setdefault(shown(name, 20).text if name else "unknown", [0, 0])[0 if is_kept else 1] += count
-    bins = [Bin(name, *both) for name, both in sorted(sums.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
-    return Distribution("format", "Format of an image", IMAGE, tuple(bins), note="Told by its first bytes, as fetched.")
+def _formats(run: RunFolder) -> Distribution:
+    counts: dict[str, list[int]] = {}
+    for row in files.rows(run, IMAGE_VALUES) or []:
+        name = shown(row["format"], 20).text if row["format"] else "unknown"
+        counts.setdefault(name, [0, 0])[row["verdict"] != KEPT] += row["rows"]
+    bins = [Bin(name, *both) for name, both in sorted(counts.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
+    return Distribution(names=IMAGE, bins=tuple(bins), note="By its first bytes, as fetched.")
 
 
 def _nsfw(run: RunFolder) -> Distribution:
-    key, title = "nsfw", "NSFW score"
-    if not run.config.image.nsfw.model:
-        return Distribution(key, title, missing="No classifier was set ([image.nsfw] model), so no image has a score.")
-    values = files.table(run, IMAGE_VALUES, "verdict", "nsfw_percent", "rows")
-    if values is None:
-        return missing(key, title, IMAGE_VALUES.path)
-    scored = values.filter(pc.is_valid(values["nsfw_percent"]))
-    kept = _equals(scored, "verdict", KEPT)
-    score, rows = files.numbers(scored, "nsfw_percent"), files.numbers(scored, "rows")
-    least = run.config.image.nsfw.drop_at_or_above
+    of, least = measured(run, "nsfw_percent"), run.config.image.nsfw.drop_at_or_above
     first = min(100, hundredths(least))
-    edges = sorted({0, *range(first % 5, 100, 5), first})
 
     def label(low: int, high: int) -> str:
         return f"{low / 100:.2f}" + (" or more" if high == LARGEST else "")
 
-    drawn = binned(score, kept, rows, edges, label, [(f"{least:g} or more", first)])
-    return Distribution(key, title, IMAGE, *drawn, note="The score of the classifier, for images that decode.")
+    kept, edges = of.passes_others & (of.values < hundredths(least)), sorted({0, *range(first % 5, 100, 5), first})
+    drawn = Distribution(names=IMAGE, note="The score of the classifier, for images that decode.")
+    return binned(drawn, of.values, kept, of.rows, edges, label, [(f"{least:g} or more", first)])
 
 
 # Near-duplicates -----------------------------------------------------------------------------------------------------
 
 
 def _cosines(run: RunFolder) -> Distribution:
-    key, title = "cosine", "Cosine with the nearest test images"
-    if not run.config.decontaminate.test_sets:
-        why = "No test set was named ([decontaminate] test_sets), so nothing was compared."
-        return Distribution(key, title, missing=why)
-    found = files.table(run, SIMILARITY)
-    if found is None:
-        return missing(key, title, SIMILARITY.path)
-    of_run = files.facts(run, "audit/near_duplicates/found.json")
-    above = of_run.get("similarity_above", run.config.decontaminate.similarity_above)
-    value, pairs = files.numbers(found, "cosine_permille"), files.numbers(found, "pairs")
-    is_near = _equals(found, "verdict", "above")
+    pairs = files.table(run, SIMILARITY)
+    assert pairs is not None
+    facts = files.facts(run, "audit/near_duplicates/found.json")
+    above = facts.get("similarity_above", run.config.decontaminate.similarity_above)
+    value, rows = files.numbers(pairs, "cosine_permille"), files.numbers(pairs, "pairs")
     first = round(above * 1_000_000) // 1_000
     step = 5 if value.min(initial=first) >= first - 200 else 10
-    edges = sorted({-1_000, *range(first % step, 1_001, step), first})
+    below = first - int(value.min(initial=first))
+    edges = [*range(first - -(-below // step) * step, 1_001, step)]
 
     def label(low: int, high: int) -> str:
-        if low == edges[0]:
-            return f"below {(high + 1) / 1000:.3f}"
         return f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
 
-    bins, lines = binned(value.clip(-1_000), ~is_near, pairs, edges, label, [(f"above {above:g}", first)])
-    begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
-    lines = tuple(Threshold(line.label, max(0, line.at - begin)) for line in lines)
+    is_far = ~equals(pairs["verdict"], "above")
     names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
     note = "Every pair above the threshold; below it, the nearest pairs of a sample of the images."
-    return Distribution(key, title, names, bins[begin:], lines, is_log=True, note=note)
+    drawn = Distribution(names=names, is_log=True, note=note)
+    return binned(drawn, value, is_far, rows, edges, label, [(f"above {above:g}", first)])
+
+
+# Key, title, the file that it is drawn from, and the function that draws it.
+_EVERY = (
+    ("words", "Words of a caption", TEXT_MEASURES.path, _words),
+    ("rarest", "Rarest n-gram of a caption", TEXT_MEASURES.path, _rarest),
+    ("images_per_text", "Images of a text", HISTOGRAMS, _shared),
+    ("texts_per_image", "Texts of an image", HISTOGRAMS, _captioned),
+    ("ngram_count", "Count of an n-gram", HISTOGRAMS, _ngrams),
+    ("short_side", "Short side of an image", IMAGE_MEASURES.path, _short_side),
+    ("aspect", "Aspect ratio of an image", IMAGE_MEASURES.path, _aspect),
+    ("bytes", "Bytes of an image", IMAGE_VALUES.path, _bytes),
+    ("format", "Format of an image", IMAGE_VALUES.path, _formats),
+    ("cosine", "Cosine with the nearest test images", SIMILARITY.path, _cosines),
+    ("nsfw", "NSFW score", IMAGE_MEASURES.path, _nsfw),
+)

@@ -15,11 +15,12 @@ from altalign.audit.report import (
     funnel_and_reasons,
     galleries,
     most_frequent,
+    other_thresholds,
     scores,
     slices,
     top_words,
-    what_if,
 )
+from altalign.audit.report.distributions import Distribution
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.reasons import KEPT, Stage
@@ -59,8 +60,8 @@ class Numbers:
     generator: str
     funnel: list[funnel_and_reasons.Step]
     stages: list[funnel_and_reasons.StageReasons]
-    distributions: list[distributions.Distribution]
-    what_if: what_if.WhatIf
+    distributions: list[Distribution]
+    thresholds: list[Distribution]
     galleries: galleries.Galleries
     frequent: most_frequent.Frequent
     words: top_words.TopWords | None
@@ -98,19 +99,11 @@ class Numbers:
 
     def to_json(self) -> dict[str, object]:
         """The content of `audit/report.json`: the numbers of the page that no other file has, without times."""
-        told = ("setting", "stops", "at", "disabled")
-        moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
-        own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
         return {
             "funnel": [asdict(step) for step in self.funnel],
             "reasons": [asdict(stage) for stage in self.stages],
             "distributions": [asdict(each) for each in self.distributions],
-            "what_if": {
-                "sliders": moved,
-                "own": asdict(own) if own else None,
-                "notes": self.what_if.notes,
-                "missing": self.what_if.missing,
-            },
+            "thresholds": [asdict(each) for each in self.thresholds],
             "galleries": {
                 f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)}
                 for each in self.galleries.samples or []
@@ -143,9 +136,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         funnel=funnel,
         stages=funnel_and_reasons.of_stages(run, counts),
         distributions=distributions.of_run(run),
-        what_if=what_if.of_run(
-            run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]
-        ),
+        thresholds=other_thresholds.of_run(run),
         galleries=of_samples,
         frequent=most_frequent.of_run(run),
         words=top_words.of_run(run, rows),

@@ -25,7 +25,7 @@ _CARDS_AT_MOST = (
 )  # of each gallery, tried until the page fits; kept pairs have twice as many
 _HERE = Path(__file__).parent
 _CHARTS = "uPlot-1.6.32"
-_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "moved.js", "find.js", "cards.js", "page.js")
+_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "find.js", "cards.js", "page.js")
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 
@@ -60,7 +60,8 @@ def environment() -> Environment:
 
 
 def _data(numbers: "Numbers") -> dict[str, object]:
-    """The data that the scripts draw and add up."""
+    """The data that the scripts draw."""
+    of_scores = [*numbers.scores.distributions, *numbers.scores.thresholds] if numbers.scores else []
     charts = {
         each.key: {
             "labels": [part.label for part in each.bins],
@@ -69,32 +70,12 @@ def _data(numbers: "Numbers") -> dict[str, object]:
             "names": [each.names.kept, each.names.dropped],
             "thresholds": [[threshold.label, threshold.at] for threshold in each.thresholds],
             "log": each.is_log,
+            "curve": each.is_curve,
         }
-        for each in (*numbers.distributions, *(numbers.scores.distributions if numbers.scores else ()))
+        for each in (*numbers.distributions, *numbers.thresholds, *of_scores)
         if each.bins
     }
-    of_scores: dict[str, object] = {"charts": charts}
-    if numbers.scores and numbers.scores.moved:
-        of_scores["moved"] = numbers.scores.moved.to_page()
-    found = numbers.what_if
-    if found.judge is None:
-        return of_scores
-    told = {name: name for name in ("key", "setting", "stops", "labels", "at")}
-    told |= {"below": "is_from_below", "text": "is_of_text"}
-    sliders = [{short: getattr(slider, name) for short, name in told.items()} for slider in found.sliders]
-    return {
-        **of_scores,
-        "what_if": {
-            "sliders": sliders,
-            "judge": found.judge.packed(),
-            "outcome": found.outcome.packed() if found.outcome else None,
-            "kept_by_judge": found.kept_by_judge,
-            "kept_at_the_end": found.kept_at_the_end,
-            "command": found.command,
-            "searched": found.is_decontaminated,
-            "within_pool": found.is_within_pool,
-        },
-    }
+    return {"charts": charts}
 
 
 def _fewer(found: Galleries, cards: int) -> Galleries:

@@ -1,22 +1,19 @@
 """The notes that `judge` takes for the audit while it reads every candidate.
 
-Combinations of what was measured, scripts of captions, strings that the tables know by hash, and samples.
+Histograms of what was measured, scripts of captions, strings that the tables know by hash, and samples.
 """
 
 from collections import Counter
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import reason_words, storage
-from altalign.audit_tables import PAIRS_JOINT, TEXT_JOINT
+from altalign.audit_tables import TEXT_MEASURES
 from altalign.filters import identity
-from altalign.pipelines.evidence import caption_scripts, frequent_strings, gallery_rows, pairs_joint
-from altalign.pipelines.evidence.text_joint import JointCounts
+from altalign.pipelines.evidence import caption_scripts, frequent_strings, gallery_rows, histograms
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.artefacts.judged import GroupedPartition, JudgedUnit
+from altalign.pipelines.run.artefacts.judged import JudgedUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.reasons import Stage, Verdict
@@ -32,22 +29,17 @@ class Notes:
     def __init__(self, run: Run):
         self.seen = frequent_strings.Seen(frequent_strings.WantedHashes.of(run))
         self._one_in = one_in(run)
-        self._joint: list[JointCounts] = []
+        self._measures = histograms.Histograms(histograms.OF_TEXT)
         self._scripts: Counter[tuple[str, str]] = Counter()
         self._smallest = gallery_rows.Smallest(len(reason_words.of_stage(Stage.JUDGE, run.config)))
         self._samples, self._bytes = [DROPPED.empty_table()], 0
 
-    def add(
-        self,
-        candidates: pa.RecordBatch,
-        verdict: Verdict,
-        keys: npt.NDArray[np.uint8],
-        combinations: npt.NDArray[np.int64],
-    ) -> None:
-        """Note n candidates with their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
-        self._joint.append(JointCounts.of(combinations))
-        captions = parquet.strings(candidates, "caption")
-        self._scripts += caption_scripts.count(captions, verdict, keys, one_in=self._one_in)
+    def add(self, judged: Judged, verdict: Verdict) -> None:
+        """Note candidates with their verdicts."""
+        measured, captions = judged.measured, parquet.strings(judged.candidates, "caption")
+        values = histograms.of_text(measured.words, measured.rarest, measured.images_per_text, measured.texts_per_image)
+        self._measures.add(values, judged.combinations, judged.codes)
+        self._scripts += caption_scripts.count(captions, verdict, judged.keys, one_in=self._one_in)
 
     def add_dropped(self, judged: Judged, dropped: pa.Table) -> None:
         """Note the dropped ones among candidates; `dropped` is their table."""
@@ -62,31 +54,22 @@ class Notes:
 
     def write(self, files: JudgedUnit) -> None:
         """Write the files of a unit."""
-        storage.write_bytes(files.joint, JointCounts.total(self._joint).to_bytes())
+        parquet.write(files.measures, self._measures.to_arrow(), TEXT_MEASURES.schema)
         storage.write_json(files.seen, {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)})
         parquet.write(files.samples, gallery_rows.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
 
 
 def conclude(run: Run) -> None:
-    """Write joint counts by source, distinct pairs by combination, frequent strings, edge n-grams and scripts."""
-    by_source: dict[str, list[str]] = {}
-    for unit in pool.units(run):
-        by_source.setdefault(run.source_of(unit["file"]), []).append(JudgedUnit(run, unit["name"]).joint)
-    tables = [_total(run, paths).to_arrow(source) for source, paths in sorted(by_source.items())]
-    outputs.write_audit(run, TEXT_JOINT, pa.concat_tables([TEXT_JOINT.schema.empty_table(), *tables]))
-    paths = [GroupedPartition(run, name).pairs for name in run.finished(GroupedPartition.step)]
-    outputs.write_audit(run, PAIRS_JOINT, pairs_joint.to_arrow(_total(run, paths)))
+    """Write histograms of what was measured, frequent strings, edge n-grams and scripts."""
+    units = [JudgedUnit(run, unit["name"]) for unit in pool.units(run)]
+    measures = storage.each(parquet.read_table, [unit.measures for unit in units], of=run.folder)
+    outputs.write_audit(run, TEXT_MEASURES, histograms.total(measures, TEXT_MEASURES.schema))
     strings, of_scripts = frequent_strings.Strings(), Counter[tuple[str, str]]()
-    paths = [JudgedUnit(run, unit["name"]).seen for unit in pool.units(run)]
-    for part in storage.each(storage.read_json, paths, of=run.folder):
+    for part in storage.each(storage.read_json, [unit.seen for unit in units], of=run.folder):
         of_scripts += caption_scripts.from_json(part.pop("scripts"))
         strings.add(part)
     caption_scripts.write(run, of_scripts, one_in=one_in(run))
     frequent_strings.write(run, strings)
-
-
-def _total(run: Run, paths: list[str]) -> JointCounts:
-    return JointCounts.total(map(JointCounts.from_bytes, storage.each(storage.read_bytes, paths, of=run.folder)))
 
 
 def one_in(run: Run) -> int:

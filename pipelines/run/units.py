@@ -15,7 +15,7 @@ from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
 from altalign.stages import STAGES, damaged, finished_units
 
-WORK_VERSION = 7  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 8  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096

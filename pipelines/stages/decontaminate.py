@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.audit_tables import NEAR_TEST_IMAGES, OUTCOME_JOINT
+from altalign.audit_tables import NEAR_TEST_IMAGES
 from altalign.counts import FailedCounts
 from altalign.dedup.buckets import nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
-from altalign.pipelines.evidence import images_and_bytes, near_gallery, outcome_joint
+from altalign.pipelines.evidence import images_and_bytes, near_gallery
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.near import index, learned, within_pool
 from altalign.pipelines.near.index import Index
@@ -201,8 +201,6 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
-    changed = outcome_joint.of_near_duplicates(dropped, run.config.image)
-    parquet.write(files.outcome_joint, changed, OUTCOME_JOINT.schema)
     if run.config.audit.keep_dropped:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
     arrays.save(files.rows, np.flatnonzero(stays))
@@ -273,7 +271,7 @@ def _going(
 
 def _forget(run: Run, name: str) -> None:
     files = Decontaminated(run, name)
-    for path in (files.rows, files.outcome_joint, outputs.dropped(run, Stage.DECONTAMINATE, name)):
+    for path in (files.rows, outputs.dropped(run, Stage.DECONTAMINATE, name)):
         if storage.exists(path):
             storage.delete(path)
 
@@ -312,8 +310,7 @@ def _near_test_images(run: Run) -> pa.Table:
 
 
 def conclude(run: Run) -> None:
-    """Write `audit/outcome_joint.parquet`, and what was found: `audit/near_duplicates/`, `found.json` at the end."""
-    outcome_joint.write(run)
+    """Write what was found: `audit/near_duplicates/`, `found.json` at the end."""
     if not learned.is_wanted(run):
         return
     test_sets = Counter[str]()

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
-from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES
+from altalign.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
 from altalign.counts import FailedCounts
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
-from altalign.pipelines.evidence import gallery_rows, image_hosts, image_joint, images_and_bytes, outcome_joint
+from altalign.pipelines.evidence import gallery_rows, histograms, image_hosts, images_and_bytes
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images import block_lists, borrowed, measuring
 from altalign.pipelines.images.measuring import Outcome
@@ -199,7 +199,7 @@ def _joined(
     image_of: npt.NDArray[np.int64],
 ) -> pa.Table:
     """One row a candidate: its text, what was measured of its image, and the verdict; `image_of`: numbers of images."""
-    text = {name: rows[name].combine_chunks() for name in (*STRINGS, "words", "rarest_log2")}
+    text = {name: rows[name].combine_chunks() for name in (*STRINGS, "words")}
     ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
     measured = measuring.columns([outcome.measured for outcome in outcomes])
     of_image = {
@@ -228,8 +228,9 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | N
         for stage, part in ((Stage.FETCH, missing), (Stage.IMAGE, dropped)):
             outputs.write_dropped(outputs.dropped(run, stage, unit["name"]), stage, part)
     files = Fetched(run, unit["name"])
-    outcomes = outcome_joint.of_fetched(rows, run.config.image)
-    files.write_evidence(image_joint.joint(seen), image_joint.values(seen), outcomes)
+    measures = histograms.Histograms(histograms.OF_IMAGE)
+    measures.add(histograms.of_images(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
+    files.write_evidence(measures.to_arrow(), histograms.image_values(seen))
     files.write_features(_features(run, kept.take(first_of_each_image(kept))["features"]))
     files.write_rows(kept)
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))
@@ -261,11 +262,11 @@ def _features(run: Run, features: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int1
 
 
 def conclude(run: Run) -> None:
-    """Write what was measured of images: `image_joint`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
+    """Write what was measured of images: `image_measures`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
     units = [Fetched(run, name) for name in run.finished(Fetched.step)]
-    for ending, table in (("image_joint", IMAGE_JOINT), ("image_values", IMAGE_VALUES)):
+    for ending, table in (("measures", IMAGE_MEASURES), ("image_values", IMAGE_VALUES)):
         parts = storage.each(parquet.read_table, [files.path(ending) for files in units], of=run.folder)
-        outputs.write_audit(run, table, image_joint.total(parts, table.schema))
+        outputs.write_audit(run, table, histograms.total(parts, table.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
     if fetched_before(run):

@@ -31,9 +31,7 @@ from altalign.pipelines.engine.spilled_groups import (
     SpillWriter,
     elements,
 )
-from altalign.pipelines.evidence import pairs_joint
 from altalign.pipelines.evidence.of_judge import Notes
-from altalign.pipelines.evidence.text_joint import combined
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.run import outputs, pool, waves
 from altalign.pipelines.run.artefacts.counted import PoolUnit
@@ -65,7 +63,7 @@ LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
 REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
 UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
 FOLLOWED = -1  # in place of a file's number: what revisit records lead to
-SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs_joint.PAIR` of rows that only thresholds drop
+SURVIVORS, PLACES = range(2)  # kinds of slices
 
 Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
 Numbers = npt.NDArray[np.int64]  # int64[n]
@@ -94,7 +92,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     """Judge the candidates of a unit: dropped ones go to dropped/, survivors to the unit's spill file."""
     source, row, tables = run.source_of(unit["file"]), unit["row"], Tables.of(run)
     failed_counts, notes, names = FailedCounts(), Notes(run), reason_words.of_stage(Stage.JUDGE, run.config)
-    survivors, others = _Survivors(run), [np.zeros(0, pairs_joint.PAIR)]
+    survivors = _Survivors(run)
     with ExitStack() as stack:
         spill = SpillWriter(stack.enter_context(storage.write(JudgedUnit(run, unit["name"]).survivors)))
         path = outputs.dropped(run, Stage.JUDGE, unit["name"])
@@ -108,28 +106,30 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             for reasons, rows in combinations(failed):
                 if reasons:  # survivors are counted when they are grouped
                     failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
+            judged = Judged(batch, measured, failed, image_ids, keys, names)
+            notes.add(judged, verdict)
             if dropped is not None:
-                judged = Judged(batch, measured, failed, image_ids, keys, names)
                 dropped.write(gone := judged.to_arrow(source))
                 notes.add_dropped(judged, gone)
-            combination = combined(batch, measured)
-            notes.add(batch, verdict, keys, combination)
-            movable = pairs_joint.only_of_thresholds(failed)
-            others.append(pairs_joint.entries(identity.rows_of(keys, movable), combination[movable]))
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
             rows = _survivors(batch, measured, kept, *ids, file=unit["file"], first_row=row)
-            if np.count_nonzero(~pairs_joint.is_first(ids[1].view(pairs_joint.PAIR)[:, 0])) > REPEATS_AT_MOST:
+            if _repeats(ids[1]) > REPEATS_AT_MOST:
                 rows, repeated = _once(rows)
                 failed_counts.add_rows(Stage.JUDGE, source, [DropReason.PAIR_REPEATED], len(repeated))
                 if dropped is not None:
                     dropped.write(_as_dropped(run, repeated).cast(dropped_texts.WRITTEN))
             survivors.add(rows, spill)
             row += batch.num_rows
-        survivors.spill(spill, pairs_joint.distinct(np.concatenate(others)))
+        survivors.spill(spill)
         spilled = spill.finish()
     notes.write(JudgedUnit(run, unit["name"]))
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
+
+
+def _repeats(keys: Ids) -> int:
+    """About how many of these keys are there once more: those whose first 8 bytes are."""
+    return len(keys) - len(np.unique(np.ascontiguousarray(keys[:, :8]).view("<u8")))
 
 
 def _once(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -152,19 +152,17 @@ class _Survivors:
         self._rows += len(rows)
         is_long = self._bytes > self._rows * pool.BYTES_PER_ROW
         if self._bytes >= (LONG_SURVIVORS_BYTES if is_long else SURVIVORS_BYTES):
-            self.spill(spill, np.zeros(0, pairs_joint.PAIR))
+            self.spill(spill)
 
-    def spill(self, spill: SpillWriter, others: npt.NDArray[np.void]) -> None:
-        """Write what waits, and others (`pairs_joint.PAIR`), in the order of buckets.
+    def spill(self, spill: SpillWriter) -> None:
+        """Write what waits in the order of buckets.
 
         In that order a partition is one range of the file, which a store reads in one request.
         """
         buckets = self._buckets
         kept = dict(_partitioned(pa.concat_tables(self._waiting), buckets.partitions))
-        dropped = dict(pairs_joint.partitioned(others, buckets.partitions))
         for partition in range(buckets.partitions):
             spill.add(buckets.bucket(partition, SURVIVORS), _as_message(kept[partition]) if partition in kept else b"")
-            spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
         self._waiting, self._rows, self._bytes = [SURVIVOR.empty_table()], 0, 0
 
 
@@ -186,7 +184,6 @@ def _survivors(
         "file": pa.repeat(pa.scalar(file, pa.int32()), len(kept)),
         "row": pa.array(first_row + kept, pa.int64()),
         "words": measured.words.take(kept),
-        "rarest_log2": pa.array(measured.rarest[kept]),
     }
     return parquet.table(columns, SURVIVOR)
 
@@ -202,7 +199,7 @@ def _as_binary(ids: Ids) -> "pa.Array[Any]":
 def buckets_of(run: Run) -> Groups:
     """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
-    return Groups.of(partitions, run.config.engine.shuffle, kinds=3)
+    return Groups.of(partitions, run.config.engine.shuffle, kinds=2)
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
@@ -252,9 +249,7 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
     buckets = buckets_of(run)
     bucket = buckets.bucket(partition, SURVIVORS)
-    of_kind: dict[int, list[bytes]] = {OTHERS: [], PLACES: []}
-    for number, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
-        of_kind[number % buckets.kinds].append(part)
+    places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, PLACES)]))
     rows = Sorted(
         lambda: (batch for _, part in spilled.slices([bucket]) for batch in _from_messages(part)),
         spilled.size([bucket]),
@@ -265,11 +260,8 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
         with parquet.writing(outputs.repeated(run, name), DROPPED) as file:
             for stretch in rows.stretches(dropped):
                 file.write_row_group(_as_dropped(run, stretch))
-    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
-    others = np.frombuffer(b"".join(of_kind[OTHERS]), pairs_joint.PAIR)
+    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(places, PLACE)))
     of_kept, of_dropped = (rows.short.take(at) for at in (kept, dropped))
-    joint = pairs_joint.counted(of_kept["words"].to_numpy(), of_kept["rarest_log2"].to_numpy(), others)
-    storage.write_bytes(GroupedPartition(run, name).pairs, joint.to_bytes())
     failed_counts = FailedCounts()
     for failed, part in (([], of_kept), ([DropReason.PAIR_REPEATED], of_dropped)):
         for file, file_rows in parquet.tally(part["file"]):

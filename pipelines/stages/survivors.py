@@ -22,7 +22,7 @@ STRETCH_BYTES = 32 << 20  # read at a time where there are more
 Numbers = npt.NDArray[np.int64]  # int64[n]
 Waves = Callable[[Numbers], Numbers]
 
-_SHORT = ("key", "image_id", "file", "row", "words", "rarest_log2")
+_SHORT = ("key", "image_id", "file", "row", "words")
 
 
 class Sorted:

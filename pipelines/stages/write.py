@@ -85,7 +85,7 @@ def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.in
 def _found(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iterator[for_shards.FetchedSample]:
     """Yields the rows of a shard; an image is read once for all its captions."""
     for name, numbers in parts:
-        rows = kept_rows(run, name).take(numbers).drop_columns("rarest_log2").to_pylist()
+        rows = kept_rows(run, name).take(numbers).to_pylist()
         fetched = Fetched(run, name)
         places = [fetched.range(row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None

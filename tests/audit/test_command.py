@@ -172,7 +172,7 @@ def test_a_number_of_shards_is_a_number(run: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     "name",
-    ["counts.parquet", "audit/pairs_joint.parquet", "audit/samples.parquet", "audit/histograms.json", "summary.json"],
+    ["counts.parquet", "audit/text_measures.parquet", "audit/samples.parquet", "audit/histograms.json", "summary.json"],
 )
 @pytest.mark.parametrize("content", [b"", b"PAR1nonsense", b'{"words": 3}'])
 def test_a_damaged_file_is_one_line(

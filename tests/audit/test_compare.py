@@ -306,7 +306,7 @@ def test_the_page_is_quiet_and_fits_and_its_commands_name_both_runs(folder: Path
     assert altalign(["audit", *map(str, both), "--page", str(path)]) == 0
     with browser() as chromium:
         for width in WIDTHS:
-            with opened(chromium, path, width=width, ready="html[data-scripts=on]") as tab:
+            with opened(chromium, path, width=width) as tab:
                 tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
                 assert (tab.complaints, tab.requests) == ([], [path.as_uri()])
                 assert (tab.overflow(), tab.outside()) == (0, [])

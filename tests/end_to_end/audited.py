@@ -1,10 +1,7 @@
-"""The joint counts that a run leaves for its audit, held against plain loops over the reference's rows; and what sums
-over them say of other thresholds.
-"""
+"""What a run leaves for its audit, held against plain loops over the reference's rows."""
 
 from collections import Counter
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +9,17 @@ import pyarrow.parquet as pq
 
 from altalign.reasons import KEPT, DropReason, Stage
 from tests.end_to_end.oracle import assert_same, log2_in_8_bits
-from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
+from tests.reference.curation import Curation, ImageFacts, Outcome, Tables
 
-MOVABLE = {
-    DropReason.TEXT_TOO_SHORT,
-    DropReason.TEXT_TOO_LONG,
-    DropReason.TEXT_ON_TOO_MANY_IMAGES,
-    DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+RULES = {
+    "words": {DropReason.TEXT_TOO_SHORT, DropReason.TEXT_TOO_LONG},
+    "rarest_log2": {DropReason.TEXT_HAS_RARE_NGRAM},
+    "images_per_text": {DropReason.TEXT_ON_TOO_MANY_IMAGES},
+    "texts_per_image": {DropReason.IMAGE_HAS_TOO_MANY_TEXTS},
+    "short_side_px": {DropReason.IMAGE_TOO_SMALL},
+    "aspect_percent": {DropReason.IMAGE_TOO_ELONGATED},
+    "nsfw_percent": {DropReason.IMAGE_NSFW},
 }
-OF_SIZE = {DropReason.IMAGE_TOO_SMALL, DropReason.IMAGE_TOO_ELONGATED}
-SHORT_STOPS = [
-    0,
-    32,
-    64,
-    96,
-    100,
-    128,
-    160,
-    192,
-    200,
-    224,
-    240,
-    256,
-    288,
-    320,
-    336,
-    384,
-    400,
-    448,
-    512,
-    600,
-    640,
-    768,
-    800,
-    1024,
-]
-ASPECT_STOPS = [1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 5, 6, 8, 10]
-ABOVE_ALL = 2**31 - 1
 
 
 def read(run: Path, name: str) -> list[dict[str, Any]]:
@@ -68,33 +39,45 @@ def rarest_of(outcome: Outcome, facts: Tables) -> int:
     )
 
 
-def assert_pairs(run: Path, facts: Tables, curation: Curation) -> None:
-    """audit/pairs_joint.parquet, by a set of all pairs of image and caption to which only thresholds, or nothing,
-    object.
-    """
+def assert_text_measures(run: Path, facts: Tables, curation: Curation) -> None:
+    """audit/text_measures.parquet: every candidate counts once in each measure."""
 
     def above(count: int | None) -> int:
-        return 0 if count is None else count if count < 1024 else 1024 + log2_in_8_bits(count)
+        return 0 if count is None else count if count < 1_024 else 1_024 + log2_in_8_bits(count)
 
-    measured: dict[tuple[str | None, str], tuple[int, ...]] = {}
+    expected: Counter[tuple[Any, ...]] = Counter()
     for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage is not Stage.EXTRACT):
-        if outcome.stage is Stage.JUDGE and not {*outcome.failed} <= {*MOVABLE, DropReason.PAIR_REPEATED}:
-            continue
-        found = (
-            min(outcome.words, 1_023),
-            rarest_of(outcome, facts),
-            above(outcome.images_per_text),
-            above(outcome.texts_per_image),
-        )
-        if measured.setdefault((outcome.identity, outcome.caption), found) != found:
-            raise AssertionError(
-                f"two rows of one pair measure {found} and {measured[outcome.identity, outcome.caption]}"
-            )
-    expected = [(*values, pairs) for values, pairs in Counter(measured.values()).items()]
-    rows = [tuple(row.values()) for row in read(run, "pairs_joint")]
-    assert_same(rows, expected, "pairs_joint")
-    if rows != sorted(rows):
-        raise AssertionError("pairs_joint is not in the order of its columns")
+        values = {
+            "words": min(outcome.words, 1_023),
+            "rarest_log2": rarest_of(outcome, facts),
+            "images_per_text": above(outcome.images_per_text),
+            "texts_per_image": above(outcome.texts_per_image),
+        }
+        failed = {*outcome.failed} - {DropReason.PAIR_REPEATED} if outcome.stage is Stage.JUDGE else set()
+        expected.update((name, value, bool(failed - RULES[name])) for name, value in values.items())
+    _assert_measures(run, "text_measures", expected)
+
+
+def assert_image_measures(run: Path, curation: Curation, images: Mapping[str, ImageFacts]) -> None:
+    """audit/image_measures.parquet: every candidate whose image was fetched counts once in each measure."""
+    before = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH)
+    expected: Counter[tuple[Any, ...]] = Counter()
+    for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage not in before):
+        image = images[outcome.identity or ""]
+        values: dict[str, int | None] = dict.fromkeys(("short_side_px", "aspect_percent", "nsfw_percent"))
+        if image.width is not None and image.height is not None:
+            short, long = sorted((image.width, image.height))
+            values |= {"short_side_px": min(short, 1_024), "aspect_percent": min(100 * long // max(short, 1), 1_001)}
+        failed = {*outcome.failed} if outcome.stage is Stage.IMAGE else set()
+        expected.update((name, value, bool(failed - RULES[name])) for name, value in values.items())
+    _assert_measures(run, "image_measures", expected)
+
+
+def _assert_measures(run: Path, name: str, expected: "Counter[tuple[Any, ...]]") -> None:
+    rows = [tuple(row.values()) for row in read(run, name)]
+    assert_same(rows, [(*of, n) for of, n in expected.items()], name)
+    if rows != sorted(rows, key=lambda row: (row[0], row[1] is None, row[1] or 0, row[2])):
+        raise AssertionError(f"{name} is not in the order of its columns")
 
 
 def assert_failed(run: Path, curation: Curation) -> None:
@@ -112,9 +95,7 @@ def assert_failed(run: Path, curation: Curation) -> None:
 
 
 def assert_reconciled(run: Path) -> None:
-    """The first rules that hold of audit/failed.parquet add up to counts.parquet; and both to
-    audit/outcome_joint.parquet.
-    """
+    """The first rules that hold of audit/failed.parquet add up to counts.parquet."""
     firsts, counts = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for row in read(run, "failed"):
         firsts[row["stage"], row["source"], row["failed"][0] if row["failed"] else KEPT] += row["rows"]
@@ -122,46 +103,3 @@ def assert_reconciled(run: Path) -> None:
         counts[row["stage"], row["source"], row["reason"]] += row["rows"]
     if firsts != counts:
         raise AssertionError(f"failed.parquet has {firsts}, counts.parquet {counts}")
-    outcomes = Counter[str]()
-    for row in read(run, "outcome_joint"):
-        outcomes[row["outcome"]] += row["pairs"]
-    kept = {
-        stage: sum(n for (of, _, reason), n in counts.items() if (of, reason) == (stage, KEPT))
-        for stage in ("judge", "image", "decontaminate")
-    }
-    near = kept["image"] - kept["decontaminate"]
-    if (outcomes.total(), outcomes[KEPT], outcomes["near_duplicate"]) != (kept["judge"], kept["decontaminate"], near):
-        raise AssertionError(f"outcome_joint has {outcomes}, counts.parquet keeps {kept}")
-
-
-def stops_of(facts: ImageFacts, settings: Settings) -> tuple[int | None, int | None]:
-    """The stops of short side and ratio, by trying all of them."""
-    if facts.width is None or facts.height is None:
-        return None, None
-    short, long = sorted((facts.width, facts.height))
-    own = Fraction(str(settings.aspect_ratio_below))
-    limits = {-(-100 * own.numerator // own.denominator): own}
-    for stop in ASPECT_STOPS:
-        limits.setdefault(int(100 * stop), Fraction(stop))
-    above = max(stop for stop in [*SHORT_STOPS, settings.short_side_above_px] if short > stop)
-    return above, min((percent for percent, limit in limits.items() if long < limit * short), default=ABOVE_ALL)
-
-
-def assert_outcomes(
-    run: Path, facts: Tables, curation: Curation, images: Mapping[str, ImageFacts], settings: Settings
-) -> None:
-    """audit/outcome_joint.parquet of a run without decontamination."""
-    expected: Counter[tuple[Any, ...]] = Counter()
-    for outcome in (
-        outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage not in (Stage.EXTRACT, Stage.JUDGE)
-    ):
-        what = KEPT if not outcome.failed else "not_searched" if {*outcome.failed} <= OF_SIZE else "fails_otherwise"
-        rarest = rarest_of(outcome, facts)
-        image = images.get(outcome.identity or "")
-        stops = stops_of(image, settings) if image is not None and outcome.stage is not Stage.FETCH else (None, None)
-        expected[min(outcome.words, 1_023), rarest if rarest == 255 else rarest // 4 * 4, *stops, what] += 1
-    assert_same(
-        [tuple(row.values()) for row in read(run, "outcome_joint")],
-        [(*of, pairs) for of, pairs in expected.items()],
-        "outcome_joint",
-    )

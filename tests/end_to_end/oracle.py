@@ -325,32 +325,6 @@ def assert_tables(run: Path, facts: Tables, settings: Settings) -> None:
         raise AssertionError(f"histograms.json is {found}, expected {expected}")
 
 
-def assert_joint(run: Path, facts: Tables, curation: Curation) -> None:
-    """audit/text_joint.parquet: rows by source, words, log2 of the rarest n-gram, images per text, texts per image,
-    has_identity.
-    """
-
-    def above(count: int | None) -> int:
-        return 0 if count is None else count if count < 1024 else 1024 + log2_in_8_bits(count)
-
-    expected: Counter[tuple[Any, ...]] = Counter()
-    for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage is not Stage.EXTRACT):
-        vocabulary, ngrams = facts.vocabulary, outcome.candidate.ngrams
-        rarest = 255
-        if vocabulary is not None and ngrams:
-            rarest = min(log2_in_8_bits(vocabulary[ngram]) if ngram in vocabulary else 0 for ngram in ngrams)
-        measured = (
-            min(outcome.words, 255),
-            rarest,
-            above(outcome.images_per_text),
-            above(outcome.texts_per_image),
-            int(outcome.identity is not None),
-        )
-        expected[outcome.candidate.source, *measured] += 1
-    found = pq.read_table(run / "audit" / "text_joint.parquet").to_pylist()
-    assert_same([tuple(row.values()) for row in found], [(*of, rows) for of, rows in expected.items()], "text_joint")
-
-
 def reasons_of(curation: Curation) -> set[tuple[str, str]]:
     """(stage, reason) of all that was dropped."""
     return {(outcome.stage.value, str(outcome.reason)) for outcome in curation.dropped}

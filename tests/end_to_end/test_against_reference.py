@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from altalign.pipelines.files import parquet
 from altalign.reasons import KEPT, DropReason, Stage
-from tests.end_to_end.audited import assert_failed, assert_outcomes, assert_pairs
+from tests.end_to_end.audited import assert_failed, assert_image_measures, assert_text_measures
 from tests.end_to_end.inputs import (
     HANDBOOKS,
     IMAGE_LIMITS,
@@ -32,7 +32,6 @@ from tests.end_to_end.inputs import (
 from tests.end_to_end.oracle import (
     EVERY_REASON_OF_AN_ARCHIVE,
     assert_finished,
-    assert_joint,
     assert_judged,
     assert_same,
     assert_tables,
@@ -64,13 +63,10 @@ def check(folder: Path, parts: Sequence[Part], settings: Settings, *args: str) -
     gone = {outcome.candidate.position for outcome in curation.dropped if outcome.stage is Stage.EXTRACT}
     facts = tables([candidate for candidate in candidates if candidate.position not in gone], settings)
     assert_tables(at, facts, settings)
-    assert_joint(at, facts, curation)
-    assert_pairs(at, facts, curation)
+    assert_text_measures(at, facts, curation)
     if not args:
         assert_failed(at, curation)
-        assert_outcomes(
-            at, facts, curation, {identity: picture.facts for identity, picture in images.items()}, settings
-        )
+        assert_image_measures(at, curation, {identity: picture.facts for identity, picture in images.items()})
     return curation
 
 
@@ -455,10 +451,9 @@ def test_both_handbooks_end_as_in_the_reference(tmp_path: Path, settings: Settin
     assert_finished(at, curation, images)
     facts = tables(candidates, settings)
     assert_tables(at, facts, settings)
-    assert_joint(at, facts, curation)
-    assert_pairs(at, facts, curation)
+    assert_text_measures(at, facts, curation)
     assert_failed(at, curation)
-    assert_outcomes(at, facts, curation, {identity: picture.facts for identity, picture in images.items()}, settings)
+    assert_image_measures(at, curation, {identity: picture.facts for identity, picture in images.items()})
     assert (facts.vocabulary is None) == (settings.vocabulary_size > len(facts.ngrams))
     assert len(candidates) == 694
     assert len(curation.kept) > 20

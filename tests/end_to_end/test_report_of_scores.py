@@ -1,12 +1,10 @@
 """What report and card say of scores: every number against plain loops over the files, and the page in a browser."""
 
 import json
-import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from altalign.audit.report import numbers, slices
-from altalign.audit.report.moved import Moved
+from altalign.audit.report.distributions import Distribution
 from altalign.audit.report.scores import Scores
 from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
@@ -107,47 +105,58 @@ def test_samples_are_a_tenth_apart_and_on_both_sides_of_a_threshold(selected: Pa
     assert all(card.picture for card in (*inside, *outside))
 
 
-def at_stops(found: Moved, rng: Random) -> dict[str, int]:
-    return {each.key: rng.randrange(len(each.stops)) for each in found.sliders if rng.random() < 0.7}
+Row = dict[str, Any]
+
+
+def assert_curve(each: Distribution, received: list[Row], stays: Callable[[Row, float], bool]) -> None:
+    """What each stop keeps is what a plain loop keeps with it."""
+    for part in each.bins:
+        assert part.kept == sum(stays(row, float(part.label)) for row in received), (each.title, part)
 
 
 def test_other_thresholds_keep_what_a_plain_loop_keeps(selected: Path) -> None:
-    found, rng, seen = scores_of(selected).moved, Random(3), set[int]()
-    assert found is not None
-    kept, dropped = rows(selected).to_pylist(), gone(selected)
-    first, second, third = (each.key for each in found.sliders)
-    assert [each.label for each in found.sliders] == ["similarity", "text_characters", "picture_entropy"]
-    assert found.keeps({}) == found.kept == len(kept)
-    for _ in range(200):
-        at = at_stops(found, rng)
-        low, characters, entropy = (each.stops[at.get(each.key, each.at)] for each in found.sliders)
-        wanted = sum(
-            row["similarity"] >= low and row["text_characters"] > characters and row["picture_entropy"] >= entropy
-            for row in (*kept, *dropped)
+    curves = {each.title: each for each in scores_of(selected).thresholds}
+    names = ["similarity, >= -0.1", "text_characters, > 15", "picture_entropy, largest 75%"]
+    assert [*curves] == names
+    kept = rows(selected).to_pylist()
+    received, entropy = [*kept, *gone(selected)], min(row["picture_entropy"] for row in kept)
+
+    def others(row: Row, *, similarity: float = -0.1, characters: float = 15) -> bool:
+        return (
+            row["similarity"] >= similarity
+            and row["text_characters"] > characters
+            and row["picture_entropy"] >= entropy
         )
-        assert found.keeps(at) == wanted
-        seen.add(wanted)
-    everything = {first: 0, second: 0, third: 0}
-    assert found.keeps(everything) == len(kept) + len(dropped)
-    assert len(seen) > 20
+
+    assert_curve(curves[names[0]], received, lambda row, stop: others(row, similarity=stop))
+    assert_curve(curves[names[1]], received, lambda row, stop: others(row, characters=stop))
+    for each in curves.values():
+        (own,) = each.thresholds
+        assert each.bins[own.at].kept == len(kept)
+        assert len({part.kept for part in each.bins}) > 2
 
 
 def test_rows_that_fail_another_rule_stay_out(scored: Path, tmp_path: Path) -> None:
     with chdir(scored):
         where = "similarity >= 0 AND (language = 'en' OR text_characters < 20) AND text_characters >= 9"
         assert main(["select", "run", str(tmp_path / "out"), "--where", where]) == 0
-    found = scores_of(tmp_path / "out").moved
-    assert found is not None
-    is_in = [row["language"] == "en" or row["text_characters"] < 20 for row in rows(scored / "run").to_pylist()]
-    assert found.keeps({each.key: 0 for each in found.sliders}) == sum(is_in) < len(is_in)
-    assert [part.slider for part in found.asked] == ["score-0", "", "score-1"]
+    curves = {each.title: each for each in scores_of(tmp_path / "out").thresholds}
+    assert [*curves] == ["similarity, >= 0", "text_characters, >= 9"]
+
+    def stays(row: Row, stop: float) -> bool:
+        is_other = (row["language"] == "en" or row["text_characters"] < 20) and row["text_characters"] >= 9
+        return is_other and row["similarity"] >= stop
+
+    received = rows(scored / "run").to_pylist()
+    assert_curve(curves["similarity, >= 0"], received, stays)
+    assert curves["similarity, >= 0"].bins[0].kept == sum(stays(row, -2) for row in received) < len(received)
 
 
 def test_a_run_that_was_only_scored_has_its_distributions_and_no_thresholds(scored: Path) -> None:
     found = scores_of(scored / "run")
     assert all(not each.thresholds for each in found.distributions)
     assert all(each.kept == each.received for each in found.languages)
-    assert found.moved is None
+    assert found.thresholds == []
     assert [each.name for each in found.named] == ["language", "picture", "similarity", "text"]
 
 
@@ -201,31 +210,6 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.mark.browser
-def test_sliders_of_the_page_show_what_python_sums_and_a_command_that_keeps_as_many(
-    chromium: Any, selected: Path, scored: Path, tmp_path: Path
-) -> None:
-    found, rng = scores_of(selected).moved, Random(5)
-    assert found is not None
-    with opened(chromium, selected / "report.html") as tab:
-        tab.page.wait_for_selector("html[data-moved=ready]")
-        for number in range(25):
-            at = at_stops(found, rng)
-            tab.page.locator("#moved-reset").click()
-            assert tab.page.locator("#moved-kept").inner_text() == f"{found.kept:,}"
-            for key, stop in at.items():
-                tab.page.locator(f"#slide-{key}").fill(str(stop))
-            assert tab.page.locator("#moved-kept").inner_text() == f"{found.keeps(at):,}"
-            if number < 3:
-                words = shlex.split(tab.page.locator("#moved-command").inner_text())
-                with chdir(scored):
-                    assert main([*words[1:2], "run", str(tmp_path / str(number)), *words[4:], "--keys-only"]) == 0
-                keys = pq.read_table(tmp_path / str(number) / "keys.parquet")
-                is_share = any("--top" in word for word in words)  # of what the other thresholds keep, then
-                assert is_share or len(keys) == found.keeps(at)
-        assert tab.complaints == []
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_loads_in_silence_and_fits(chromium: Any, selected: Path, tmp_path: Path, width: int) -> None:
     from altalign.audit.report import page
@@ -236,7 +220,7 @@ def test_the_page_loads_in_silence_and_fits(chromium: Any, selected: Path, tmp_p
     path = tmp_path / "report.html"
     path.write_bytes(page.html(found))
     with opened(chromium, path, width=width) as tab:
-        drawn = sum(bool(each.bins) for each in found.scores.distributions)
+        drawn = sum(bool(each.bins) for each in (*found.scores.distributions, *found.scores.thresholds))
         assert tab.page.locator("#scores .plot canvas").count() == drawn > 8
         tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         assert tab.page.locator("#scores .card").count() == sum(len(each.cards) for each in found.scores.shelves)

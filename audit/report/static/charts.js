@@ -1,5 +1,5 @@
 "use strict";
-// Draws bars of kept and dropped with thresholds between them, using uPlot. Data come from #data, colours from the style sheet.
+// Draws bars of kept and dropped with thresholds between them, and curves of what is kept, using uPlot. Data come from #data, colours from the style sheet.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
 const CHARTS = (() => {
@@ -11,6 +11,7 @@ const CHARTS = (() => {
   // Bars begin at the bottom. On a linear scale, dropped is stacked on kept; on a logarithmic one, every bin has one colour.
   function series(chart) {
     const x = chart.labels.map((_, i) => i);
+    if (chart.curve) return [x, chart.kept];
     if (chart.log) return [x, chart.dropped.map((n) => n || null), chart.kept.map((n) => n || null)];
     return [x, chart.dropped.map((n, i) => n + chart.kept[i]), chart.kept];
   }
@@ -26,7 +27,7 @@ const CHARTS = (() => {
       ctx.textBaseline = "top";
       let row = 0;
       for (const [label, at] of chart.thresholds) {
-        const x = Math.round(u.valToPos(at - 0.5, "x", true));
+        const x = Math.round(u.valToPos(chart.curve ? at : at - 0.5, "x", true));
         ctx.beginPath();
         ctx.moveTo(x, bbox.top - 14 * ratio * (chart.thresholds.length - row));
         ctx.lineTo(x, bbox.top + bbox.height);
@@ -53,6 +54,8 @@ const CHARTS = (() => {
     const bars = uPlot.paths.bars({ size: [0.86, 64], gap: 1 });
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--faint"), width: 1 }, ticks: { show: false }, font: `11px ${getComputedStyle(document.body).fontFamily}` };
     const most = Math.max(1, ...chart.labels.map((_, i) => chart.kept[i] + chart.dropped[i]));
+    const names = chart.curve ? ["--kept"] : ["--gone", "--kept"];
+    const drawing = (name) => (chart.curve ? { stroke: colour(name), width: 2, points: { size: 5, fill: colour(name) } } : { paths: bars, fill: colour(name), width: 0, points: { show: false } });
     const y = chart.log ? { distr: 3, range: () => [0.6, most * 1.6] } : { range: () => [0, most * 1.04] };
     return {
       width, height,
@@ -64,7 +67,7 @@ const CHARTS = (() => {
         { ...axis, size: 26, grid: { show: false }, splits: () => splits(chart, width), values: (_, at) => at.map((i) => chart.labels[i] ?? "") },
         { ...axis, size: 46, values: (_, at) => at.map((n) => short.format(n)), ...(chart.log ? { splits: () => decades(most) } : {}) },
       ],
-      series: [{}, ...["--gone", "--kept"].map((name) => ({ paths: bars, fill: colour(name), width: 0, points: { show: false } }))],
+      series: [{}, ...names.map(drawing)],
       hooks: { draw: [lines(chart)], setCursor: [(u) => { readout.textContent = u.cursor.idx == null ? "" : said(chart, u.cursor.idx); }] },
     };
   }

@@ -26,6 +26,4 @@
   addEventListener("scroll", here, { passive: true });
   here();
   CHARTS.start();
-  WHAT_IF.start();
-  MOVED.start();
 })();

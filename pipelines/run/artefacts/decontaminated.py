@@ -254,11 +254,6 @@ class Decontaminated(Files):
         """The numbers of the rows that stay: int64[n]."""
         return self.path("rows")
 
-    @property
-    def outcome_joint(self) -> str:
-        """The changes to the unit's part of `OUTCOME_JOINT`."""
-        return self.path("outcome_joint")
-
 
 def kept_rows(run: Run, name: str) -> pa.Table:
     """The rows (`FETCHED_ROW`) of a fetch unit that decontamination keeps."""

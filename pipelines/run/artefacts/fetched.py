@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, OUTCOME_JOINT
+from altalign.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
 from altalign.counts import CountRow, FailedRow
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.files.ranges import Range
@@ -82,14 +82,12 @@ FETCHED = Marks("fetch/units", FetchFacts)
 
 ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 
-# A candidate that passed the image rules, with the place of its image in the blob of its fetch unit, and what the
-# audit's joint counts need.
+# A candidate that passed the image rules, with the place of its image in the blob of its fetch unit.
 FETCHED_ROW = pa.schema(
     [
         *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
         pa.field("blob_offset", pa.int64()),
         pa.field("blob_bytes", pa.int64()),
-        pa.field("rarest_log2", pa.uint8()),
     ]
 )
 
@@ -219,11 +217,10 @@ class Fetched(Files):
         """What is known of images of the input's own files, so that an addition need not read them: of `KNOWN`."""
         return self.path("known")
 
-    def write_evidence(self, image_joint: pa.Table, image_values: pa.Table, outcome_joint: pa.Table) -> None:
-        """Write the unit's part of `IMAGE_JOINT`, `IMAGE_VALUES` and `OUTCOME_JOINT`."""
-        parquet.write(self.path("image_joint"), image_joint, IMAGE_JOINT.schema)
-        parquet.write(self.path("image_values"), image_values, IMAGE_VALUES.schema)
-        parquet.write(self.path("outcome_joint"), outcome_joint, OUTCOME_JOINT.schema)
+    def write_evidence(self, measures: pa.Table, values: pa.Table) -> None:
+        """Write the unit's part of `IMAGE_MEASURES` and of `IMAGE_VALUES`."""
+        parquet.write(self.path("measures"), measures, IMAGE_MEASURES.schema)
+        parquet.write(self.path("image_values"), values, IMAGE_VALUES.schema)
 
 
 def survivors(run: Run, unit: FetchUnit) -> pa.Table:

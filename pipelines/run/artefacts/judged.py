@@ -18,7 +18,6 @@ SURVIVOR = pa.schema(
         ("file", pa.int32()),
         ("row", pa.int64()),
         ("words", pa.int32()),
-        ("rarest_log2", pa.uint8()),
     ]
 )
 
@@ -75,9 +74,9 @@ class JudgedUnit(Files):
         return self.path("survivors")
 
     @property
-    def joint(self) -> str:
-        """Its part of `TEXT_JOINT`: `JointCounts`."""
-        return self.path("joint")
+    def measures(self) -> str:
+        """Its part of `TEXT_MEASURES`."""
+        return self.path("measures")
 
     @property
     def seen(self) -> str:
@@ -99,11 +98,6 @@ class GroupedPartition(Files):
     def rows(self) -> str:
         """Survivors sorted by (image_id, key), one row group a fetch unit: Parquet of `PLACED_SURVIVOR`."""
         return self.path("parquet")
-
-    @property
-    def pairs(self) -> str:
-        """Its part of `PAIRS_JOINT`: `JointCounts`."""
-        return self.path("pairs")
 
 
 def slices_of_places(run: Run, file: str) -> str:

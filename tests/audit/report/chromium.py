@@ -57,7 +57,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(
-    chromium: Any, path: Path, *, width: int = 1440, ready: str = "html[data-what-if=ready]", **context: Any
+    chromium: Any, path: Path, *, width: int = 1440, ready: str = "html[data-scripts=on]", **context: Any
 ) -> Iterator[Tab]:
     """A page of a file, once its scripts have run: `ready` is then in it."""
     within = chromium.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **context)

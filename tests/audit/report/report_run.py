@@ -18,33 +18,6 @@ from PIL import Image
 from altalign.audit.checks import Check
 from altalign.schema import COUNTS, DROPPED
 
-SHORT_SIDES = (
-    0,
-    32,
-    64,
-    96,
-    100,
-    128,
-    160,
-    192,
-    200,
-    224,
-    240,
-    256,
-    288,
-    320,
-    336,
-    384,
-    400,
-    448,
-    512,
-    600,
-    640,
-    768,
-    800,
-    1024,
-)
-ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1000)
 COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
 
 CONFIG = """
@@ -197,7 +170,7 @@ def write(
     (run / "tables").mkdir()
     (run / "config.toml").write_text(CONFIG.format(vocabulary=_in_vocabulary(limits)) + extra, encoding="utf-8")
     _write_facts(run, pool, limits)
-    _write_joints(run, pool, limits)
+    _write_measures(run, pool, limits)
     _write_strings(run, pool, limits)
     for name in but:
         (run / name).unlink()
@@ -337,66 +310,51 @@ def _bounded(value: int, limit: int) -> int:
     return 0 if value <= limit else value if value < 1_024 else 1_024 + log2(value)
 
 
-def _write_joints(run: Path, pool: list[Candidate], limits: Limits) -> None:
+RULES = {
+    "words": {"text_too_short", "text_too_long"},
+    "rarest_log2": {"text_has_rare_ngram"},
+    "images_per_text": {"text_on_too_many_images"},
+    "texts_per_image": {"image_has_too_many_texts"},
+    "short_side_px": {"image_too_small"},
+    "aspect_percent": {"image_too_elongated"},
+    "nsfw_percent": {"image_nsfw"},
+}
+
+
+def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
     text: Counter[tuple[Any, ...]] = Counter()
-    pairs: Counter[tuple[Any, ...]] = Counter()
     image: Counter[tuple[Any, ...]] = Counter()
     values: Counter[tuple[Any, ...]] = Counter()
-    ends: Counter[tuple[Any, ...]] = Counter()
     for each in (each for each in pool if not each.extract):
         level = 255 if each.words == 0 else log2(each.rarest) if each.rarest >= limits.rarest else 0
-        measured = (
-            min(each.words, 1_023),
-            level,
-            _bounded(each.images_per_text, limits.images_per_text),
-            _bounded(each.texts_per_image, limits.texts_per_image),
-        )
-        text[(each.source, *measured, 1)] += 1
-        if level and each.words and not each.is_repeated:
-            pairs[measured] += 1
-        if each.judged(limits):
+        measured = {
+            "words": min(each.words, 1_023),
+            "rarest_log2": level,
+            "images_per_text": _bounded(each.images_per_text, limits.images_per_text),
+            "texts_per_image": _bounded(each.texts_per_image, limits.texts_per_image),
+        }
+        failed = {*each.judged(limits)} - {"pair_repeated"}
+        text.update((name, value, bool(failed - RULES[name])) for name, value in measured.items())
+        if each.judged(limits) or not each.is_fetched:
             continue
-        ends[(measured[0], level if level == 255 else level // 4 * 4, *_size(each), _ended(each, limits))] += 1
-        if each.is_fetched:
-            short, long = sorted((each.width or 0, each.height or 0))
-            known = each.width is not None
-            of_size = (min(short, 1_024), min(long * 100 // short, 1_001)) if known else (None, None)
-            image[(each.source, *of_size, each.is_blocked or not known)] += 1
-            failed = each.image(limits)
-            score = each.number % 100 if known else None
-            values[
-                (each.source, failed[0] if failed else "kept", "jpeg" if known else None, 90 + each.number % 30, score)
-            ] += 1
-    types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "outcome", "verdict", "format"), pa.string())}
-    measured, size = ("words", "rarest_log2", "images_per_text", "texts_per_image"), ("short_side_px", "aspect_percent")
-    _table(run / "audit/text_joint.parquet", ("source", *measured, "has_identity"), text, types, "rows")
-    _table(run / "audit/pairs_joint.parquet", measured, pairs, types, "pairs")
-    _table(run / "audit/outcome_joint.parquet", (*measured[:2], *size, "outcome"), ends, types, "pairs")
-    _table(run / "audit/image_joint.parquet", ("source", *size, "fails_otherwise"), image, types, "rows")
-    _table(
-        run / "audit/image_values.parquet",
-        ("source", "verdict", "format", "bytes_log2", "nsfw_percent"),
-        values,
-        types,
-        "rows",
-    )
-
-
-def _size(each: Candidate) -> tuple[int | None, int | None]:
-    """The stops of short side and aspect ratio, as audit/outcome_joint.parquet has them."""
-    if not each.is_fetched or each.width is None or each.height is None:
-        return None, None
-    short, long = sorted((each.width, each.height))
-    below = [stop for stop in ASPECTS if Fraction(long, short) < Fraction(stop, 100)]
-    return max((stop for stop in SHORT_SIDES if short > stop), default=0), min(below, default=2**31 - 1)
-
-
-def _ended(each: Candidate, limits: Limits) -> str:
-    if not each.is_fetched or each.width is None or each.is_blocked:
-        return "fails_otherwise"
-    if each.of_size(limits):
-        return "not_searched"
-    return "near_duplicate" if each.is_near else "kept"
+        short, long = sorted((each.width or 0, each.height or 0))
+        known = each.width is not None
+        sizes: dict[str, int | None] = dict.fromkeys(("short_side_px", "aspect_percent", "nsfw_percent"))
+        if known:
+            sizes = {
+                "short_side_px": min(short, 1_024),
+                "aspect_percent": min(long * 100 // short, 1_001),
+                "nsfw_percent": each.number % 100,
+            }
+        failed = {*each.image(limits)}
+        image.update((name, value, bool(failed - RULES[name])) for name, value in sizes.items())
+        verdict = next(iter(each.image(limits)), "kept")
+        values[each.source, verdict, "jpeg" if known else None, 90 + each.number % 30] += 1
+    types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "verdict", "format", "measure"), pa.string())}
+    columns = ("measure", "value", "fails_otherwise")
+    _table(run / "audit/text_measures.parquet", columns, text, types, "rows")
+    _table(run / "audit/image_measures.parquet", columns, image, types, "rows")
+    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2"), values, types, "rows")
 
 
 # Strings and pictures ------------------------------------------------------------------------------------------------

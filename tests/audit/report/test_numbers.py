@@ -3,7 +3,6 @@ against judging them anew.
 """
 
 import json
-import random
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -13,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from altalign import reason_words
-from altalign.audit.report import fidelity, funnel_and_reasons, numbers, what_if
+from altalign.audit.report import fidelity, funnel_and_reasons, numbers
 from altalign.audit.report.numbers import Numbers
-from altalign.audit.report.sliders import NO_LIMIT
 from altalign.audit.run_folder import RunFolder
 from altalign.reasons import REASONS, DropReason, Stage
 from tests.audit.report import report_run
@@ -207,8 +205,8 @@ def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text:
         config + "\n[image]\nshort_side_above_px = 3000\naspect_ratio_below = 1.333\n", encoding="utf-8"
     )
     found = gathered(run)
-    assert all(len(slider.stops) < 255 for slider in found.what_if.sliders)  # a stop has 8 bits
-    assert all(0 <= threshold.at <= len(each.bins) for each in found.distributions for threshold in each.thresholds)
+    drawn = [*found.distributions, *found.thresholds]
+    assert all(0 <= threshold.at <= len(each.bins) for each in drawn for threshold in each.thresholds)
 
 
 @pytest.mark.parametrize(
@@ -238,113 +236,61 @@ def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candid
     assert [(line.label, drawn.bins[line.at].label) for line in drawn.thresholds] == [("0.42 or more", "0.42")]
 
 
-# What if -------------------------------------------------------------------------------------------------------------
+# Other thresholds ----------------------------------------------------------------------------------------------------
 
 
-def limits_at(found: what_if.WhatIf, moved: dict[str, int]) -> Limits:
-    """The limits that a rerun with these settings has."""
-    limits, named = OWN, {slider.key: slider for slider in found.sliders}
-    for key, at in moved.items():
-        stop = named[key].stops[at]
-        if key == "vocabulary":
+def kept_with(pool: list[Candidate], limits: Limits, *, of_image: bool) -> int:
+    """Candidates that pass every rule of the stage, judged anew; of images, those whose image the run has fetched."""
+    if not of_image:
+        return sum(not each.extract and each.judged(limits) in ([], ["pair_repeated"]) for each in pool)
+    return sum(
+        not each.extract and not each.judged(OWN) and each.is_fetched and not each.image(limits) for each in pool
+    )
+
+
+def limits_at(key: str, label: str) -> Limits:
+    """The limits of a run whose threshold stands at this stop of its curve."""
+    value = 10**9 if label == "no limit" else float(label.replace(",", ""))
+    match key:
+        case "vocabulary":
             in_order = sorted((count for count, ngrams in NGRAMS.items() for _ in range(ngrams)), reverse=True)
-            limits = replace(limits, rarest=in_order[int(stop) - 1])
-        elif key == "aspect":
-            limits = replace(limits, aspect=Fraction(str(stop)))
-        else:
-            limits = replace(limits, **{key: int(stop)})
-    return limits
+            return replace(OWN, rarest=in_order[int(value) - 1])
+        case "aspect_below":
+            return replace(OWN, aspect=Fraction(label))
+        case "short_side_above":
+            return replace(OWN, short_side=int(value))
+        case _:
+            return replace(OWN, **{key.removesuffix("_at_most") if "_per_" in key else key: int(value)})
 
 
-def rerun(pool: list[Candidate], limits: Limits) -> tuple[int, int, int]:
-    """What judge keeps; what there is before decontamination; and how much of that decontamination of the run has seen
-    and kept, or has not seen.
-    """
-    judged = [each for each in pool if not each.extract and not each.judged(limits)]
-    there = [each for each in judged if each.is_fetched and not each.image(limits)]
-    unseen = [each for each in there if each.of_size(OWN)]
-    kept = [each for each in there if not each.of_size(OWN) and not each.is_near]
-    return len(judged), len(kept) + len(unseen), len(unseen)
+def test_every_stop_of_every_curve_keeps_what_judging_anew_keeps(pool: list[Candidate], found: Numbers):
+    names = ["words_at_least", "words_at_most", "images_per_text_at_most", "vocabulary", "texts_per_image_at_most"]
+    assert [each.key for each in found.thresholds] == [*names, "short_side_above", "aspect_below"]
+    for each in found.thresholds:
+        of_image = each.key not in names
+        assert len(each.bins) > 3, each.key
+        for part in each.bins:
+            assert part.kept == kept_with(pool, limits_at(each.key, part.label), of_image=of_image), (each.key, part)
+        (own,) = each.thresholds
+        assert each.bins[own.at].kept == kept_with(pool, OWN, of_image=of_image)
+        assert len({part.kept + part.dropped for part in each.bins}) == 1
+        assert len({part.kept for part in each.bins}) > 2, each.key
 
 
-def test_the_runs_own_thresholds_give_what_the_run_counted(pool: list[Candidate], found: Numbers):
-    own = what_if.yields(found.what_if, {})
-    assert (own.judge, own.end, own.not_searched) == rerun(pool, OWN)
-    assert (own.judge, own.end) == (found.what_if.kept_by_judge, found.what_if.kept_at_the_end)
-    assert not own.is_estimate
-    assert not any("Do not rely" in note for note in found.what_if.notes)
-
-
-def test_every_stop_of_every_slider_gives_what_judging_anew_gives(pool: list[Candidate], found: Numbers):
-    for slider in found.what_if.sliders:
-        assert len(slider.stops) > 3, slider.key
-        for at in range(len(slider.stops)):
-            now = what_if.yields(found.what_if, {slider.key: at})
-            judge, end, unseen = rerun(pool, limits_at(found.what_if, {slider.key: at}))
-            assert now.judge == judge, (slider.key, slider.stops[at])
-            if not now.is_estimate:
-                assert (now.end, now.not_searched) == (end, unseen), (slider.key, slider.stops[at])
-            is_looser_text = slider.is_of_text and judge > found.what_if.kept_by_judge
-            assert now.is_estimate == is_looser_text
-
-
-def test_any_sliders_together_give_what_judging_anew_gives(pool: list[Candidate], found: Numbers):
-    rng = random.Random(3)
-    exact = 0
-    for _ in range(150):
-        moved = {slider.key: rng.randrange(len(slider.stops)) for slider in found.what_if.sliders if rng.random() < 0.6}
-        now = what_if.yields(found.what_if, moved)
-        judge, end, unseen = rerun(pool, limits_at(found.what_if, moved))
-        assert now.judge == judge, moved
-        if not now.is_estimate:
-            exact += 1
-            assert (now.end, now.not_searched) == (end, unseen), moved
-    assert exact > 20
-
-
-def test_an_estimate_is_the_share_that_survived(pool: list[Candidate], found: Numbers):
-    slider = next(slider for slider in found.what_if.sliders if slider.key == "words_at_most")
-    now = what_if.yields(found.what_if, {"words_at_most": slider.stops.index(NO_LIMIT)})
-    seen, kept, _ = rerun(pool, OWN)
-    assert now.is_estimate
-    assert now.end == round(kept * now.judge / seen)
-
-
-def test_coarser_stops_are_as_exact(
-    pool: list[Candidate], found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Where there are too many cells sliders have fewer stops, and their sums stay what judging anew gives."""
-    run = report_run.write(tmp_path, pool)
-    monkeypatch.setattr(what_if, "CELLS_AT_MOST", 300)
-    coarse = gathered(run).what_if
-    assert coarse.judge is not None
-    assert found.what_if.judge is not None
-    assert len(coarse.judge.pairs) < len(found.what_if.judge.pairs)
-    for moved, at in ((slider.key, at) for slider in coarse.sliders for at in range(len(slider.stops))):
-        assert what_if.yields(coarse, {moved: at}).judge == rerun(pool, limits_at(coarse, {moved: at}))[0]
-
-
-def test_joint_counts_that_are_not_those_of_the_run_are_said(pool: list[Candidate], tmp_path: Path):
-    run = report_run.write(tmp_path, pool)
-    other = report_run.write(tmp_path / "other", pool[:-50])
-    (other / "audit/pairs_joint.parquet").replace(run / "audit/pairs_joint.parquet")
-    assert "Do not rely on this section" in gathered(run).what_if.notes[0]
-
-
-def test_what_cannot_be_moved_says_why(pool: list[Candidate], tmp_path: Path):
+def test_a_curve_that_cannot_be_drawn_says_why(pool: list[Candidate], tmp_path: Path):
     calm = [replace(each, images_per_text=1, texts_per_image=1) for each in pool]
-    run = report_run.write(tmp_path, calm, but=["audit/outcome_joint.parquet"])
+    run = report_run.write(tmp_path, calm, but=["audit/image_measures.parquet"])
     vocabulary = run / "tables/vocabulary.json"
     vocabulary.write_text(vocabulary.read_text(encoding="utf-8").replace("false", "true"), encoding="utf-8")
-    found = gathered(run).what_if
-    assert {slider.key for slider in found.sliders if slider.disabled} == {
-        "images_per_text",
-        "texts_per_image",
-        "vocabulary",
-        "short_side",
-        "aspect",
+    missing = {each.key: each.missing for each in gathered(run).thresholds if not each.bins}
+    nothing, uncounted = "Nothing is above this run's limit.", "This run did not count what this curve is drawn from."
+    assert missing == {
+        "images_per_text_at_most": nothing,
+        "vocabulary": "Every n-gram of this pool is in the vocabulary.",
+        "texts_per_image_at_most": nothing,
+        "short_side_above": uncounted,
+        "aspect_below": uncounted,
     }
-    assert what_if.yields(found, {}).end is None
 
 
 # Galleries -----------------------------------------------------------------------------------------------------------
@@ -429,12 +375,12 @@ def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
 
 
 OPTIONAL = (
-    "audit/failed.parquet", "audit/pairs_joint.parquet", "audit/outcome_joint.parquet", "audit/samples.parquet",
+    "audit/failed.parquet", "audit/samples.parquet",
     "audit/frequent.parquet",
     "audit/edge_ngrams.parquet", "audit/hosts.parquet", "audit/scripts.parquet",
     "audit/near_duplicates/similarity.parquet",
-    "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_joint.parquet",
-    "audit/image_joint.parquet",
+    "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_measures.parquet",
+    "audit/image_measures.parquet",
     "audit/image_values.parquet", "audit/histograms.json", "audit/funnel.parquet", "audit/dropped_images.parquet",
 )  # fmt: skip
 

@@ -2,7 +2,6 @@
 strangers wrote.
 """
 
-import random
 import shlex
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.audit.checks import Check
-from altalign.audit.report import numbers, page, what_if
+from altalign.audit.report import numbers, page
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.run_folder import RunFolder
 from tests.audit.report import report_run
@@ -55,7 +54,9 @@ def assert_quiet(tab: Tab, path: Path) -> None:
 def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path], width: int, scheme: str):
     found, path = report
     with opened(chromium, path, width=width, color_scheme=scheme) as tab:
-        assert tab.page.locator(".plot canvas").count() == sum(bool(each.bins) for each in found.distributions)
+        assert tab.page.locator(".plot canvas").count() == sum(
+            bool(each.bins) for each in (*found.distributions, *found.thresholds)
+        )
         tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         assert tab.page.locator("section").count() == 9
         assert_quiet(tab, path)
@@ -107,58 +108,24 @@ def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple
         )
 
 
-# What if -------------------------------------------------------------------------------------------------------------
-
-
-def moved(tab: Tab, at: dict[str, int]) -> tuple[str, str, str]:
-    """Both numbers and the note, once the sliders stand so."""
-    tab.page.evaluate(
-        """(at) => {
-        document.getElementById('what-if-reset').click();
-        for (const [key, stop] of Object.entries(at)) {
-          const slider = document.getElementById(`slide-${key}`);
-          slider.value = stop; slider.dispatchEvent(new Event('input', { bubbles: true }));
-        } }""",
-        at,
-    )
-    return tuple(tab.page.locator(f"#yield-{name}").inner_text() for name in ("judge", "end", "note"))  # type: ignore[return-value]
+# Charts --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.everyday
-def test_sliders_show_what_the_run_counted_and_what_python_sums(chromium: Any, report: tuple[Numbers, Path]):
-    """`test_numbers.py` holds these sums against judging every candidate anew."""
+def test_a_curve_reads_out_what_a_stop_keeps(chromium: Any, report: tuple[Numbers, Path]):
+    """`test_numbers.py` holds these numbers against judging every candidate anew."""
     found, path = report
-    rng = random.Random(11)
+    each = next(each for each in found.thresholds if each.key == "words_at_least")
     with opened(chromium, path) as tab:
-        assert moved(tab, {})[:2] == (f"{found.what_if.kept_by_judge:,}", f"{found.what_if.kept_at_the_end:,}")
-        kinds = set()
-        for _ in range(120):
-            at = {
-                slider.key: rng.randrange(len(slider.stops)) for slider in found.what_if.sliders if rng.random() < 0.5
-            }
-            now = what_if.yields(found.what_if, at)
-            judge, end, note = moved(tab, at)
-            assert judge == f"{now.judge:,}", at
-            assert end == ("about " if now.is_estimate else "") + f"{now.end:,}", at
-            assert (f"{now.not_searched:,} of them" in note) == bool(now.not_searched), at
-            kinds.add((now.is_estimate, bool(now.not_searched)))
-        assert len(kinds) == 4
+        chart = tab.page.locator("#chart-words_at_least")
+        chart.locator(".u-over").hover(position={"x": 1, "y": 50})
+        first = each.bins[0]
+        said = f"{first.label}: {first.kept:,} pass every text rule, {first.dropped:,} fail this rule alone"
+        assert chart.locator(".readout").inner_text() == said
+        chart.locator("summary").press("Enter")
+        assert chart.locator("tbody tr:not(.threshold)").count() == len(each.bins)
+        assert chart.locator("tr.threshold").inner_text() == "this run"
         assert tab.complaints == []
-
-
-def test_a_slider_moves_by_keyboard_and_says_so(chromium: Any, report: tuple[Numbers, Path]):
-    found, path = report
-    slider = next(slider for slider in found.what_if.sliders if slider.key == "words_at_least")
-    with opened(chromium, path) as tab:
-        tab.page.get_by_label("Words, at least").focus()
-        for _ in range(2):
-            tab.page.keyboard.press("ArrowRight")
-        now = what_if.yields(found.what_if, {"words_at_least": slider.at + 2})
-        assert tab.page.locator("#yield-judge").inner_text() == f"{now.judge:,}"
-        assert tab.page.locator("#slide-words_at_least").get_attribute("aria-valuetext") == "5"
-        assert "--set text.words_at_least=5" in tab.page.locator("#what-if-command").inner_text()
-        tab.page.get_by_role("button", name="Reset").press("Enter")
-        assert tab.page.locator("#yield-judge").inner_text() == f"{found.what_if.kept_by_judge:,}"
 
 
 # Galleries -----------------------------------------------------------------------------------------------------------
@@ -383,7 +350,7 @@ def test_without_scripts_every_number_is_in_a_table(chromium: Any, report: tuple
     found, path = report
     with opened(chromium, path, width=width, java_script_enabled=False) as tab:
         assert tab.page.get_by_text("Scripts are off").is_visible()
-        for each in found.distributions:
+        for each in (*found.distributions, *found.thresholds):
             assert tab.page.locator(f"#chart-{each.key} tbody tr:not(.threshold)").count() == len(each.bins)
 
 
@@ -507,7 +474,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "verdict": texts,
         "format": texts,
         "bytes_log2": small,
-        "nsfw_percent": small,
         "rows": ones,
     }
     pq.write_table(pa.table(values), run / "audit/image_values.parquet")
