@@ -18,7 +18,7 @@ from typing import Any
 from altalign.pipelines.engine.spilled_groups import slices_of
 from altalign.pipelines.stages.tables import KINDS
 
-OF_JUDGE = ("survivors", "others", "places of images")  # kinds of slices in what its units spill
+OF_JUDGE = ("survivors", "places of images")  # kinds of slices in what its units spill
 
 
 def main() -> int:
@@ -42,7 +42,6 @@ def counters(run: Path) -> dict[str, Any]:
         "spilled_bytes": spilled(units, ".spill", (*KINDS, "images")),
         "merged_bytes": {kind: _bytes(merged, f".{kind}") for kind in ("ngrams", "texts", "images")},
         "survivors_bytes": {"spilled": of_judge["survivors"], "grouped": _bytes(grouped, ".parquet")},
-        "pairs_bytes": {"spilled": of_judge["others"], "grouped": _bytes(grouped, ".pairs")},
         "marks_bytes": sum(_bytes(folder, ".json") for folder in (units, merged, judged, grouped)),
         "dropped_bytes": _bytes(run / "dropped" / "judge", ".parquet"),
         "tables": {path.stem: table(path) for path in sorted((run / "tables").glob("*.json"))},

@@ -19,9 +19,6 @@ from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.reasons import Stage, Verdict
 from altalign.schema import DROPPED
 
-_FEW_BYTES = 1 << 20  # larger samples of a batch are thinned at once: one pair may have all rows of a batch
-_MANY_BYTES = 32 << 20  # so are all samples so far: rows may be long, and batches of them many
-
 
 class Notes:
     """The notes of a unit; `seen` has to be shown the candidates as they are measured."""
@@ -32,7 +29,7 @@ class Notes:
         self._measures = histograms.Histograms(histograms.OF_TEXT)
         self._scripts: Counter[tuple[str, str]] = Counter()
         self._smallest = gallery_rows.Smallest(len(reason_words.of_stage(Stage.JUDGE, run.config)))
-        self._samples, self._bytes = [DROPPED.empty_table()], 0
+        self._samples = DROPPED.empty_table()
 
     def add(self, judged: Judged, verdict: Verdict) -> None:
         """Note candidates with their verdicts."""
@@ -46,17 +43,13 @@ class Notes:
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         if len(chosen):
             rows = gallery_rows.shortened(dropped.take(chosen).cast(DROPPED))
-            self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
-            self._bytes += self._samples[-1].nbytes
-            if self._bytes > _MANY_BYTES:
-                self._samples = [gallery_rows.smallest_pairs(pa.concat_tables(self._samples))]
-                self._bytes = 0
+            self._samples = gallery_rows.smallest_pairs(pa.concat_tables([self._samples, rows]))
 
     def write(self, files: JudgedUnit) -> None:
         """Write the files of a unit."""
         parquet.write(files.measures, self._measures.to_arrow(), TEXT_MEASURES.schema)
         storage.write_json(files.seen, {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)})
-        parquet.write(files.samples, gallery_rows.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
+        parquet.write(files.samples, self._samples, DROPPED)
 
 
 def conclude(run: Run) -> None:
