@@ -191,10 +191,10 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 	@touch $@
 
 # PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; those of the trainer run beside peers that bring torch.
-PARTS ?= text scores pages images whole trial adding removing web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
+PARTS ?= text scores pages images whole adding removing web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
 TRAINER_PARTS := loader reads scaled_decoding train_step loss_memory zerovl nlip concepts score_images eval_encode eval_memory
 # Those without a peer run where altalign is.
-OUR_PARTS := trial adding removing
+OUR_PARTS := adding removing
 bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter $(TRAINER_PARTS),$(PARTS)),$(READERS)/.made)
 	@failed=; $(foreach part,$(PARTS),$(if $(filter $(TRAINER_PARTS),$(part)),$(READERS),$(if $(filter $(OUR_PARTS),$(part)),$(VENV),$(BENCH)))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }

@@ -17,7 +17,7 @@ from altalign.storage import full_disk
 
 VERBS = {
     "init": ("altalign.pipelines.command:init", "write a first config for files that you have"),
-    "trial": ("altalign.pipelines.trial.command:trial", "try a curation on a sample: what it will keep, and cost"),
+    "trial": ("altalign.commands.trial:trial", "try a curation on a sample: what it will keep, and take"),
     "curate": ("altalign.pipelines.command:main", "run a curation; run again, it continues where it stopped"),
     "retry": ("altalign.pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
     "repair": ("altalign.pipelines.command:repair", "make anew the files of a finished run that are damaged"),
@@ -52,7 +52,6 @@ VERBS = {
 # Given by name, like the verbs: pipelines do not import the audit.
 AFTER_A_CURATION = "altalign.audit.command:after_curation"
 CALIBRATION_PAGE = "altalign.audit.report.calibration:write"
-TRIAL_PAGE = "altalign.audit.report.trial:write"
 
 
 def usage() -> str:

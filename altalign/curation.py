@@ -15,7 +15,6 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from altalign import __version__, allowed_addresses, own_filters, storage
 from altalign.card_settings import CardSettings
 from altalign.own_filters import Own
-from altalign.prices import PricesSettings
 from altalign.settings import ReadBy, Settings
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
@@ -411,7 +410,6 @@ class CurateConfig(Settings):
     shards: Annotated[ShardsSettings, Write] = ShardsSettings()
     audit: Annotated[AuditSettings, Extract] = AuditSettings()
     card: Annotated[CardSettings, Write] = CardSettings()
-    prices: PricesSettings = PricesSettings()
     engine: EngineSettings = EngineSettings()
 
     @field_validator("input", mode="before")

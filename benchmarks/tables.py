@@ -219,7 +219,6 @@ COLUMNS: dict[str, list[Column]] = {
     ],
     "adding": [*TIME, ("Written", "bytes", _megabytes), MEMORY[0], *STAGES],
     "removing": [*TIME, MEMORY[0]],
-    "trial": [*TIME, MEMORY[0], ("Amounts", "amounts", _whole), ("In their intervals", "inside", _whole)],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [
@@ -281,7 +280,6 @@ VERSIONS = {
     "score_images": ("altalign", "python", "onnxruntime", "torch", "open_clip_torch", "pillow", "simplejpeg"),
     "adding": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pillow", "simplejpeg"),
     "removing": ("altalign", "python", "numpy", "pyarrow"),
-    "trial": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": (

@@ -19,7 +19,6 @@ from altalign.stages import REMOVED_FILE, STAGES
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
-    from altalign.pipelines.curate import Wanted
     from altalign.pipelines.run.progress import Progress
 
 
@@ -27,35 +26,17 @@ def main(argv: Sequence[str]) -> int:
     """Run, or continue, a curation."""
     arguments, flags = _parse(argv)
 
-    of_file = None if arguments.policy else fitted(config_of_file(str(arguments.config), arguments.set))
+    config = fitted(config_of_file(str(arguments.config), arguments.set))
 
     with startup.imports():
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
     wanted = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
-    if of_file is None:
-        return _by_policy(arguments, wanted)
     if arguments.dry_run:
-        curate.plan(of_file, wanted, config_path=str(arguments.config))
+        curate.plan(config, wanted, config_path=str(arguments.config))
         return 0
-    code = curate.show(curate.curate(of_file, wanted, config_path=str(arguments.config)))
-    return _reported(of_file) or code
-
-
-def _by_policy(arguments: argparse.Namespace, wanted: "Wanted") -> int:
-    """Run, or continue, a curation that somebody has approved."""
-    from altalign.pipelines import curate
-    from altalign.pipelines.trial import approved
-
-    policy = approved.opened(arguments.policy, arguments.set)
-    config = fitted(policy.config)
-    if arguments.dry_run:
-        curate.plan(config, wanted, config_path=policy.config_path)
-        return 0
-    run = curate.curate(config, wanted, config_path=policy.config_path)
-    code = curate.show(run)
-    approved.show(policy, run)
+    code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
     return _reported(config) or code
 
 
@@ -341,10 +322,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
         epilog=TO_BEAM,
     )
-    parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help="settings (TOML)")
-    parser.add_argument(
-        "--policy", default="", metavar="FILE", help="instead of CONFIG: what `altalign trial` wrote, once approved"
-    )
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
     add_overrides(parser, "override a setting; repeatable")
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
     parser.add_argument(
@@ -353,10 +331,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     rerun_help = "run STAGE and what follows anew; without a name, the first stage whose settings or files changed"
     parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun_help)
     parser.add_argument("--restart", action="store_true", help="run everything anew")
-    arguments = parser.parse_args(list(_joined(own)))
-    if bool(arguments.config) == bool(arguments.policy):
-        raise UsageError("curate takes one of CONFIG and --policy FILE, which has the settings; give one of them")
-    return arguments, flags
+    return parser.parse_args(list(_joined(own))), flags
 
 
 def _joined(argv: Sequence[str]) -> Iterator[str]:

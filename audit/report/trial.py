@@ -1,21 +1,38 @@
-"""The page of a trial: one HTML file that loads nothing. Pipelines call `write` by its name."""
+"""The page of a trial: one HTML file that loads nothing and runs nothing."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
 from altalign import storage
 from altalign.audit.report import page
-from altalign.audit.report.galleries import Picture
 from altalign.pages import frame
-from altalign.trial_page import Page
 
-_SCRIPTS, _STYLES = ("cards.js",), ("page.css",)
+_STYLES = ("page.css",)
 
 
-def write(shown: Page) -> int:
-    """Write the page to its path; returns the exit code."""
-    script, style = page.joined(_SCRIPTS), page.joined(_STYLES)
-    made = page.environment().get_template("trial.html")
-    texts = {"script": Markup(script), "style": Markup(style), "policy": frame.policy(script, style)}
-    text = made.render(page=shown, picture=lambda of: Picture(of.picture) if of.picture else None, **texts)
-    storage.write_bytes(shown.path, text.encode("utf-8", "backslashreplace"))
-    return 0
+def write(
+    path: str,
+    *,
+    run: str,
+    lead: str,
+    lines: Sequence[Any],
+    amounts: Sequence[tuple[str, str, str]],
+    notes: Sequence[str],
+) -> None:
+    """Write the page.
+
+    Args:
+        path: the file.
+        run: the folder of the run that was tried.
+        lead: the result in a sentence.
+        lines: `stage`, `reason`, `pairs`, `pairs_interval`, `images` and `images_interval` of each, in words.
+        amounts: name, value and interval of bytes and time.
+        notes: sentences that a reader has to know.
+    """
+    style = page.joined(_STYLES)
+    template = page.environment().get_template("trial.html")
+    head = {"style": Markup(style), "policy": frame.policy("", style)}
+    text = template.render(run=run, lead=lead, lines=lines, amounts=amounts, notes=notes, **head)
+    storage.write_bytes(path, text.encode("utf-8", "backslashreplace"))

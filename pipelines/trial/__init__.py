@@ -1,1 +1,1 @@
-"""`altalign trial`: what a curation will keep and cost, from a sample of its images; the policy that follows."""
+"""`altalign trial`: what a curation will keep, download and take, from a sample of its images."""

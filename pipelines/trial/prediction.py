@@ -1,180 +1,140 @@
-"""What a trial predicts of a curation: pairs and images by stage and reason, amounts, CPU, hours on machines, cost."""
+"""What a trial predicts of the whole run: pairs and images by stage and reason, bytes, and how long it takes."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from altalign.curation import CurateConfig
-from altalign.machine.cores import cores
-from altalign.pipelines.trial import estimates, outcomes
-from altalign.pipelines.trial.estimates import Drawn, Estimate, Hosts, Quantity, size_class
-from altalign.pipelines.trial.outcomes import BYTES, SECONDS, SHARD_BYTES, Named, Outcomes
+from altalign.pipelines.engine.options import threads
+from altalign.pipelines.run.artefacts.decontaminated import AUGMENTED, DECONTAMINATED, INDEX, LEARNED, TESTS
+from altalign.pipelines.run.artefacts.fetched import FETCHED
+from altalign.pipelines.run.artefacts.written import WRITTEN
+from altalign.pipelines.trial.bootstrap import Estimate, Floats, Hosts, Sample, estimate, totals
+from altalign.pipelines.trial.outcomes import STAGES, Outcomes
 from altalign.reasons import KEPT, Stage
 
-CPU = "CPU seconds"
-_CAME, _OF_CLASS = "images that came", "hosts of class "
-
-Floats = npt.NDArray[np.float64]
-
-
-class Measured(NamedTuple):
-    """CPU seconds of the stages of a trial; None where nobody measured them.
-
-    `extract`, `tables` and `judge` were done for the whole pool, the others for the sample.
-    """
-
-    text: float | None
-    fetch: float | None
-    decontaminate: float | None
-    write: float | None
+BYTES, SHARD_BYTES, HOURS = "bytes fetched", "bytes of shards", "hours"
+SEEN_AT_LEAST = 10  # images of the sample; an interval that rests on fewer would be too narrow
+_ASKED_AT_LEAST = 0.1  # of the sample: CPU seconds of fewer images say nothing of all
+_ONCE = (TESTS.step, AUGMENTED.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
+_ASKING, _CPU_OF_FETCH, _CPU_AFTER = "seconds of asking", "CPU of fetch", "CPU of what follows"
 
 
-class Machines(NamedTuple):
-    """How long so many machines take, what they wait for, and what it costs; None without prices."""
+class Quantity(NamedTuple):
+    """What is estimated: a stage, a reason or `kept`, and `pairs`, `images` or the name of an amount."""
 
-    machines: int
-    hours: Estimate
-    limit: str
-    cost: Estimate | None
-
-
-class HostClass(NamedTuple):
-    """Hosts of about one size: how many, their images in the pool and the sample, how many come, and how long it takes.
-
-    `most` is the largest number of images that a host of it has; `seconds` are those of one image.
-    """
-
-    least: int
-    most: int
-    hosts: int
-    images: int
-    sampled: int
-    came: Estimate
-    seconds: Estimate | None
+    stage: str
+    reason: str
+    of: str
 
 
 class Prediction(NamedTuple):
-    """All that a trial predicts.
-
-    Attributes:
-        pool: the hosts of the images that passed `judge`.
-        sampled: images and pairs in the sample.
-        found: every estimate by its name.
-        hosts: by size.
-        machines: for each number of machines.
-        measured: CPU seconds of the trial.
-    """
+    """A trial's prediction; `is_timed` is whether CPU seconds were measured, and so are a part of the hours."""
 
     pool: Hosts
-    sampled: tuple[int, int]
-    found: Mapping[Named, Estimate]
-    hosts: Sequence[HostClass]
-    machines: Sequence[Machines]
-    measured: Measured
+    images: int
+    pairs: int
+    estimates: Mapping[Quantity, Estimate]
+    is_rare: frozenset[Quantity]  # seen in too few images for an interval
+    is_timed: bool
 
 
-def predict(config: CurateConfig, drawn: Drawn, pool: Hosts, of: Outcomes, cpu: Measured) -> Prediction:
-    """Estimate everything that a trial predicts."""
-    of_cpu = _cpu(of, cpu)
-    wanted = {**outcomes.quantities(of, drawn.pairs), **of_cpu}
-    wanted |= _by_class(drawn, pool, of)
-    found = dict(zip(wanted, estimates.estimates(drawn, pool, list(wanted.values())), strict=True))
-    for name in of_cpu:  # how much of it was starting up is not known: at the least all of it
-        value, least, most = found[name]
-        found[name] = Estimate(value, min(least, getattr(cpu, name.stage)), most)
-    hosts = _hosts(drawn, pool, found)
-    machines = [
-        _machines(config, pool, found, number, float(of.seconds.max(initial=0))) for number in config.prices.machines
-    ]
-    said = {name: value for name, value in found.items() if not name.stage.startswith(_OF_CLASS)}
-    return Prediction(pool, (len(drawn.hosts), int(drawn.pairs.sum())), said, hosts, machines, cpu)
+def predict(config: CurateConfig, sample: Sample, pool: Hosts, of: Outcomes, cpu_s: Mapping[str, float]) -> Prediction:
+    """Estimate everything that a trial predicts; `cpu_s` are the CPU seconds of the sample's steps."""
+    columns = _counts(of, sample.pairs)
+    columns[Quantity(Stage.FETCH.value, KEPT, BYTES)] = of.bytes
+    columns[Quantity("shards", KEPT, SHARD_BYTES)] = of.shard_bytes
+    is_timed = _is_timed(config, of, cpu_s)
+    parts = {_ASKING: of.seconds, **(_cpu(of, cpu_s) if is_timed else {})}
+    values = np.stack([*columns.values(), *parts.values()], axis=1)
+    is_of_pairs = np.array([name.of == "pairs" for name in columns] + [False] * len(parts))
+    replicates = totals(sample, pool, values, is_of_pairs)
+    estimates = {name: estimate(replicates[:, number]) for number, name in enumerate(columns)}
+    times = dict(zip(parts, replicates[:, len(columns) :].T, strict=True))
+    estimates[Quantity("all", KEPT, HOURS)] = estimate(_hours(config, pool, times, of, cpu_s))
+    if config.dedup.within_pool != "off":  # a sample has few pairs of near-duplicates: what that rule drops is unknown
+        for name in (name for name in estimates if name.reason == KEPT and name.stage in ("decontaminate", "shards")):
+            estimates[name] = estimates[name]._replace(least=0.0)
+    rare = (name for name, column in columns.items() if np.count_nonzero(column) < SEEN_AT_LEAST)
+    return Prediction(pool, len(sample.hosts), int(sample.pairs.sum()), estimates, frozenset(rare), is_timed)
 
 
-# CPU -----------------------------------------------------------------------------------------------------------------
+def _counts(of: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
+    """Pairs and images of each stage by reason, and kept."""
+    columns, left = dict[Quantity, Floats](), np.ones(len(pairs))
+    for stage in STAGES:
+        by_reason = defaultdict[str, Floats](lambda: np.zeros(len(pairs)))
+        for number, (dropped_by, reason) in of.dropped.items():
+            if dropped_by is stage:
+                by_reason[reason][number] = 1
+        for mask in by_reason.values():
+            left = left - mask
+        for reason, mask in [*sorted(by_reason.items()), (KEPT, left)]:
+            columns[Quantity(stage.value, reason, "pairs")] = mask * pairs
+            columns[Quantity(stage.value, reason, "images")] = mask
+    return columns
 
 
-def _cpu(of: Outcomes, cpu: Measured) -> dict[Named, Quantity]:
-    """CPU seconds as a sum over images: those of `fetch` by bytes that came, of `write` by bytes of shards."""
+# Time ----------------------------------------------------------------------------------------------------------------
+
+
+def _is_timed(config: CurateConfig, of: Outcomes, cpu_s: Mapping[str, float]) -> bool:
+    """Whether fetching was timed, on enough images: those that an earlier trial has fetched cost little."""
+    is_asked = config.fetch.source != "web" or of.asked >= _ASKED_AT_LEAST * max(1, int(np.count_nonzero(of.seconds)))
+    return is_asked and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()
+
+
+def _cpu(of: Outcomes, cpu_s: Mapping[str, float]) -> dict[str, Floats]:
+    """CPU seconds of each image: of fetching by the bytes that came, of writing by those of shards, else evenly."""
     images = len(of.bytes)
     searched = np.ones(images)
     searched[[number for number, (stage, _) in of.dropped.items() if stage is not Stage.DECONTAMINATE]] = 0
-    shares = {"fetch": of.bytes, "decontaminate": searched, "write": of.shard_bytes}
-    found = dict[Named, Quantity]()
-    for stage, share in shares.items():
-        if (seconds := getattr(cpu, stage)) is not None and images:
-            each = share / share.sum() if share.any() else np.full(images, 1 / images)
-            found[Named(stage, KEPT, CPU)] = Quantity(seconds * each, is_of_pairs=False, is_count=False)
-    return found
+    asked = of.asked / max(1, np.count_nonzero(of.seconds)) or 1.0
+    others = sum(cpu_s.values()) - sum(cpu_s.get(name, 0.0) for name in (FETCHED.step, WRITTEN.step, *_ONCE))
+    return {
+        _CPU_OF_FETCH: cpu_s[FETCHED.step] / asked * _shares(of.bytes),
+        _CPU_AFTER: others * _shares(searched) + cpu_s[WRITTEN.step] * _shares(of.shard_bytes),
+    }
 
 
-# Hosts ---------------------------------------------------------------------------------------------------------------
+def _shares(amounts: Floats) -> Floats:
+    return amounts / amounts.sum() if amounts.any() else np.full(len(amounts), 1 / len(amounts))
 
 
-def _by_class(drawn: Drawn, pool: Hosts, of: Outcomes) -> dict[Named, Quantity]:
-    """For each class of hosts: how many of its images come, and their seconds."""
-    classes = size_class(pool.images)[np.searchsorted(pool.names, drawn.hosts)]
-    came = np.ones(len(classes))
-    came[[number for number, (stage, _) in of.dropped.items() if stage is Stage.FETCH]] = 0
-    found = dict[Named, Quantity]()
-    for name in np.unique(classes).tolist():
-        mine = classes == name
-        found[Named(f"{_OF_CLASS}{name}", KEPT, _CAME)] = Quantity(came * mine, is_of_pairs=False, is_count=True)
-        if of.seconds.any():
-            seconds = Quantity(of.seconds * mine, is_of_pairs=False, is_count=False)
-            found[Named(f"{_OF_CLASS}{name}", KEPT, SECONDS)] = seconds
-    return found
+def _hours(
+    config: CurateConfig, pool: Hosts, times: Mapping[str, Floats], of: Outcomes, cpu_s: Mapping[str, float]
+) -> Floats:
+    """Hours of `fetch` and what follows, float64[r], on this machine.
 
-
-def _hosts(drawn: Drawn, pool: Hosts, found: Mapping[Named, Estimate]) -> list[HostClass]:
-    of_pool = size_class(pool.images)
-    of_sample = of_pool[np.searchsorted(pool.names, drawn.hosts)]
-    rows = list[HostClass]()
-    for name in np.unique(of_pool).tolist():
-        images = int(pool.images[of_pool == name].sum())
-        came = found.get(Named(f"{_OF_CLASS}{name}", KEPT, _CAME))
-        seconds = found.get(Named(f"{_OF_CLASS}{name}", KEPT, SECONDS))
-        each = Estimate(*(value / images for value in seconds)) if seconds else None
-        of_class = (pool.images[of_pool == name].min(), pool.images[of_pool == name].max(), (of_pool == name).sum())
-        least, most, hosts = map(int, of_class)
-        if came:
-            came = Estimate(came.value, came.least, min(came.most, images))
-            rows.append(HostClass(least, most, hosts, images, int((of_sample == name).sum()), came, each))
-    return rows
-
-
-# Machines ------------------------------------------------------------------------------------------------------------
-
-
-def _machines(
-    config: CurateConfig, pool: Hosts, found: Mapping[Named, Estimate], machines: int, longest_s: float
-) -> Machines:
-    """How long so many machines take for what is left: what lasts longest of CPU, asking, the largest host, one image.
-
-    `longest_s` is that of the sample's images: a server that hangs holds up the end of a small run.
+    Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
+    images at its pace, and of the slowest image of the sample.
     """
-    prices, fetch = config.prices, config.fetch
-    limits = dict[str, Estimate]()
-    cpu = [value for name, value in found.items() if name.of == CPU]
-    if cpu:
-        total = [sum(values) / (machines * (prices.cores or cores()) * 3_600) for values in zip(*cpu, strict=True)]
-        limits["CPU"] = Estimate(*total)
-    if asking := found.get(Named(Stage.FETCH.value, KEPT, SECONDS)):
-        limits["asking"] = Estimate(*(value / (machines * fetch.threads * 3_600) for value in asking))
-        largest = int(pool.images.max())
-        each = [value / max(1, int(pool.images.sum())) for value in asking]
-        rests = [max(1 / fetch.requests_per_host_s, one / fetch.connections_per_host) for one in each]
-        limits["one host"] = Estimate(*(largest * rest / (machines * 3_600) for rest in rests))
-        limits["one image"] = Estimate(*[longest_s / 3_600] * 3)
-    if not limits:
-        return Machines(machines, Estimate(0.0, 0.0, 0.0), "", None)
-    limit = max(limits, key=lambda name: limits[name].value)
-    hours = Estimate(*(max(values) for values in zip(*limits.values(), strict=True)))
-    priced = {BYTES: prices.gigabyte_fetched, SHARD_BYTES: prices.gigabyte_month}
-    cost = [value * machines * prices.machine_hour for value in hours]
-    for name, price in priced.items():
-        if amount := next((value for of, value in found.items() if of.of == name), None):
-            cost = [before + value / 1e9 * price for before, value in zip(cost, amount, strict=True)]
-    has_prices = prices.machine_hour or any(priced.values())
-    return Machines(machines, hours, limit, Estimate(*cost) if has_prices else None)
+    fetch, cores, asking = config.fetch, threads(config.engine), times[_ASKING]
+    limits = [asking / fetch.threads, np.full(len(asking), of.seconds.max(initial=0))]
+    if of.seconds.any():
+        pace = np.maximum(1 / fetch.requests_per_host_s, asking / pool.images.sum() / fetch.connections_per_host)
+        limits.append(pool.images.max() * pace)
+    after = np.full(len(asking), sum(cpu_s.get(name, 0.0) for name in _ONCE))
+    if _CPU_AFTER in times:
+        limits.append(times[_CPU_OF_FETCH] / cores)
+        after = after + times[_CPU_AFTER]
+    return (np.maximum.reduce(limits) + after / cores) / 3_600
+
+
+def rows(prediction: Prediction) -> Sequence[dict[str, Any]]:
+    """The estimates for `trial.json`; `least` and `most` are null where too few images of the sample have it."""
+    return [
+        {
+            **name._asdict(),
+            "value": _number(value.value),
+            "least": None if name in prediction.is_rare else _number(value.least),
+            "most": None if name in prediction.is_rare else _number(value.most),
+        }
+        for name, value in prediction.estimates.items()
+    ]
+
+
+def _number(value: float) -> float:
+    return round(value) if value >= 10_000 or value == int(value) else float(f"{value:.6g}")

@@ -52,7 +52,6 @@ STAGES = {
     "shards.portable": "write",
     "audit.keep_dropped": "extract",
     **dict.fromkeys((f"card.{name}" for name in DEFAULTS["card"]), "write"),
-    **dict.fromkeys((f"prices.{name}" for name in DEFAULTS["prices"]), None),
     "engine.runner": None,
     "engine.workers": None,
     "engine.shuffle": None,

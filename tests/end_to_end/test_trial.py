@@ -1,18 +1,23 @@
-"""Trials: what a sample predicts of a curation, the policy that has to be approved, and that nobody is asked twice."""
+"""Trials: what a sample predicts of a curation, and that no image is asked for twice."""
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from altalign import storage
 from altalign.cli import main
+from altalign.demo import web as demo
+from altalign.pipelines.trial import drawing, prediction
+from altalign.pipelines.trial.bootstrap import Sample
+from altalign.pipelines.trial.outcomes import Outcomes
 from tests.audit.runs import rows_of
 from tests.end_to_end.runs import ROOT, altalign, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
@@ -23,6 +28,18 @@ pytestmark = pytest.mark.runs
 
 IMAGES = 150
 SAMPLE = ("--images", "60")
+SEEDS, SEEN = 60, 300
+DEMO = """
+[run]
+folder = "run"
+
+[[input]]
+kind = "warc"
+paths = ["demo-web/*.warc.gz"]
+
+[image]
+texts_per_image_at_most = 20
+"""
 KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
 
 
@@ -33,7 +50,7 @@ def folder(server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-def told(run: Path = Path("run")) -> dict[str, Any]:
+def facts(run: Path = Path("run")) -> dict[str, Any]:
     return json.loads((run / "trial" / "trial.json").read_text())
 
 
@@ -41,9 +58,17 @@ def predicted(run: Path = Path("run")) -> dict[tuple[str, str, str], dict[str, f
     """Every estimate that does not rest on how long something took."""
     return {
         (each["stage"], each["reason"], each["of"]): {name: each[name] for name in ("value", "least", "most")}
-        for each in told(run)["predicted"]
-        if "seconds" not in each["of"]
+        for each in facts(run)["predicted"]
+        if each["of"] != "hours"
     }
+
+
+def counts(run: Path) -> Counter[tuple[str, str]]:
+    """The pairs of a finished run by stage and reason."""
+    pairs = Counter[tuple[str, str]]()
+    for row in pq.read_table(run / "counts.parquet").to_pylist():
+        pairs[row["stage"], row["reason"]] += row["rows"]
+    return pairs
 
 
 def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
@@ -54,12 +79,6 @@ def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     return line.removeprefix("altalign: ")
 
 
-def approve(run: Path = Path("run")) -> str:
-    path = run / "trial" / "policy.toml"
-    path.write_text(path.read_text().replace("approved = false", "approved = true"))
-    return str(path)
-
-
 @pytest.mark.everyday
 def test_a_curation_goes_on_from_its_trial_and_asks_for_nothing_twice(
     server: WebServer, folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
@@ -67,17 +86,16 @@ def test_a_curation_goes_on_from_its_trial_and_asks_for_nothing_twice(
     since = len(server.requests())
     assert main(["trial", "config.toml", *SAMPLE]) == 0
     shown = capsys.readouterr().out
-    assert [line for line in shown.splitlines()[1:-4] if len(line) > 80] == []
-    found = told()
-    assert 30 <= found["sample"]["images"] <= 90
-    assert found["pool"] == {"hosts": 5, "images": IMAGES + 13, "pairs": IMAGES + 13 + 55}
-    assert found["counted"][-1] == {"stage": "judge", "reason": "kept", "pairs": IMAGES + 13 + 55}
-    page = Path("run/trial/report.html").read_text()
-    assert "<script>" in page
-    assert "http_<wbr>" in page
-    assert refused(capsys, "curate", "--policy", "run/trial/policy.toml").endswith("and set approved = true")
-    assert main(["curate", "--policy", approve()]) == 0
-    assert "amounts are in the intervals of the policy" in capsys.readouterr().out
+    assert [line for line in shown.splitlines()[1:-3] if len(line) > 80] == []
+    trial = facts()
+    assert 30 <= trial["sample"]["images"] <= 90
+    assert trial["pool"] == {"hosts": 5, "images": IMAGES + 13, "pairs": IMAGES + 13 + 55}
+    assert trial["counted"][-1] == {"stage": "judge", "reason": "kept", "pairs": IMAGES + 13 + 55}
+    amounts = {each["of"]: each for each in trial["predicted"] if each["of"] not in ("pairs", "images")}
+    assert amounts.keys() == {"bytes fetched", "bytes of shards", "hours"}
+    assert all(0 < each["least"] <= each["value"] <= each["most"] for each in amounts.values())
+    assert "http_<wbr>" in Path("run/trial/report.html").read_text()
+    assert main(["curate", "config.toml"]) == 0
     asked = Counter(asked_for(server, since=since))
     # a loop leads to itself, and a connection that is cut without an answer is asked over another one
     assert {url for url, times in asked.items() if times > 1 and "/loop" not in url and "/reset" not in url} == set()
@@ -98,10 +116,10 @@ def test_a_curation_goes_on_from_its_trial_and_asks_for_nothing_twice(
 
 def test_a_larger_trial_and_other_text_settings_take_what_was_fetched(server: WebServer, folder: Path) -> None:
     assert main(["trial", "config.toml", *SAMPLE]) == 0
-    first, since = told()["sample"], len(server.requests())
+    first, since = facts()["sample"], len(server.requests())
     assert main(["trial", "config.toml", "--images", "100"]) == 0
-    asked = told()["sample"]["images_asked_for_now"]
-    assert asked == told()["sample"]["images"] - first["images"] > 0
+    asked = facts()["sample"]["images_asked_for_now"]
+    assert asked == facts()["sample"]["images"] - first["images"] > 0
     assert len({url for url in asked_for(server, since=since) if "/png/" in url}) <= asked
     since = len(server.requests())
     assert main(["trial", "config.toml", "--images", "100", "--set", "text.words_at_most=19"]) == 0
@@ -119,7 +137,7 @@ def test_a_trial_that_is_killed_goes_on_to_the_same_prediction_and_asks_for_noth
     wanted = ["trial", "config.toml", *SAMPLE]
     program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(folder), str(KILLS)]
     done = subprocess.run(
-        [*program, "run/trial/policy.toml", *wanted],
+        [*program, "run/trial/trial.json", *wanted],
         cwd=ROOT,
         env=environ(),
         capture_output=True,
@@ -129,7 +147,9 @@ def test_a_trial_that_is_killed_goes_on_to_the_same_prediction_and_asks_for_noth
     assert done.returncode == 0, done.stderr
     for report in map(json.loads, done.stdout.splitlines()):
         assert report["continued"] == 0, report
-        assert report["differs"] == [], report
+        again = folder / f"killed-{report['point']}" / "run"
+        if again.exists():  # how long it took differs
+            assert predicted(again) == predicted(folder / "unbroken" / "run"), report
     asked = Counter(url for url in asked_for(server, since=since) if "/png/" in url)
     assert max(asked.values()) <= 1 + KILLS + KILLS // 2  # what a kill has lost is asked for again
 
@@ -139,42 +159,50 @@ def test_images_in_hand_are_tried_without_the_web(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path)
-    assert main(["trial", "config.toml", "--images", "1000", "--set", "prices.machine_hour=2"]) == 0
-    said = capsys.readouterr().out
-    assert "EUR" in said
-    assert re.search(r"images? of \d+ hosts? were tried; \d+ pairs will be kept\n", said)
+    assert main(["trial", "config.toml", "--images", "1000"]) == 0
     everything = predicted()
-    assert all(each["least"] == each["value"] == each["most"] for each in everything.values())  # all was sampled
-    page = Path("run/trial/report.html").read_text()
-    assert "image.short_side_above_px" in page
-    assert "data:image/webp" in page
-    path = approve()
-    assert main(["curate", "--policy", path]) == 0
-    inside = re.search(r"(\d+) of (\d+) amounts are in the intervals", capsys.readouterr().out)
-    assert inside
-    assert inside[1] == inside[2]
-    assert int(inside[1]) >= len(everything)
-    said = "run: finished: its counts are exact, and there is nothing to try"
-    assert refused(capsys, "trial", "config.toml").endswith(said)
+    for each in everything.values():  # all was sampled
+        assert each["least"] in (None, each["value"])
+        assert each["most"] in (None, each["value"])
+    assert main(["curate", "config.toml"]) == 0
+    left = {(*stage_and_reason, "pairs"): pairs for stage_and_reason, pairs in counts(Path("run")).items()}
+    of_pairs = {name: each["value"] for name, each in everything.items() if name[2] == "pairs"}
+    assert of_pairs == {name: left.get(name, 0) for name in of_pairs}
+    message = "run: finished: its counts are exact, and there is nothing to try"
+    assert refused(capsys, "trial", "config.toml").endswith(message)
 
 
-def test_a_policy_is_of_one_input_and_of_its_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trial", "config.toml", *SAMPLE]) == 0
-    path = approve()
-    capsys.readouterr()
-    assert "settings, or files that they name, have changed" in refused(
-        capsys, "curate", "--policy", path, "--set", "text.words_at_least=2"
-    )
-    assert "give one of them" in refused(capsys, "curate", "config.toml", "--policy", path)
-    table = folder / "input" / "pairs.parquet"
-    table.touch()
-    assert "the policy of another input (other versions of the same files)" in refused(
-        capsys, "curate", "--policy", path
-    )
-    (folder / "input" / "more.parquet").write_bytes(table.read_bytes())
-    assert "the policy of another input (1 files" in refused(capsys, "curate", "--policy", path)
-    Path("other.toml").write_text("approved = true\n")
-    assert "no policy of this version" in refused(capsys, "curate", "--policy", "other.toml")
+def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are drawn with many seeds from what became of every image; the full run of the demo is the truth."""
+    monkeypatch.chdir(tmp_path)
+    demo.write(tmp_path / "demo-web", pages_a_site=25)
+    (tmp_path / "config.toml").write_text(DEMO)
+    of_trial = dict[str, Any]()
+
+    def predict(*arguments: Any) -> prediction.Prediction:
+        of_trial["arguments"] = arguments
+        return prediction.predict(*arguments)
+
+    monkeypatch.setattr("altalign.pipelines.trial.trial.predict", predict)
+    assert main(["trial", "config.toml", "--images", "1000000"]) == 0
+    assert main(["curate", "config.toml"]) == 0
+    config, everything, pool, of, cpu_s = of_trial["arguments"]
+    left = counts(Path("run"))
+    image_ids = np.random.default_rng(0).integers(0, 256, (len(everything.hosts), 16), np.uint8)
+    rates, inside, tried = drawing.rates(pool, SEEN), Counter[str](), Counter[str]()
+    for seed in range(SEEDS):
+        numbers = np.flatnonzero(drawing.is_drawn(image_ids, rates[everything.hosts], seed))
+        sample = Sample(everything.hosts[numbers], everything.pairs[numbers], rates)
+        place = {number: new for new, number in enumerate(numbers.tolist())}
+        dropped = {place[number]: why for number, why in of.dropped.items() if number in place}
+        of_sample = Outcomes(dropped, of.bytes[numbers], of.shard_bytes[numbers], of.seconds[numbers])
+        of_seed = prediction.predict(config, sample, pool, of_sample, cpu_s)
+        for name, (_, least, most) in of_seed.estimates.items():
+            if name.of == "pairs" and name not in of_seed.is_rare:
+                tried[f"{name.stage} {name.reason}"] += 1
+                inside[f"{name.stage} {name.reason}"] += least <= left[name.stage, name.reason] <= most
+    assert tried["image kept"] == tried["decontaminate kept"] == SEEDS
+    assert {name: times for name, times in inside.items() if tried[name] >= 20 and times < 0.85 * tried[name]} == {}
 
 
 def test_a_run_that_fetches_has_nothing_left_to_try(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,9 +216,7 @@ def test_a_trial_of_a_run_in_a_store_is_taken_over_there(server: WebServer, fold
     override = ("--set", f"run.folder={s3.url}/run")
     since = len(server.requests())
     assert main(["trial", "config.toml", *SAMPLE, *override]) == 0
-    policy = storage.read_bytes(f"{s3.url}/run/trial/policy.toml").replace(b"approved = false", b"approved = true")
-    storage.write_bytes(f"{s3.url}/run/trial/policy.toml", policy)
-    assert main(["curate", "--policy", f"{s3.url}/run/trial/policy.toml"]) == 0
+    assert main(["curate", "config.toml", *override]) == 0
     asked = Counter(url for url in asked_for(server, since=since) if "/png/" in url)
     assert set(asked.values()) == {1}
     assert storage.kind(f"{s3.url}/run/work/trial") == "missing"

@@ -7,16 +7,15 @@ from hypothesis import strategies as st
 
 from altalign.pipelines.trial import drawing
 from altalign.pipelines.web.kept.log import host_of
-from tests.pipelines.trial.test_estimates import recorded
+from tests.pipelines.trial.test_bootstrap import recorded
 
 
 @given(st.integers(1, 40_000), st.integers(1, 5_000))
 def test_rates_add_up_to_what_is_wanted(wanted: int, images: int) -> None:
     pool = recorded(images).of_hosts
     at = drawing.rates(pool, wanted)
-    there = pool.images.sum()
     assert ((at >= 0) & (at <= 1)).all()
-    assert np.isclose((at * pool.images).sum(), min(wanted, there))
+    assert np.isclose((at * pool.images).sum(), min(wanted, pool.images.sum()))
 
 
 def test_a_larger_sample_has_all_of_a_smaller_one_and_another_seed_draws_others() -> None:

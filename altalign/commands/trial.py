@@ -1,9 +1,9 @@
-"""Arguments of `altalign trial`."""
+"""`altalign trial`: arguments, and what it prints and writes."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from altalign import terminal
+from altalign import storage, terminal
 from altalign.arguments import Parser
 from altalign.errors import UsageError
 from altalign.machine import startup
@@ -17,8 +17,8 @@ def trial(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="altalign trial",
         description="Do the text stages of a curation, and the others on a sample of its images. Predict pairs, "
-        "images, bytes, hours and cost with 95 % intervals, and write RUN/trial: trial.json, report.html and "
-        "policy.toml. A later `altalign curate` uses all that the trial has fetched.",
+        "images, bytes and hours of the whole run with 95 % intervals, and write RUN/trial: trial.json and "
+        "report.html. A later `altalign curate` uses all that the trial has fetched.",
         epilog=TO_BEAM,
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML), as of `altalign curate`")
@@ -34,10 +34,23 @@ def trial(argv: Sequence[str]) -> int:
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
     with startup.imports():
-        from altalign.pipelines.trial import told, trying
+        from altalign.audit.report import trial as page
+        from altalign.pipelines.trial import report
+        from altalign.pipelines.trial.trial import run_trial
 
-    wanted = trying.Wanted(arguments.images, arguments.seed, flags)
-    tried = trying.tried(config, wanted, config_path=str(arguments.config))
-    told.write(tried, wanted, str(arguments.config))
-    told.show(tried, terminal.stdout())
-    return 0 if tried.prediction else 1
+    done = run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
+    paths = [done.run.path(report.FOLDER, name) for name in (report.FACTS, report.PAGE)]
+    page.write(
+        paths[1],
+        run=done.run.folder,
+        lead=report.lead(done),
+        lines=report.lines(done),
+        amounts=report.amounts(done),
+        notes=[*report.notes(done)],
+    )
+    storage.write_json(paths[0], report.facts(done, arguments.images, arguments.seed))
+    out = terminal.stdout()
+    report.show(done, out)
+    for path in paths:
+        out.print(terminal.shown(path), highlight=False, soft_wrap=True)
+    return 0 if done.prediction else 1

@@ -1,0 +1,143 @@
+"""Totals of a pool from a sample: right on average, inside their intervals, and exact where all is sampled."""
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from altalign.pipelines.trial import drawing
+from altalign.pipelines.trial.bootstrap import Estimate, Hosts, Sample, estimate, size_class, strata, totals
+
+SEEDS = 50
+
+
+class Pool(NamedTuple):
+    """A pool whose whole result is known: images, their hosts, and each quantity, with whether it is of pairs."""
+
+    image_ids: np.ndarray
+    hosts: np.ndarray
+    pairs: np.ndarray
+    quantities: dict[str, tuple[np.ndarray, bool]]
+
+    @property
+    def of_hosts(self) -> Hosts:
+        return drawing.added([Hosts(self.hosts, np.ones(len(self.hosts), np.int64), self.pairs)])
+
+
+def recorded(images: int, *, seed: int = 3) -> Pool:
+    """400 hosts of very different size, liveness, pictures and speed; all images of a host are much alike."""
+    random = np.random.default_rng(seed)
+    sizes = np.maximum(1, images * random.dirichlet(np.full(400, 0.3))).astype(int)
+    live, small = random.beta(0.5, 0.5, 400), random.beta(0.6, 3, 400)
+    size, speed = random.lognormal(11, 0.7, 400), random.lognormal(-1, 1, 400)
+    host = np.repeat(np.arange(400), sizes)
+    count = len(host)
+    came = random.random(count) < live[host]
+    is_small = came & (random.random(count) < small[host])
+    kept = came & ~is_small
+    pairs = 1 + random.poisson(0.7, count) * (random.random(count) < 0.3)
+    seconds = speed[host] * random.lognormal(0, 0.4, count) + 5 * ~came
+    of = {
+        **{f"{name} images": (mask, False) for name, mask in {"fetched": came, "kept": kept}.items()},
+        **{f"{name} pairs": (mask * pairs, True) for name, mask in {"fetched": came, "kept": kept}.items()},
+        "dead images": (~came, False),
+        "too small images": (is_small, False),
+        "too small pairs": (is_small * pairs, True),
+        "bytes": (np.where(came, size[host] * random.lognormal(0, 0.5, count), 0), False),
+        "seconds": (seconds, False),
+    }
+    names = random.integers(0, 1 << 63, 400).astype(np.uint64)[host]
+    return Pool(random.integers(0, 256, (count, 16), np.uint8), names, pairs.astype(np.int64), of)
+
+
+def drawn(pool: Pool, images: int, seed: int) -> tuple[Sample, np.ndarray]:
+    """A sample of about so many images, and which images it has."""
+    hosts = pool.of_hosts
+    rates, places = drawing.rates(hosts, images), np.searchsorted(hosts.names, pool.hosts)
+    mask = drawing.is_drawn(pool.image_ids, rates[places], seed)
+    return Sample(places[mask], pool.pairs[mask], rates), mask
+
+
+def estimated(pool: Pool, images: int, seed: int) -> dict[str, Estimate]:
+    """The estimates of all quantities from one sample."""
+    sample, mask = drawn(pool, images, seed)
+    values = np.stack([values[mask].astype(np.float64) for values, _ in pool.quantities.values()], axis=1)
+    replicates = totals(sample, pool.of_hosts, values, np.array([is_pair for _, is_pair in pool.quantities.values()]))
+    return {name: estimate(replicates[:, number]) for number, name in enumerate(pool.quantities)}
+
+
+def covered(pool: Pool, images: int) -> tuple[Counter[str], dict[str, float]]:
+    """In how many of the seeds each truth is in its interval; half of the mean width, as a share of the truth."""
+    inside, widths = Counter[str](), defaultdict[str, float](float)
+    for seed in range(SEEDS):
+        for name, (value, least, most) in estimated(pool, images, seed).items():
+            truth = pool.quantities[name][0].sum()
+            assert least <= value <= most
+            inside[name] += least <= truth <= most
+            widths[name] += (most - least) / 2 / truth / SEEDS
+    return inside, widths
+
+
+def test_the_truth_is_in_nine_of_ten_intervals() -> None:
+    inside, _ = covered(recorded(30_000), 2_000)
+    assert {name: times for name, times in inside.items() if times < 0.9 * SEEDS} == {}
+
+
+@pytest.mark.runs
+def test_twenty_thousand_images_say_each_amount_to_a_tenth() -> None:
+    inside, widths = covered(recorded(200_000), 20_000)
+    assert {name: times for name, times in inside.items() if times < 0.85 * SEEDS} == {}
+    assert {name: width for name, width in widths.items() if width > 0.1} == {}
+
+
+def test_a_sample_of_everything_is_the_truth() -> None:
+    pool = recorded(2_000)
+    assert drawn(pool, len(pool.hosts), 0)[1].all()
+    for name, value in estimated(pool, len(pool.hosts), 0).items():
+        assert np.allclose(value, pool.quantities[name][0].sum()), name
+
+
+def test_totals_are_what_plain_loops_add_up() -> None:
+    pool = recorded(3_000)
+    hosts, (sample, mask) = pool.of_hosts, drawn(pool, 500, 1)
+    stratum, _ = strata(sample, hosts)
+    for name, value in estimated(pool, 500, 1).items():
+        values, is_of_pairs = pool.quantities[name]
+        total = 0.0
+        for number in set(stratum[sample.hosts].tolist()):
+            above = below = 0.0
+            for image in np.flatnonzero(stratum[sample.hosts] == number).tolist():
+                rate = sample.rates[sample.hosts[image]]
+                above += values[mask][image] / rate
+                below += (sample.pairs[image] if is_of_pairs else 1) / rate
+            total += (hosts.pairs if is_of_pairs else hosts.images)[stratum == number].sum() * above / below
+        assert value.value == pytest.approx(total)
+
+
+def test_hosts_that_are_gone_as_wholes_widen_an_interval() -> None:
+    random = np.random.default_rng(0)
+    hosts = np.repeat(np.arange(100), 8)
+    pool = Hosts(np.arange(100).astype(np.uint64), np.full(100, 8), np.full(100, 8))
+    several = np.arange(800) % 8 < 4
+    sample = Sample(hosts[several], np.ones(400, np.int64), np.full(100, 0.5))
+    is_gone = sample.hosts % 2
+    values = np.stack([is_gone, random.permutation(is_gone)], axis=1).astype(np.float64)
+    replicates = totals(sample, pool, values, np.zeros(2, np.bool_))
+    together, apart = estimate(replicates[:, 0]), estimate(replicates[:, 1])
+    assert together.most - together.least > 1.5 * (apart.most - apart.least)
+
+
+def test_a_large_host_and_classes_of_few_hosts_have_a_stratum_with_images_of_the_sample() -> None:
+    sizes = np.array([2] * 20 + [5] * 3 + [400])
+    pool = Hosts(np.arange(24).astype(np.uint64), sizes, sizes)
+    hosts = np.r_[np.arange(12), 21, np.full(40, 23)]
+    stratum, is_alone = strata(Sample(hosts, np.ones(53, np.int64), np.full(24, 0.1)), pool)
+    assert is_alone.tolist() == [False] * 23 + [True]
+    assert set(stratum[:23].tolist()) == {0}  # three hosts of five images are too few for a stratum
+    assert stratum[23] == 1
+
+
+def test_hosts_are_in_classes_of_four_times_the_size() -> None:
+    sizes = np.array([1, 3, 4, 15, 16, 63, 64])
+    assert size_class(sizes).tolist() == [0, 0, 1, 1, 2, 2, 3]
