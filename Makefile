@@ -26,7 +26,7 @@ LONG := browser or cluster or engine or faults or gpu or guides or hostile or ja
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers fuzz lint check docs supply-chain sbom bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers fuzz lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -46,10 +46,9 @@ help:
 	@echo "make supply-chain       licences and known vulnerabilities of all packages, offline"
 	@echo "make sbom               the bill of materials in the wheel, from uv.lock"
 	@echo "make experiment [NAME=zerovl]  train the runs of experiments/zerovl.toml, and write docs/experiments/zerovl.md (an hour at most on two cores)"
-	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text scores pages images whole' of curation (10)"
-	@echo "make bench-large        the same at 25 M and 100 M rows (a quarter of an hour, and as much to make the rows; 30 GB of disk)"
+	@echo "make bench              speed and memory beside other programs (30 minutes; 5.5 GB of torch for the loader's part); PARTS='text pages images whole web' of curation (12)"
+	@echo "make bench-large        the text stages at 25 M rows (5 minutes, and as much to make the rows; 10 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
-	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
 	@echo "make bench-gpu          training steps on a GPU, with whatever torch PYTHON has: no uv, no network (10 minutes)"
 	@echo "make setup              .venv/bin/altalign, from uv.lock; EXTRAS=nsfw,open_clip with the packages of these extras"
 
@@ -190,13 +189,10 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --project benchmarks
 	@touch $@
 
-# PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; those of the trainer run beside peers that bring torch.
-PARTS ?= text scores pages images whole adding removing web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
-TRAINER_PARTS := loader reads scaled_decoding train_step loss_memory zerovl nlip concepts score_images eval_encode eval_memory
-# Those without a peer run where altalign is.
-OUR_PARTS := adding removing
-bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter $(TRAINER_PARTS),$(PARTS)),$(READERS)/.made)
-	@failed=; $(foreach part,$(PARTS),$(if $(filter $(TRAINER_PARTS),$(part)),$(READERS),$(if $(filter $(OUR_PARTS),$(part)),$(VENV),$(BENCH)))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
+# PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; the loader runs beside peers that bring torch.
+PARTS ?= text pages images whole web near_duplicates loader
+bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter loader,$(PARTS)),$(READERS)/.made)
+	@failed=; $(foreach part,$(PARTS),$(if $(filter loader,$(part)),$(READERS),$(BENCH))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # On a machine with a GPU and a torch of its own: nothing is installed.
@@ -204,11 +200,7 @@ bench-gpu:
 	@$(PYTHON) -m benchmarks.train_gpu $(FLAGS)
 
 bench-large: $(VENV)/.curate $(BENCH)/.made
-	$(BENCH)/bin/python -m benchmarks.scale $(FLAGS)
-
-bench-engines: $(VENV)/.curate $(BENCH)/.made $(PRISM) jars
-	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --inexact --python $(shell command -v $(PYTHON)) --project benchmarks --group engines
-	$(BENCH)/bin/python -m benchmarks.engines $(FLAGS)
+	$(BENCH)/bin/python -m benchmarks.text --rows 25000000 --peers polars $(FLAGS)
 
 # Beam's own portable runner, of the SDK's version, from the Go module proxy.
 prism: $(PRISM)

@@ -3,14 +3,14 @@
 `benchmarks.train_gpu` starts it.
 """
 
-import fcntl
+import argparse
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,116 @@ import torch
 
 from altalign.train import flops
 from altalign.train.step import arithmetic
+from benchmarks.report import target, write
 from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_clip, ours
+from benchmarks.train_gpu import BATCHES, absent
 
-WARM_UP, STEPS = 3, 8
+WARM_UP = 3  # steps
 FLOPS_OF = 16  # pairs whose arithmetic is counted
-
-OF_WHOLE = {"CUDA graphs": {"graphs": True}, "compiled": {"compiled": True}, "": {}}
+PX, VIT_PX, EMBEDDINGS = 289, 224, 640
+TIMES_AT_LEAST = {"open_clip": 1.2, "AlignModel": 1.5}
+GOALS = {"b3-mini": 2_500, "b5-base": 1_100, "b7-base": 650, "l2-large": 150, "vit_b16-base": 2_000}  # pairs/s, a H200
+WHOLE_AT_MOST = 1.35  # times the seconds of one pass
+PACKAGES = ("numpy", "open_clip_torch", "safetensors", "timm", "tokenizers", "torch", "transformers")
 
 Figures = dict[str, Any]
+Measurement = tuple[str, Callable[[], list[Figures]]]
+
+
+def measure_all(arguments: argparse.Namespace, *, is_full: bool) -> None:
+    """Measure until the time is up; prints a line each and writes the JSON after each."""
+    device = Device(arguments.device)
+    device.prepare()
+    models = {
+        name: Sizes(
+            name, arguments.px or (VIT_PX if "vit_" in name else PX), arguments.tokens, arguments.vocabulary, EMBEDDINGS
+        )
+        for name in arguments.models
+    }
+    batches = {name: arguments.batches or BATCHES[name] for name in models}
+    facts = {"device": device.model, "batches": batches, "global_batch": arguments.whole, "not_measured": {}}
+    facts["flops"] = {name: _flops(sizes, device) for name, sizes in models.items()}
+    is_full = is_full and device.is_gpu
+    results: dict[str, list[Figures]] = {}
+    until = time.monotonic() + arguments.seconds
+    for model, sizes in models.items():
+        for title, measurement in measurements(sizes, batches[model], device, arguments):
+            try:
+                steps = measurement() if time.monotonic() < until else "the time was up"
+            except Exception as error:  # a contestant that fails does not keep the others from being measured
+                is_memory = isinstance(error, torch.OutOfMemoryError)
+                steps = "out of memory" if is_memory else f"{type(error).__name__}: {error}"[:300]
+            if isinstance(steps, str):
+                facts["not_measured"][title] = steps
+                print(f"{title}: not measured, {steps}", flush=True)
+                continue
+            if "altalign" in title and device.peak_flops:
+                of_the_peak = facts["flops"][model] / device.peak_flops
+                steps = [{**step, "utilisation": step["samples_per_s"] * of_the_peak} for step in steps]
+            results[title] = steps
+            print(f"{title}: {rate(steps):.4g} samples a second, {steps[-1]}", flush=True)
+            _write(results, [], arguments.out, is_full=is_full, facts=facts)
+    _write(results, targets(results, batches, device.model), arguments.out, is_full=is_full, facts=facts)
+
+
+def measurements(
+    sizes: Sizes, batches: Sequence[int], device: "Device", arguments: argparse.Namespace
+) -> Iterator[Measurement]:
+    """Name and measurement of each contestant and size of batch, in order."""
+    model, parts, (small, middle, large) = sizes.model, arguments.parts, batches
+    peers = [peer for peer in PEERS if not absent([peer] if peer == "open_clip" else [])]
+    peers = [peer for peer in peers if not (peer == "AlignModel" and sizes.is_vit)]
+
+    def one(made: Callable[..., Contestant], batch: int, steps: int = arguments.steps, **way: Any) -> Any:
+        contestant = partial(made, sizes, Way(device.name, "bfloat16", **way), batch)
+        return partial(measured, device, contestant, batch, steps, 1 if steps < WARM_UP else WARM_UP)
+
+    for batch in (small, middle, large):  # of one size in a row: convolutions are searched for once
+        if "sizes" in parts:
+            yield f"{model} altalign {batch}", one(ours, batch)
+        if "graphs" in parts:
+            yield f"{model} altalign, CUDA graphs, {batch}", one(ours, batch, graphs=True)
+    if "sizes" in parts and not sizes.is_vit:
+        yield f"{model} altalign, batch norm over the batch, {middle}", one(partial(ours, batch_norm="local"), middle)
+    if "compiled" in parts:
+        for batch in (middle, large):
+            yield f"{model} altalign, compiled, {batch}", one(ours, batch, compiled=True)
+    for peer in peers if "peers" in parts else ():
+        yield f"{model} {peer} {middle}", one(PEERS[peer], middle)
+        yield f"{model} {peer}, channels last, {middle}", one(PEERS[peer], middle, channels_last=True)
+    if "global" in parts:
+        whole = arguments.whole - arguments.whole % middle
+        chunked = partial(ours, chunk=middle)
+        yield f"{model} altalign, global batch {whole:,}", one(chunked, whole, steps=1, graphs="graphs" in parts)
+        if "open_clip" in peers:
+            accumulated = partial(open_clip, accumulate=whole // middle)
+            yield f"{model} open_clip, global batch {whole:,}", one(accumulated, whole, steps=1, channels_last=True)
+
+
+def targets(
+    results: Mapping[str, list[Figures]], batches: Mapping[str, Sequence[int]], gpu: str
+) -> list[dict[str, Any]]:
+    """Pairs a second that are aimed at, what a second pass may cost, and ours beside the faster way of each peer."""
+    rates = {title: rate(steps) for title, steps in results.items()}
+    aims: list[dict[str, Any]] = []
+    for model, (_, middle, _) in batches.items():
+        own = {title: value for title, value in rates.items() if title.startswith(f"{model} altalign")}
+        in_one_pass = [value for title, value in own.items() if "global" not in title]
+        if in_one_pass and model in GOALS and "H200" in gpu:
+            aims.append(target(f"{model}, pairs a second", max(in_one_pass), at_least=GOALS[model]))
+        whole = [value for title, value in own.items() if "global" in title]
+        beside = own.get(f"{model} altalign, CUDA graphs, {middle}") or own.get(f"{model} altalign {middle}")
+        if whole and beside:
+            what = f"{model}, seconds of a global batch in two passes, times one"
+            aims.append(target(what, beside / whole[0], at_most=WHOLE_AT_MOST))
+        for peer, least in TIMES_AT_LEAST.items():
+            theirs = [rates.get(f"{model} {peer}{way} {middle}") for way in ("", ", channels last,")]
+            for way in ("", ", CUDA graphs,"):
+                mine = own.get(f"{model} altalign{way} {middle}")
+                if mine and all(theirs):
+                    what = f"{model}{way or ','} times the samples a second of {peer}"
+                    aims.append(target(what, mine / max(filter(None, theirs)), at_least=least))
+    return aims
 
 
 class Device:
@@ -33,16 +135,8 @@ class Device:
 
     def __init__(self, name: str) -> None:
         self.name, self.is_gpu = name, name == "cuda"
-
-    @property
-    def model(self) -> str:
-        """The GPU's name."""
-        return torch.cuda.get_device_name() if self.is_gpu else "CPU"
-
-    @property
-    def peak_flops(self) -> float | None:
-        """Dense bfloat16 operations a second, where they are known."""
-        return flops.peak_of(self.model)
+        self.model = torch.cuda.get_device_name() if self.is_gpu else "CPU"
+        self.peak_flops = flops.peak_of(self.model)  # dense bfloat16 operations a second, where they are known
 
     def prepare(self) -> None:
         """Set the device up as `altalign train` does; the peers run on the same."""
@@ -52,34 +146,9 @@ class Device:
         """Free the memory of the last contestant."""
         gc.collect()
         torch.compiler.reset()
-        self.release()
-        if self.is_gpu:
-            torch.cuda.reset_peak_memory_stats()
-
-    def release(self) -> None:
-        """Give other processes the memory that no tensor holds."""
         if self.is_gpu:
             torch.cuda.empty_cache()
-
-    def operations(self, step: Callable[[], float], lines: int) -> str:
-        """What a step's time went to: kernels of a GPU, operations of a CPU."""
-        kinds = [torch.profiler.ProfilerActivity.CPU, *[torch.profiler.ProfilerActivity.CUDA] * self.is_gpu]
-        with torch.profiler.profile(activities=kinds) as seen:
-            began = time.perf_counter()
-            step()
-            self.wait()
-            wall = time.perf_counter() - began
-        kind, of = ("CUDA", "self_device_time_total") if self.is_gpu else ("CPU", "self_cpu_time_total")
-        found = [
-            (getattr(one, of) / 1e3, one.count, one.key) for one in seen.key_averages() if kind in str(one.device_type)
-        ]
-        most = sorted(found, reverse=True)[:lines]
-        return "\n".join(
-            [
-                f"  {sum(ms for ms, *_ in found):.1f} ms of {1e3 * wall:.1f} ms, by kernel:",
-                *(f"  {ms:9.2f} ms {count:5d} x {name[:90]}" for ms, count, name in most),
-            ]
-        )
+            torch.cuda.reset_peak_memory_stats()
 
     def wait(self) -> None:
         """Wait until the device has finished its work."""
@@ -91,182 +160,56 @@ class Device:
         return {"peak_bytes": torch.cuda.max_memory_reserved()} if self.is_gpu else {}
 
 
-class Turns:
-    """Processes that share a GPU: they warm up at the same time, and are timed one after another."""
-
-    def __init__(self, lock: Path | None = None) -> None:
-        self._file = lock.open("a") if lock else None
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether there are other processes."""
-        return self._file is not None
-
-    @contextmanager
-    def warming(self) -> Iterator[None]:
-        """Nobody is timed inside."""
-        with self._held(fcntl.LOCK_SH):
-            yield
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Nobody else computes inside."""
-        with self._held(fcntl.LOCK_EX):
-            yield
-        time.sleep(0.2)  # those that wait for their turn come before the next warm-up of this process
-
-    @contextmanager
-    def _held(self, how: int) -> Iterator[None]:
-        if self._file is None:
-            yield
-            return
-        fcntl.flock(self._file, how)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured.
-
-    Attributes:
-        device: where.
-        way: how, of all; the rest is of contestants.
-        models: sizes by their names.
-        batches: three numbers of pairs by model; the middle one is the peers'.
-        whole: pairs of the global batch.
-        parts: of `train_gpu.PARTS`.
-        peers: those that are installed.
-        steps: that are timed, and how many before them are not.
-        profiled: lines of the table of operations that is printed after each measurement; 0: none.
-        turns: of the processes that share the GPU.
-    """
-
-    device: Device
-    way: Way
-    models: Mapping[str, Sizes]
-    batches: Mapping[str, Sequence[int]]
-    whole: int
-    parts: Sequence[str]
-    peers: Sequence[str]
-    steps: tuple[int, int] = (STEPS, WARM_UP)
-    profiled: int = 0
-    turns: Turns = field(default_factory=Turns)
-
-    def measurements(self) -> Iterator[tuple[str, Callable[[], list[Figures]]]]:
-        """Name and measurement of each, in order."""
-        for model, sizes in self.models.items():
-            small, middle, large = self.batches[model]
-            mine = partial(ours, sizes)
-            for batch in (small, middle, large):  # of one size in a row: convolutions are searched for once
-                if "sizes" in self.parts:
-                    yield f"{model} altalign {batch}", self._measurement(mine, batch)
-                if "graphs" in self.parts:
-                    yield f"{model} altalign, CUDA graphs, {batch}", self._measurement(mine, batch, graphs=True)
-            if "sizes" in self.parts and not sizes.is_vit:
-                yield (
-                    f"{model} altalign, batch norm over the batch, {middle}",
-                    self._measurement(partial(mine, batch_norm="local"), middle),
-                )
-            if "compiled" in self.parts:
-                for batch in (middle, large):
-                    yield f"{model} altalign, compiled, {batch}", self._measurement(mine, batch, compiled=True)
-            for peer in self.peers_of(sizes):
-                yield from self._of_peer(f"{model} {peer}", partial(PEERS[peer], sizes), middle)
-            if "global" in self.parts:
-                whole = self.whole - self.whole % middle
-                once = partial(self._measurement, batch=whole, steps=(1, 1))
-                yield (
-                    f"{model} altalign, global batch {whole:,}",
-                    once(partial(mine, chunk=middle), **OF_WHOLE[self.way_of_whole]),
-                )
-                if "open_clip" in self.peers:
-                    made = partial(open_clip, sizes, accumulate=whole // middle)
-                    yield (
-                        f"{model} open_clip, global batch {whole:,}",
-                        once(made, channels_last=True, compiled="compiled peers" in self.parts),
-                    )
-
-    @property
-    def way_of_whole(self) -> str:
-        """How the global batch is trained: by CUDA graphs where they are measured, else compiled where that is."""
-        return "CUDA graphs" if "graphs" in self.parts else "compiled" if "compiled" in self.parts else ""
-
-    def peers_of(self, sizes: Sizes) -> list[str]:
-        """Those that have a model's towers."""
-        return [peer for peer in self.peers if not (peer == "AlignModel" and sizes.is_vit)]
-
-    def flops(self) -> dict[str, float]:
-        """Arithmetic of a pair's forward and backward through the towers, by model.
-
-        It is convolutions and products of matrices, as torch counts it.
-        """
-        return {model: self._flops(sizes) for model, sizes in self.models.items()}
-
-    def _of_peer(
-        self, title: str, made: Callable[..., Contestant], batch: int
-    ) -> Iterator[tuple[str, Callable[[], list[Figures]]]]:
-        if "peers" in self.parts:
-            yield f"{title} {batch}", self._measurement(made, batch)
-            yield f"{title}, channels last, {batch}", self._measurement(made, batch, channels_last=True)
-        if "compiled peers" in self.parts:
-            yield (
-                f"{title}, channels last, compiled, {batch}",
-                self._measurement(made, batch, channels_last=True, compiled=True),
-            )
-
-    def _measurement(
-        self, made: Callable[..., Contestant], batch: int, *, steps: tuple[int, int] | None = None, **way: Any
-    ) -> Callable[[], list[Figures]]:
-        return partial(measured, self, partial(made, replace(self.way, **way), batch), batch, steps or self.steps)
-
-    def _flops(self, sizes: Sizes) -> float:
-        contestant = ours(sizes, self.way, FLOPS_OF)
-        with flops.counter() as counted:
-            contestant.step()
-        return counted.get_total_flops() / FLOPS_OF
-
-
-def measured(plan: Plan, made: Callable[[], Contestant], batch: int, steps: tuple[int, int]) -> list[Figures]:
+def measured(device: Device, made: Callable[[], Contestant], batch: int, steps: int, warm_up: int) -> list[Figures]:
     """Figures of each step that is timed.
 
     Raises:
         torch.OutOfMemoryError: the batch does not fit.
     """
-    device, turns = plan.device, plan.turns
     device.empty()
     began = time.perf_counter()
-    with turns.warming():
-        contestant = made()
-        for _ in range(steps[1]):
-            contestant.step()
+    contestant = made()
+    for _ in range(warm_up):
+        contestant.step()
+    device.wait()
+    start_s, timed = time.perf_counter() - began, []
+    for _ in range(steps):
+        start = time.perf_counter()
+        loss = contestant.step()
         device.wait()
-        facts = {
-            "batch": batch,
-            "start_s": time.perf_counter() - began,
-            "parameters": sum(one.numel() for one in contestant.model.parameters()),
-        }
-        if turns.is_shared:
-            device.release()
-    found: list[Figures] = []
-    with turns.timed():
-        if turns.is_shared:
-            contestant.step()  # takes back the memory that it has released
-        for _ in range(steps[0]):
-            start = time.perf_counter()
-            loss = contestant.step()
-            device.wait()
-            found.append({"samples_per_s": batch / (time.perf_counter() - start), "loss": loss, **facts})
-        if plan.profiled:
-            print(device.operations(contestant.step, plan.profiled), flush=True)
-        found = [{**one, **device.peak(), "others_cores": None} for one in found]
-        del contestant
-        device.empty()
-    return found
+        timed.append({"samples_per_s": batch / (time.perf_counter() - start), "loss": loss})
+    facts = {"batch": batch, "start_s": start_s, **device.peak(), "others_cores": None}
+    del contestant
+    device.empty()
+    return [step | facts for step in timed]
 
 
-def rate(found: Sequence[Figures]) -> float:
+def rate(steps: Sequence[Figures]) -> float:
     """Samples a second, the median of the steps."""
-    return statistics.median(one["samples_per_s"] for one in found)
+    return statistics.median(step["samples_per_s"] for step in steps)
+
+
+def _flops(sizes: Sizes, device: Device) -> float:
+    """Convolutions and products of matrices of a pair's forward and backward through the towers, as torch counts."""
+    contestant = ours(sizes, Way(device.name, "bfloat16"), FLOPS_OF)
+    with flops.counter() as counted:
+        contestant.step()
+    return counted.get_total_flops() / FLOPS_OF
+
+
+def _write(
+    results: Mapping[str, list[Figures]],
+    aims: Sequence[dict[str, Any]],
+    out: Path | None,
+    *,
+    is_full: bool,
+    facts: dict[str, Any],
+) -> None:
+    if not (out or torch.cuda.is_available()):
+        return
+    rounds = [
+        {title: figures for title, figures in zip(results, steps, strict=True) if figures is not None}
+        for steps in zip_longest(*results.values())
+    ]
+    python = [Path(sys.executable)]
+    write("train_gpu", rounds, aims, is_full=is_full, packages=PACKAGES, environments=python, to=out, **facts)

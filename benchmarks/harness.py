@@ -109,12 +109,6 @@ def ratio(rounds: Sequence[Round], figure: str, over: str, under: str) -> dict[s
     return _spread([r[over][figure] / r[under][figure] for r in rounds])
 
 
-def on_line(sizes: Sequence[int], figures: Sequence[float], at: int) -> float:
-    """What the line through figures of several sizes is at another one."""
-    slope, intercept = statistics.linear_regression(sizes, figures)
-    return slope * at + intercept
-
-
 def disturbed(rounds: Sequence[Round]) -> list[str]:
     """The runs that other processes disturbed; they stay in the figures."""
     cores, found = os.cpu_count() or 1, []

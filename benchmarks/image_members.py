@@ -1,8 +1,6 @@
-"""The files of a folder or of an uncompressed tar, one after the other.
+"""The images of an uncompressed tar, one after the other: the benchmarks of images read them so, ours and the peers'.
 
-The benchmarks of images read them so, ours and the peer's alike.
-
-Standard library alone: the peer runs in an environment of its own.
+Standard library alone: peers run in an environment of their own.
 """
 
 import tarfile
@@ -23,12 +21,7 @@ class Place(NamedTuple):
 
 
 def places(path: Path) -> Iterator[Place]:
-    """Every image of a folder (with its subfolders, in the order of names) or of a tar, in its order."""
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if file.suffix.lower() in SUFFIXES:
-                yield Place(str(file), 0, file.stat().st_size, file.parent.name)
-        return
+    """Every image of a tar, in its order."""
     with tarfile.open(path, "r:") as tar:
         for member in tar:
             if member.isfile() and member.name.lower().endswith(SUFFIXES):

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Program, interleave, last_json, ratio
-from benchmarks.processes import Figures, ProgramError, measure
+from benchmarks.processes import ProgramError, measure
 from benchmarks.report import target, write
 
 ROUNDS, PASSES, IMAGES = 3, 3, 300
 TIMES_AT_LEAST = {"no": 2.0, "skip_reencode": 1.2}
+PACKAGES = ("pillow", "simplejpeg", "img2dataset", "opencv-python-headless")
 
 
 def main() -> int:
@@ -59,6 +60,7 @@ def compete(rounds: int, folder: Path) -> None:
             "images",
             done,
             targets,
+            packages=PACKAGES,
             is_full=rounds >= ROUNDS,
             images=IMAGES,
             passes=PASSES,
@@ -82,13 +84,8 @@ def generated(kind: str, images: int, folder: Path) -> Path:
 
 def program(way: str, tar: Path, *, passes: int) -> Program:
     """Ours, or a way of img2dataset's resizer."""
-    ours, peer = (str(OURS), "-m", "benchmarks.our_images"), (str(PEERS), "-m", "benchmarks.peer_images", "--way", way)
-
-    def says(output: str) -> Figures:
-        found = last_json(output)
-        return {"work_cpu_s": found["cpu_s"], "work_s": found["wall_s"], "images_per_cpu_s": found["images_per_cpu_s"]}
-
-    return Program(way, [*(ours if way == "altalign" else peer), str(tar), "--passes", str(passes)], says=says)
+    ours, peer = (str(OURS), "-m", "benchmarks.our_images"), (str(PEERS), "-m", "benchmarks.peer_images", way)
+    return Program(way, [*(ours if way == "altalign" else peer), str(tar), "--repeat", str(passes)], says=last_json)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,14 @@ from altalign.shards import ShardWriter, write_sidecar
 from benchmarks.harness import CACHE, READERS, ROOT, Program, interleave, last_json, ratio
 from benchmarks.images import generated
 from benchmarks.processes import ProgramError
-from benchmarks.report import WITH_TORCH, target, write
+from benchmarks.report import target, write
 
 ROUNDS, IMAGES, PAIRS, PER_SHARD, SOURCES = 2, 300, 1200, 200, 4
 BATCH, WORKERS, EPOCHS = 64, 2, 2
 TIMES_AT_LEAST = 1.2
 PEERS = {"webdataset": "webdataset", "spdl": "SPDL", "energon": "Energon"}
 LOADERS = ROOT / ".cache" / "loaders"  # of those that the readers' environment has not
+PACKAGES = ("torch", "torchvision", "tokenizers", "simplejpeg", "webdataset", "spdl", "megatron-energon")
 
 
 def main() -> int:
@@ -62,7 +63,8 @@ def compete(rounds: int, folder: Path) -> None:
             "loader",
             done,
             targets,
-            environments=WITH_TORCH,
+            environments=[READERS],
+            packages=PACKAGES,
             is_full=rounds >= ROUNDS,
             pairs=PAIRS,
             epochs=EPOCHS,

@@ -4,8 +4,7 @@ One core finds all pairs above a cosine of 0.975.
 
     python -m benchmarks.near_duplicates [--tests 120000] [--rounds 3]
 
-Each program searches the same vectors for the same pairs, and must find all of them. At the size of the published run
-ours also searches 500,000 test images.
+Each program searches the same vectors for the same pairs, and must find all of them.
 """
 
 import argparse
@@ -14,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import CACHE, OURS, PEERS, Program, Round, interleave, last_json, ratio, scratch
-from benchmarks.processes import Figures, ProgramError
+from benchmarks.harness import CACHE, OURS, PEERS, Program, interleave, last_json, ratio, scratch
+from benchmarks.processes import ProgramError
 from benchmarks.report import target, write
 from benchmarks.search import ABOVE, generated
 
-TESTS, POOL, ROUNDS, MORE_TESTS = 120_000, 2_000, 3, 500_000
+TESTS, POOL, ROUNDS = 120_000, 2_000, 3
 TIMES_FLAT_AT_LEAST = {64: 7.0, 256: 4.0, 512: 4.0}
-LINEAR_AT_MOST = 1.25
-WAYS = {"altalign": "", "faiss flat": "flat", "GEMM": "gemm"}
+WAYS = {"altalign": (OURS, "ours"), "faiss flat": (PEERS, "flat"), "GEMM": (PEERS, "gemm")}
 ONE_THREAD = ("env", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
+PACKAGES = ("numba", "numpy", "faiss-cpu")
 
 
 def main() -> int:
@@ -42,13 +41,10 @@ def main() -> int:
 
 def compete(tests: int, rounds: int, folder: Path) -> int:
     """All rounds of this many test images; 1 where ours finds other pairs than there are."""
-    is_full = tests == TESTS and rounds >= ROUNDS
     with scratch(folder) as place:
         programs = [
             program(way, tests, dimensions, folder, place) for dimensions in TIMES_FLAT_AT_LEAST for way in WAYS
         ]
-        if is_full:
-            programs.append(program("altalign", MORE_TESTS, 64, folder, place))
         done = interleave(programs, rounds)
         differing = {dimensions: differ(place, tests, dimensions) for dimensions in TIMES_FLAT_AT_LEAST}
     faster = {
@@ -65,22 +61,11 @@ def compete(tests: int, rounds: int, folder: Path) -> int:
         target(f"pairs missed or invented, {d} dimensions, of {found['pairs']}", found["altalign"], at_most=0)
         for d, found in differing.items()
     ]
-    targets += linear(done, tests) if is_full else []
     facts = {"tests": tests, "pool": POOL, "above": ABOVE, "times_peers": faster, "pairs": differing}
-    print(write("near_duplicates", done, targets, is_full=is_full, **facts))
+    print(
+        write("near_duplicates", done, targets, packages=PACKAGES, is_full=tests == TESTS and rounds >= ROUNDS, **facts)
+    )
     return int(any(found["altalign"] for found in differing.values()))
-
-
-def linear(done: list[Round], tests: int) -> list[Figures]:
-    """Whether cost grows with the test side and no faster."""
-    times = ratio(done, "us_per_image", name("altalign", MORE_TESTS, 64), name("altalign", tests, 64))
-    return [
-        target(
-            f"time a test image at {MORE_TESTS:,}, of that at {tests:,}",
-            times["median"] * tests / MORE_TESTS,
-            at_most=LINEAR_AT_MOST,
-        )
-    ]
 
 
 def name(way: str, tests: int, dimensions: int) -> str:
@@ -92,14 +77,8 @@ def program(way: str, tests: int, dimensions: int, folder: Path, place: Path) ->
     """A program that writes its pairs to the scratch folder."""
     vectors = [str(path) for path in generated(tests, POOL, dimensions, folder)]
     pairs = str(place / f"{way}-{tests}-{dimensions}.npy")
-    ours, peer = (str(OURS), "-m", "benchmarks.our_search"), (str(PEERS), "-m", "benchmarks.peer_search")
-    argv = [
-        *ONE_THREAD,
-        *(ours if way == "altalign" else peer),
-        *vectors,
-        pairs,
-        *(("--way", WAYS[way]) if WAYS[way] else ()),
-    ]
+    python, choice = WAYS[way]
+    argv = [*ONE_THREAD, str(python), "-m", "benchmarks.search_one", choice, *vectors, pairs]
     return Program(name(way, tests, dimensions), argv, says=last_json)
 
 

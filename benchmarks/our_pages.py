@@ -14,10 +14,10 @@ from pathlib import Path
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from altalign.pipelines.read.pages import warc
-from benchmarks import timed_pages
+from benchmarks import timed
 
 
-def read(archives: list[Path]) -> timed_pages.Counts:
+def read(archives: list[Path]) -> timed.Counts:
     """Image elements, and those that are candidates."""
     images = candidates = 0
     for archive in archives:
@@ -27,7 +27,7 @@ def read(archives: list[Path]) -> timed_pages.Counts:
     return {"images": images, "candidates": candidates}
 
 
-def pages_in(archives: list[Path]) -> timed_pages.Counts:
+def pages_in(archives: list[Path]) -> timed.Counts:
     """How many pages the archives have."""
     pages = 0
     for archive in archives:
@@ -40,4 +40,4 @@ def pages_in(archives: list[Path]) -> timed_pages.Counts:
 
 
 if __name__ == "__main__":
-    sys.exit(timed_pages.main(__doc__, read, afterwards=pages_in))
+    sys.exit(timed.main(__doc__, read, counted="pages", afterwards=pages_in))

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Program, interleave, last_json, ratio
-from benchmarks.processes import Figures, ProgramError
+from benchmarks.processes import ProgramError
 from benchmarks.report import target, write
 
 ROUNDS, REPEAT = 11, 10  # one round of a second says little on a machine that others share
@@ -21,6 +21,7 @@ PROGRAMS = {
     "altalign": (str(OURS), "-m", "benchmarks.our_pages"),
     "plain loop": (str(PEERS), "-m", "benchmarks.peer_pages"),
 }
+PACKAGES = ("numba", "fastwarc", "selectolax")
 
 
 def main() -> int:
@@ -42,22 +43,17 @@ def main() -> int:
     faster = ratio(done, "pages_per_cpu_s", "altalign", "plain loop")
     targets = [target("pages a CPU second, times the plain loop's", faster["median"], at_least=TIMES_AT_LEAST)]
     is_full = not arguments.archive and arguments.repeat == REPEAT and arguments.rounds >= ROUNDS
-    print(write("pages", done, targets, is_full=is_full, repeat=arguments.repeat, times_plain_loop=faster))
+    print(
+        write(
+            "pages", done, targets, packages=PACKAGES, is_full=is_full, repeat=arguments.repeat, times_plain_loop=faster
+        )
+    )
     return 0
 
 
 def program(name: str, archives: list[Path], repeat: int) -> Program:
     """One of the two, on these archives."""
-
-    def says(output: str) -> Figures:
-        found = last_json(output)
-        return {
-            "work_cpu_s": found["cpu_s"],
-            "pages": found["pages"],
-            "pages_per_cpu_s": found["pages"] / found["cpu_s"],
-        }
-
-    return Program(name, [*PROGRAMS[name], *map(str, archives), "--repeat", str(repeat)], says=says)
+    return Program(name, [*PROGRAMS[name], *map(str, archives), "--repeat", str(repeat)], says=last_json)
 
 
 if __name__ == "__main__":

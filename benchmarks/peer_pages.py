@@ -2,7 +2,7 @@
 
     python -m benchmarks.peer_pages ARCHIVE... [--repeat 1]
 
-Needs fastwarc and selectolax and nothing of ours but `timed_pages`. It does what is needed and no more: every page is
+Needs fastwarc and selectolax and nothing of ours but `timed`. It does what is needed and no more: every page is
 taken for UTF-8, `src` stays as it is written, nothing is checked, counted or cleaned, and images in the archive are
 passed over. A first pass is not counted, as with ours.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from selectolax.lexbor import LexborHTMLParser
 
-from benchmarks import timed_pages
+from benchmarks import timed
 
 
-def read(archives: list[Path]) -> timed_pages.Counts:
+def read(archives: list[Path]) -> timed.Counts:
     """Pages, image elements, and rows of those that have a `src` and an `alt`."""
     pages = images = 0
     rows = []
@@ -37,4 +37,4 @@ def read(archives: list[Path]) -> timed_pages.Counts:
 
 
 if __name__ == "__main__":
-    sys.exit(timed_pages.main(__doc__, read))
+    sys.exit(timed.main(__doc__, read, counted="pages"))

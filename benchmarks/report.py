@@ -9,44 +9,14 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import CACHE, OURS, PEERS, READERS, ROOT, Round, disturbed, summary
+from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Round, disturbed, summary
 from benchmarks.processes import PROC, Figures
 
 RESULTS = ROOT / "benchmarks" / "results"
-OUR_PACKAGES = (
-    *(
-        "aiohttp",
-        "altalign",
-        "apache-beam",
-        "fastwarc",
-        "numba",
-        "numpy",
-        "pillow",
-        "pyarrow",
-        "selectolax",
-        "simplejpeg",
-    ),
-    *("faiss-cpu", "onnxruntime", "timm", "tokenizers", "torch", "transformers"),
-    *("megatron-energon", "open_clip_torch", "spdl", "torchvision", "webdataset"),  # peers that live in our environment
-)
-WITH_TORCH = {"ours": (READERS, OUR_PACKAGES)}  # environments of what runs on torch, peers among them
-PEER_PACKAGES = (
-    "duckdb",
-    "faiss-cpu",
-    "fastwarc",
-    "imagehash",
-    "img2dataset",
-    "numpy",
-    "opencv-python-headless",
-    "polars",
-    "pyarrow",
-    "pyspark",
-    "selectolax",
-)
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line
 
 
@@ -64,23 +34,23 @@ def write(
     targets: Sequence[Figures],
     *,
     is_full: bool,
-    environments: Mapping[str, tuple[Path, Iterable[str]]] | None = None,
+    packages: Sequence[str] = (),
+    environments: Sequence[Path] = (OURS, PEERS),
     to: Path | None = None,
     **facts: Any,
 ) -> Path:
     """`results/PART.json`: facts, machine, versions, medians with ranges, every round.
 
     A run that is not `is_full`, of another size than the published one or fewer rounds, is for looking at and goes to
-    the cache; `to` says where else. `environments` are the Pythons that ran, by whose they are, with the packages that
-    count; left out: ours and that of the peers.
+    the cache; `to` says where else. Of the `packages` that count the versions are written, from the first of the
+    Pythons `environments` that has one.
     """
-    ran = environments or {"ours": (OURS, OUR_PACKAGES), "peers": (PEERS, PEER_PACKAGES)}
     document = {
         "part": part,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **facts,
         "machine": machine(),
-        "versions": {whose: versions(python, packages) for whose, (python, packages) in ran.items()},
+        "versions": versions(environments, ("altalign", *packages)),
         "targets": list(targets),
         "disturbed": disturbed(rounds),
         "figures": summary(rounds),
@@ -123,14 +93,14 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def versions(python: Path, packages: Iterable[str]) -> dict[str, str]:
-    """The versions of an environment's Python and of these packages."""
+def versions(pythons: Sequence[Path], packages: Sequence[str]) -> dict[str, str]:
+    """The version of the first Python, and of these packages, each in the first Python that has it."""
     code = (
-        "import json, sys; from importlib.metadata import distributions; print(json.dumps({found.name.lower(): "
-        "found.version for found in distributions()}))"
+        "import json, platform; from importlib.metadata import distributions; print(json.dumps({'python': "
+        "platform.python_version(), **{one.name.lower(): one.version for one in distributions()}}))"
     )
-    found = json.loads(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout)
-    python_version = subprocess.run(
-        [str(python), "--version"], capture_output=True, text=True, check=True
-    ).stdout.split()[1]
-    return {"python": python_version, **{name: found[name] for name in packages if name in found}}
+    every: dict[str, str] = {}
+    for python in pythons:
+        ran = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+        every = json.loads(ran.stdout) | every
+    return {name: every[name] for name in ("python", *packages) if name in every}

@@ -55,7 +55,7 @@ def shown(found: dict[str, Any]) -> str:
     pieces = [
         figures(found["figures"], COLUMNS[part]),
         targets(found["targets"]),
-        *(make(found) for make in FURTHER.get(part, ())),
+        *([refused(found)] if "refused" in found else []),
         origin(found),
     ]
     return "\n\n".join(pieces)
@@ -93,58 +93,16 @@ def refused(found: dict[str, Any]) -> str:
     return _table(["Refused, of 16", *(kind.replace("_", " ") for kind in kinds)], lines)
 
 
-def recalls(found: dict[str, Any]) -> str:
-    """Recall of each descriptor at each rate of false positives, by set of images."""
-    lines = [
-        [images, f"`{descriptor}`", *(f"{at['recall']:.3f} (above {at['threshold']:.3f})" for at in rates)]
-        for images, of in found["recall"].items()
-        for descriptor, rates in of.items()
-    ]
-    rates = next(iter(next(iter(found["recall"].values())).values()))
-    return _table(["Recall of copies", "", *(f"at {at['rate']:.0e} false positives" for at in rates)], lines)
-
-
-def by_transform(found: dict[str, Any]) -> str:
-    """Recall of each transform at the lowest rate, by descriptor: of both sets."""
-    columns = [
-        (images, descriptor, rates[-1]["by_transform"])
-        for images, of in found["recall"].items()
-        for descriptor, rates in of.items()
-    ]
-    names = dict.fromkeys(name for _, _, shares in columns for name in shares)
-    lines = ([name, *(f"{shares[name]:.2f}" for _, _, shares in columns)] for name in names)
-    return _table(["Copy", *(f"{images}, `{descriptor}`" for images, descriptor, _ in columns)], lines)
-
-
-def counters(found: dict[str, Any]) -> str:
-    """What runs left, in numbers and bytes: a line for each counter."""
-    runs = {name: _flat(counts) for name, counts in found["counters"].items()}
-    names = dict.fromkeys(name for counts in runs.values() for name in counts)
-    return _table(
-        ["Counter", *(f"`{name}`" for name in runs)],
-        ([name, *(f"{counts.get(name, 0):,}" for counts in runs.values())] for name in names),
-    )
-
-
-def _flat(counts: dict[str, Any], prefix: str = "") -> dict[str, int]:
-    flat: dict[str, int] = {}
-    for name, value in counts.items():
-        label = f"{prefix} {name}".replace("_", " ").strip()
-        flat |= _flat(value, label) if isinstance(value, dict) else {label: value}
-    return flat
-
-
 def origin(found: dict[str, Any]) -> str:
     """Date, machine, versions, and disturbed runs."""
-    machine, versions = found["machine"], {**found["versions"].get("peers", {}), **found["versions"]["ours"]}
-    shown = [name for name in VERSIONS[found["part"]] if name in versions]
+    machine, versions = found["machine"], found["versions"]
     runs = sum(len(done) for done in found["rounds"])
     disturbed = (
         f" Others kept more than a quarter of the cores busy in {len(found['disturbed'])} of {runs} runs."
         if found["disturbed"]
         else ""
     )
-    names = ", ".join(f"{name} {versions[name]}" for name in shown)
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
     device = f"{found['device']}, " if "device" in found else ""
     return (
         f"{found['date']}, {device}{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} "
@@ -203,22 +161,6 @@ STAGES: list[Column] = [
 TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", _thousands), *MEMORY]
 COLUMNS: dict[str, list[Column]] = {
     "text": TEXT,
-    "scale": [*TEXT, ("Open files", "open_files", _whole)],
-    "engines": [
-        *TIME,
-        ("Start-up, CPU s", "start_up_cpu_s", _seconds),
-        ("Beside it, CPU s", "beside_start_up_cpu_s", _seconds),
-        MEMORY[0],
-    ],
-    "scores": [*TIME, ("Captions/s", "captions_per_s", _thousands), MEMORY[0]],
-    "score_images": [
-        ("Images/s", "images_per_s", _seconds),
-        *TIME,
-        ("Cores busy", "cores_busy", _hundredths),
-        MEMORY[0],
-    ],
-    "adding": [*TIME, ("Written", "bytes", _megabytes), MEMORY[0], *STAGES],
-    "removing": [*TIME, MEMORY[0]],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [
@@ -234,30 +176,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("Beside the vectors", "index_bytes", _megabytes),
         MEMORY[0],
     ],
-    "decontaminate": [
-        ("Images", "images", _whole),
-        ("Decode, us", "decode_us", _whole),
-        ("Describe, us", "describe_us", _whole),
-        ("Search, us", "us_per_image", _whole),
-        ("Index built in s", "build_s", _hundredths),
-        MEMORY[0],
-    ],
-    "descriptors": [("CPU us an image", "us_per_image", _whole), *TIME, MEMORY[0]],
-    "train_step": [("Pairs a CPU s", "samples_per_cpu_s", _seconds), ("Pairs/s", "samples_per_s", _seconds), MEMORY[0]],
     "loader": [("Images/s", "images_per_s", _whole), *TIME, MEMORY[0]],
-    "reads": [
-        ("Requests a pair", "requests_per_pair", _thousandths),
-        ("Pairs/s from S3", "pairs_per_s", _whole),
-        ("Pairs/s from the disk", "pairs_per_s_from_disk", _whole),
-    ],
-    "scaled_decoding": [
-        ("CPU ms an image", "ms_per_image", _hundredths),
-        ("Levels apart, mean", "levels", _hundredths),
-    ],
-    "zerovl": [("Pairs a CPU s", "pairs_per_cpu_s", _seconds), ("Pairs/s", "pairs_per_s", _seconds), MEMORY[0]],
-    "nlip": [("CPU s a step", "step_cpu_s", _hundredths), ("Memory of the steps", "step_bytes", _megabytes)],
-    "concepts": [("CPU s", "search_cpu_s", _seconds), ("Wall s", "search_s", _seconds), MEMORY[0]],
-    "loss_memory": [("Memory of the loss", "loss_bytes", _megabytes), ("Its seconds", "loss_s", _seconds), TIME[0]],
     "train_gpu": [
         ("Pairs/s", "samples_per_s", _whole),
         ("Peak GPU memory", "peak_bytes", _gigabytes),
@@ -271,48 +190,6 @@ COLUMNS: dict[str, list[Column]] = {
         MEMORY[0],
         *STAGES,
     ],
-}
-VERSIONS = {
-    "text": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
-    "scale": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
-    "engines": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pyspark"),
-    "scores": ("altalign", "python", "apache-beam", "numba", "numpy", "pyarrow"),
-    "score_images": ("altalign", "python", "onnxruntime", "torch", "open_clip_torch", "pillow", "simplejpeg"),
-    "adding": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pillow", "simplejpeg"),
-    "removing": ("altalign", "python", "numpy", "pyarrow"),
-    "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
-    "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
-    "web": (
-        "altalign",
-        "python",
-        "aiohttp",
-        "apache-beam",
-        "pillow",
-        "simplejpeg",
-        "img2dataset",
-        "opencv-python-headless",
-    ),
-    "near_duplicates": ("altalign", "python", "numba", "numpy", "faiss-cpu"),
-    "decontaminate": ("altalign", "python", "numba", "numpy", "pillow", "simplejpeg"),
-    "descriptors": ("altalign", "python", "numba", "numpy", "pillow", "imagehash"),
-    "train_step": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
-    "loader": (
-        *("altalign", "python", "torch", "torchvision", "tokenizers", "simplejpeg"),
-        *("webdataset", "spdl", "megatron-energon"),
-    ),
-    "reads": ("altalign", "python", "pyarrow"),
-    "scaled_decoding": ("altalign", "python", "simplejpeg", "torch", "torchvision"),
-    "zerovl": ("altalign", "python", "torch", "torchvision", "timm", "transformers", "tokenizers"),
-    "nlip": ("altalign", "python", "torch", "timm", "transformers"),
-    "concepts": ("altalign", "python", "torch", "numpy", "faiss-cpu"),
-    "loss_memory": ("altalign", "python", "torch"),
-    "train_gpu": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
-    "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
-}
-FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {
-    "images": [refused],
-    "scale": [counters],
-    "descriptors": [recalls, by_transform],
 }
 MARKS = re.compile(rf"<!-- benchmarks: (?P<part>{'|'.join(COLUMNS)}) -->\n.*?<!-- end -->", re.DOTALL)
 

@@ -2,7 +2,7 @@
 
 The peers do their part of the same job on the same rows.
 
-    python -m benchmarks.text [--rows 5000000] [--rounds 3]
+    python -m benchmarks.text [--rows 5000000] [--rounds 3] [--peers polars duckdb]
 
 Ours does more than they: it groups survivors by image, drops repeated pairs, and writes keys, reasons and measured
 values of every dropped row. CPU seconds of ours are of the whole process; those of a peer end with its last step, its
@@ -39,6 +39,7 @@ caption_column = "text"
 [text]
 vocabulary_size = {vocabulary_size}
 """
+PACKAGES = ("numba", "pyarrow", "polars", "duckdb")
 
 
 def main() -> int:
@@ -46,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--peers", nargs="+", default=["polars", "duckdb"], help="duckdb needs 12 GB at 25 M rows")
     parser.add_argument(
         "--folder",
         type=Path,
@@ -54,21 +56,19 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     try:
-        return compete(arguments.rows, arguments.rounds, arguments.folder.absolute())
+        return compete(arguments.rows, arguments.rounds, arguments.peers, arguments.folder.absolute())
     except (MissingError, ProgramError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
 
-def compete(count: int, rounds: int, folder: Path) -> int:
+def compete(count: int, rounds: int, engines: Sequence[str], folder: Path) -> int:
     """All rounds of this many rows; 1 where the verdicts differ."""
-    peers = {name: script(f"peer_{name}.py") for name in ("polars", "duckdb")}
+    peers = {name: script(f"peer_{name}.py") for name in engines}
     data = rows(count, folder)
     with scratch(folder) as place:
-        done = interleave(
-            [ours("altalign", data, place), *(peer(name, path, data, place) for name, path in peers.items())], rounds
-        )
-        verdicts = compare(place / "run", place / "duckdb.parquet")
+        done = interleave([ours(data, place), *(peer(name, path, data, place) for name, path in peers.items())], rounds)
+        verdicts = compare(place / "run", place / f"{engines[-1]}.parquet")
     by_polars = ratio(done, "work_cpu_s", "altalign", "polars")
     targets = [
         target(
@@ -80,59 +80,40 @@ def compete(count: int, rounds: int, folder: Path) -> int:
     if all(peak := [r["altalign"]["peak_bytes"] for r in done]):
         targets.append(target(f"peak memory in GB, {count:,} rows", max(peak) / 1e9, at_most=BYTES_AT_MOST / 1e9))
     targets.append(
-        target(f"verdicts that differ from duckdb's, of {verdicts['rows']:,} rows", verdicts["differ"], at_most=0)
+        target(
+            f"verdicts that differ from {engines[-1]}'s, of {verdicts['rows']:,} rows", verdicts["differ"], at_most=0
+        )
     )
     of_peers = {name: ratio(done, "work_cpu_s", "altalign", name) for name in peers}
     facts = {"rows": count, "vocabulary_size": VOCABULARY_SIZE, "cpu_of_peers": of_peers, "verdicts": verdicts}
-    print(write("text", done, targets, is_full=count == ROWS and rounds >= ROUNDS, **facts))
+    print(write("text", done, targets, packages=PACKAGES, is_full=count == ROWS and rounds >= ROUNDS, **facts))
     return bool(verdicts["differ"])
 
 
-def ours(
-    name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_SIZE, flags: Sequence[str] = ()
-) -> Program:
+def ours(data: Path, place: Path) -> Program:
     """The text stages of altalign; its run is in `run` of the place."""
-    config, run = place / f"{name.replace(' ', '-')}.toml", place / "run"
-    config.write_text(CONFIG.format(rows=data, vocabulary_size=vocabulary_size), encoding="utf-8")
+    config, run = place / "altalign.toml", place / "run"
+    config.write_text(CONFIG.format(rows=data, vocabulary_size=VOCABULARY_SIZE), encoding="utf-8")
 
     def says(_: str) -> Figures:
         stages = json.loads((run / "run.json").read_text(encoding="utf-8"))["stages"]
         work_s = sum(stage["seconds"] for stage in stages.values())
-        return {
-            "work_s": work_s,
-            "rows_per_s": _count(data) / work_s,
-            **{f"{stage}_s": facts["seconds"] for stage, facts in stages.items()},
-        }
+        seconds = {f"{stage}_s": facts["seconds"] for stage, facts in stages.items()}
+        return {"work_s": work_s, "rows_per_s": _count(data) / work_s, **seconds}
 
-    return Program(
-        name,
-        [*ALTALIGN, "curate", config.name, "--until", "judge", *flags],
-        place,
-        prepare=lambda: shutil.rmtree(run, ignore_errors=True),
-        says=says,
-    )
+    argv = [*ALTALIGN, "curate", config.name, "--until", "judge"]
+    return Program("altalign", argv, place, prepare=lambda: shutil.rmtree(run, ignore_errors=True), says=says)
 
 
-def peer(engine: str, path: Path, data: Path, place: Path, *, name: str = "") -> Program:
+def peer(engine: str, path: Path, data: Path, place: Path) -> Program:
     """A peer's script with all cores; its verdicts are in ENGINE.parquet of the place."""
 
     def says(output: str) -> Figures:
         found = last_json(output)
         return {"work_s": found["wall_s"], "work_cpu_s": found["cpu_s"], "rows_per_s": _count(data) / found["wall_s"]}
 
-    argv = [
-        str(PEERS),
-        str(path),
-        str(data),
-        f"{engine}.parquet",
-        "--ties",
-        "keep",
-        "--mode",
-        "hash",
-        "--k",
-        str(VOCABULARY_SIZE),
-    ]
-    return Program(name or engine, [*argv, "--threads", str(os.cpu_count())], place, says=says)
+    options = ["--ties", "keep", "--mode", "hash", "--k", str(VOCABULARY_SIZE), "--threads", str(os.cpu_count())]
+    return Program(engine, [str(PEERS), str(path), str(data), f"{engine}.parquet", *options], place, says=says)
 
 
 def _count(data: Path) -> int:

@@ -29,7 +29,7 @@ TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # 
 VITS = {"ti": "tiny", "s": "small", "b": "base", "l": "large"}  # as timm names what we call vit_b16
 FEATURES = {"b0": 320, "b3": 384, "b5": 512, "b7": 640}  # width of the image tower's
 SHORTEST = 6  # word pieces of a caption
-RATE, DECAY, EPSILON = 1e-3, 1e-5, 1e-6  # of the peers' optimisers; ours has its own schedule, which costs nothing
+RATE, DECAY = 1e-3, 1e-5  # of the peers' AdamW; ours is LAMB by its own schedule, which costs nothing
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ class Way:
 
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
-    peers_method: Literal["lamb", "adamw"] = "lamb"  # ours is LAMB always; the peers' trainers have AdamW
-    compiled: bool = False
+    compiled: bool = False  # ours
     graphs: bool = False  # ours: passes of the image tower are recorded as CUDA graphs
     channels_last: bool = False  # the peers; ours always
 
@@ -172,10 +171,7 @@ def _open_clip_model(sizes: Sizes) -> Any:
                 "timm_pool": "token",
             }
             if sizes.is_vit
-            else {
-                "timm_model_name": f"tf_efficientnet_{sizes.architecture}",
-                "timm_pool": "avg",
-            }
+            else {"timm_model_name": f"tf_efficientnet_{sizes.architecture}", "timm_pool": "avg"}
         )
         vision = {"timm_model_pretrained": False, "timm_proj": "linear", **name_and_pool}
         text = {
@@ -264,21 +260,10 @@ def _bert(sizes: Sizes) -> dict[str, Any]:
         "num_attention_heads": heads,
         "intermediate_size": 4 * width,
     }
-    return {
-        **towers,
-        "vocab_size": sizes.vocabulary,
-        "max_position_embeddings": sizes.tokens,
-        "pad_token_id": 0,
-    }
+    return {**towers, "vocab_size": sizes.vocabulary, "max_position_embeddings": sizes.tokens, "pad_token_id": 0}
 
 
 def _ready(model: Any, way: Way) -> tuple[Any, torch.optim.Optimizer]:
     """A peer's model on its device, as what is called in a step, and its optimiser."""
     model.to(way.device, memory_format=torch.channels_last if way.channels_last else torch.preserve_format).train()
-    if way.peers_method == "lamb":
-        from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
-
-        optimizer = create_optimizer_v2(model, opt="lamb", lr=RATE, weight_decay=DECAY, eps=EPSILON)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
-    return (torch.compile(model) if way.compiled else model), optimizer
+    return model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)

@@ -1,13 +1,9 @@
 """Compares the verdicts of a run with a peer's, row by row, in duckdb, which spills to disk.
 
-    python -m benchmarks.verdicts RUN PEER.parquet
-
 A row is (url, text, verdict), the verdict a bit for every rule that holds, in the peers' numbers; rows are compared as
 a multiset. `pair_repeated` has no bit: the peers do not ask it, and of ours only rows without another reason have it.
 """
 
-import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +21,6 @@ NOT_ASKED = ("url_invalid", "text_empty")
 NO_BIT_OF_THEIRS = 128
 MEMORY = "3GB"
 EXAMPLES = 5
-
-
-def main() -> int:
-    """Compare and print; 1 where they differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("peer", type=Path)
-    arguments = parser.parse_args()
-    found = compare(arguments.run, arguments.peer)
-    print(found)
-    return bool(found["differ"])
 
 
 def compare(run: Path, peer: Path) -> dict[str, Any]:
@@ -86,7 +71,3 @@ def _row(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
     row = db.execute(query).fetchone()
     assert row is not None
     return row
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,6 +30,7 @@ name = "images"
 kind = "webdataset"
 paths = ["{images}/*.tar"]
 """
+PACKAGES = ("apache-beam", "pillow", "simplejpeg")
 
 
 def main() -> int:
@@ -58,7 +59,7 @@ def measure_all(images: int, folder: Path, place: Path) -> None:
     if figures["peak_bytes"]:
         targets.append(target("peak memory in GB", figures["peak_bytes"] / 1e9, at_most=BYTES_AT_MOST / 1e9))
     done: list[Round] = [*books, *many]
-    print(write("whole", done, targets, is_full=images == IMAGES, images=images))
+    print(write("whole", done, targets, packages=PACKAGES, is_full=images == IMAGES, images=images))
 
 
 def curation(name: str, config: Path, run: Path, folder: Path) -> Program:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness, report
-from benchmarks.harness import Program, disturbed, interleave, last_json, on_line, ratio, summary
+from benchmarks.harness import Program, disturbed, interleave, last_json, ratio, summary
 
 
 def writer(name: str, folder: Path) -> Program:
@@ -76,18 +76,16 @@ def test_only_a_full_run_is_published(folder: str, tmp_path: Path, monkeypatch: 
     for name, value in {
         "RESULTS": tmp_path / "results",
         "CACHE": tmp_path / "cache",
-        "OURS": Path(sys.executable),
-        "PEERS": Path(sys.executable),
     }.items():
         monkeypatch.setattr(report, name, value)
-    monkeypatch.setattr(report, "PEER_PACKAGES", ("numpy",))
-    path = report.write("text", ROUNDS, [], is_full=folder == "results", rows=5)
+    here = {"packages": ("numpy",), "environments": [Path(sys.executable)]}
+    path = report.write("text", ROUNDS, [], is_full=folder == "results", rows=5, **here)
     assert path == tmp_path / folder / "text.json"
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["rows"] == 5
     assert found["figures"]["ours"]["cpu_s"]["median"] == 3.0
     assert found["rounds"][0]["ours"]["cpu_s"] == 2.0
-    assert set(found["versions"]["peers"]) == {"python", "numpy"}
+    assert set(found["versions"]) == {"python", "altalign", "numpy"}
     assert found["machine"]["cores"] >= 1
 
 
@@ -99,7 +97,3 @@ def test_a_place_for_what_runs_leave_is_deleted(tmp_path: Path):
     with harness.scratch(tmp_path / "new") as place:
         (place / "file").write_text("x")
     assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_a_line_through_two_sizes_goes_on_to_a_third():
-    assert on_line([10, 30], [5.0, 9.0], 100) == pytest.approx(23.0)

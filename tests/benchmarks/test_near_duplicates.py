@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import near_duplicates, peer_search, search
+from benchmarks import near_duplicates, search, search_one
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def exact(tests: np.ndarray, pool: np.ndarray) -> list[tuple[int, int]]:
 
 def test_a_matrix_product_and_whole_numbers_find_the_pairs_there_are(vectors: tuple[np.ndarray, np.ndarray]):
     tests, pool = vectors
-    find, _ = peer_search.gemm(peer_search.unit(tests))
-    proposed = np.stack(find(peer_search.unit(pool)), axis=1)
-    found = peer_search.decided(proposed, pool, tests)
+    find, _ = search_one.gemm(search_one.unit(tests))
+    proposed = np.stack(find(search_one.unit(pool)), axis=1)
+    found = search_one.decided(proposed, pool, tests)
     assert sorted(map(tuple, found.tolist())) == exact(tests, pool)
     assert 20 < len(found) < 100  # about half of the copies
     with pytest.raises(ArithmeticError):
-        peer_search.decided(np.array([[0, 0]]), np.array([[40, 0, 0, 0, 0, 0]]), np.array([[39, 8, 3, 2, 1, 1]]))
+        search_one.decided(np.array([[0, 0]]), np.array([[40, 0, 0, 0, 0, 0]]), np.array([[39, 8, 3, 2, 1, 1]]))
 
 
 def test_a_program_that_misses_or_invents_a_pair_is_told(tmp_path: Path):
@@ -42,15 +42,3 @@ def test_a_program_that_misses_or_invents_a_pair_is_told(tmp_path: Path):
     ):
         np.save(tmp_path / f"{way}-9-64.npy", np.array(pairs))
     assert near_duplicates.differ(tmp_path, 9, 64) == {"pairs": 2, "altalign": 1, "faiss flat": 2}
-
-
-def test_cost_is_compared_a_test_image(capsys: pytest.CaptureFixture[str]):
-    rounds = [
-        {
-            near_duplicates.name("altalign", count, 64): {"us_per_image": us}
-            for count, us in ((120_000, 24.0), (500_000, 150.0))
-        }
-    ]
-    (found,) = near_duplicates.linear(rounds, 120_000)
-    assert found["value"] == pytest.approx(1.5)
-    assert not found["met"]

@@ -28,7 +28,7 @@ def test_a_part_is_shown_as_figures_targets_and_origin(tmp_path: Path, monkeypat
         "part": "text",
         "date": "2027-01-02",
         "machine": {"cores": 2, "cpu": "a CPU", "memory_bytes": 25e9, "system": "Linux"},
-        "versions": {"ours": {"python": "3.11.7"}, "peers": {"polars": "2.1.0", "python": "3.11.8"}},
+        "versions": {"python": "3.11.7", "polars": "2.1.0"},
         "targets": [
             {"what": "CPU, of polars'", "value": 0.4567, "target": "at most 0.6", "met": True},
             {"what": "x", "value": 3, "target": "y", "met": False},

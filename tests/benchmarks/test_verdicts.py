@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign import cli
-from benchmarks.counters import counters
 from benchmarks.verdicts import compare
 
 CONFIG = """
@@ -81,15 +80,3 @@ def test_a_verdict_that_differs_is_shown_from_both_sides(folder: Path, tmp_path:
 def test_a_row_that_is_there_once_instead_of_twice_differs(folder: Path, tmp_path: Path):
     write(tmp_path / "peer.parquet", [row for number, row in enumerate(ROWS) if number != 6])
     assert compare(folder / "run", tmp_path / "peer.parquet")["differ"] == 1
-
-
-def test_the_counters_of_a_run_are_read_from_what_it_left(folder: Path):
-    found = counters(folder / "run")
-    assert found["units"] == 1
-    assert set(found["tables"]) == {"vocabulary", "over_shared_texts", "over_captioned_images"}
-    assert (found["tables"]["over_shared_texts"]["entries"], found["tables"]["over_captioned_images"]["entries"]) == (
-        1,
-        1,
-    )
-    assert found["survivors_bytes"]["spilled"] > 0
-    assert found["spilled_bytes"]["texts"] == found["spilled_bytes"]["images"] > 0
