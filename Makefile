@@ -207,9 +207,9 @@ prism: $(PRISM)
 $(PRISM): tools/go.mod tools/go.sum
 	$(GO_INSTALL) github.com/apache/beam/sdks/v2/go/cmd/prism
 
-# Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others. CLUSTERS=1 brings the engines' own programs too.
+# Beam's job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others. CLUSTERS=1 brings the engines' own programs too.
 jars: $(VENV)/.curate $(UV)
-	@UV=$(abspath $(UV)) $(VENV)/bin/python -m altalign.pipelines.engine.jars $(if $(CLUSTERS),--clusters)
+	@UV=$(abspath $(UV)) $(VENV)/bin/python tools/jars.py $(if $(CLUSTERS),--clusters)
 
 # What of Beam is for Google Cloud: 70 packages, beside the others.
 google-cloud: $(VENV)/.curate

@@ -387,8 +387,6 @@ class EngineSettings(Settings):
     """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one per core. The
     embedded runner uses a thread for each, or a process where many images are in hand and memory is ample. A cluster
     decides this itself, so the setting is refused there. More units than this may wait for the web."""
-    shuffle: Literal["files", "beam"] = "files"
-    """How groupings move data: as places in spill files, or as the bytes themselves."""
 
 
 def named_after(path: str, taken: Collection[str]) -> str:

@@ -1,23 +1,36 @@
-"""The job servers that a command starts: Prism, or those of Spark and Flink on Java."""
+"""The program that passes a command's pipelines to an engine: Prism, or Beam's job server of Spark or Flink on Java.
+
+Beam says how each is started. What it starts itself outlives a killed command, and its handler of Ctrl-C can wait for
+itself: these end with the command, and are in a session of their own, so that Ctrl-C at a terminal is for the command.
+"""
 
 import os
+import socket
+import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
 from apache_beam.options.pipeline_options import JobServerOptions, PipelineOptions, PortableOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+from apache_beam.runners.portability.flink_runner import FlinkJarJobServer
+from apache_beam.runners.portability.job_server import SubprocessJobServer
+from apache_beam.runners.portability.prism_runner import PrismJobServer
+from apache_beam.runners.portability.spark_runner import SparkJarJobServer
 from apache_beam.runners.worker import sdk_worker
 
 from altalign import storage
 from altalign.errors import AltalignError, UsageError
-from altalign.pipelines.engine import jars
-from altalign.pipelines.engine.options import MASTER_FLAGS, is_on_cluster, jar_of, java, prism, unknown_flags
-from altalign.pipelines.engine.servers import Server, serving
+from altalign.machine import children, interrupts
+from altalign.pipelines.engine.options import MASTER_FLAGS, is_on_cluster, unknown_flags
 from altalign.pipelines.run.units import Run
+
+STARTS_WITHIN_S = 120.0
+LINES_OF_LOG = 3  # that an error quotes
 
 # No web page at a port that may be taken; and one application for all pipelines of a run: each would take half a minute
 # to start on a cluster.
@@ -33,14 +46,20 @@ _OF_SPARK_CLUSTER = (
 )
 
 
+_SERVERS: dict[str, tuple[str, Callable[[PipelineOptions], SubprocessJobServer]]] = {
+    "prism": ("Prism", PrismJobServer),
+    "spark": ("the job server of Spark", SparkJarJobServer),
+    "flink": ("the job server of Flink", FlinkJarJobServer),
+}
+
+
 @contextmanager
 def served(run: Run, given: PipelineOptions) -> Iterator[None]:
-    """Runs a job server of our own while pipelines run, and names it in the options."""
+    """Runs a job server while pipelines run, and names it in the options."""
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
     _go_past_proxies()
-    server, log = _server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))
-    with serving(server, log) as endpoint, answering(server.name, log):
+    with serving(runner, given, storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
         if runner in MASTER_FLAGS:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint
@@ -51,20 +70,58 @@ def served(run: Run, given: PipelineOptions) -> Iterator[None]:
 
 
 @contextmanager
-def answering(server: str, log: str) -> Iterator[None]:
-    """Says in one line that a server has not answered: on a machine that is busy with other things, say.
+def serving(runner: str, given: PipelineOptions, log: str) -> Iterator[str]:
+    """The endpoint of a runner's job server, which lives as long as the block; what it prints goes to a file.
 
     Raises:
-        AltalignError: for every error of gRPC.
+        AltalignError: it does not start, or does not answer while the block uses it.
     """
+    name, (command, endpoint) = _SERVERS[runner][0], _command(runner, given)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    with Path(log).open("wb") as file:
+        process = subprocess.Popen(
+            children.ending_with_us(command), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
     try:
-        yield
-    except grpc.RpcError as error:
-        said = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else type(error).__name__
+        _wait_for(process, endpoint, name, log)
+        yield endpoint
+    except grpc.RpcError as error:  # on a machine that is busy with other things, say
+        why = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else type(error).__name__
         raise AltalignError(
-            f"{server} does not answer ({said}); run the same command again, it continues; {log} has what the server "
-            "said"
+            f"{name} does not answer ({why}); run the same command again, it continues; {log} has what the server said"
         ) from error
+    finally:
+        children.end([process])  # it keeps nothing: units leave their marks themselves
+
+
+def _command(runner: str, given: PipelineOptions) -> tuple[list[str], str]:
+    """The command that Beam would start, with temporary files in our own folder, and where it will listen."""
+    temporary, own = tempfile.gettempdir(), given.view_as(JobServerOptions)
+    own.artifacts_dir = own.artifacts_dir or str(Path(temporary, "artifacts"))
+    server = _SERVERS[runner][1](given)
+    (program, *arguments), endpoint = server.subprocess_cmd_and_endpoint()
+    java: list[str] = []
+    if runner in MASTER_FLAGS:
+        # -UsePerfData: a file in /tmp, wherever temporary files are
+        java = [f"-Djava.io.tmpdir={temporary}", f"-Dspark.local.dir={temporary}", "-XX:-UsePerfData"]
+    if runner == "spark":
+        java += [*_OF_SPARK, *(_OF_SPARK_CLUSTER if is_on_cluster(runner, given) else ())]
+    return [program, *java, *map(str, arguments)], endpoint
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", endpoint: str, name: str, log: str) -> None:
+    address, end = ("localhost", int(endpoint.rpartition(":")[2])), time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < end and process.poll() is None:
+        with suppress(OSError), socket.create_connection(address, timeout=1):
+            return
+        interrupts.check()
+        time.sleep(0.02)
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path(log).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LINES_OF_LOG:]
+    raise AltalignError(
+        f"{name} does not answer at {endpoint}; {log} has what it said" + (f": {' / '.join(lines)}" if lines else "")
+    )
 
 
 def _silence_beam() -> None:
@@ -89,52 +146,13 @@ def _go_past_proxies() -> None:
     os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))  # noqa: SIM112 - the name that gRPC reads
 
 
-def _server(runner: str, given: PipelineOptions) -> Server:
-    if runner == "prism":
-        return Server(
-            "Prism",
-            lambda port: [prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"],
-            60.0,
-        )
-    jar = jar_of(runner, given)
-    own = given.view_as(JobServerOptions)
-    temporary = tempfile.gettempdir()
-    master = given.get_all_options()[MASTER_FLAGS[runner]]
-    opened = [f"--add-opens={package}=ALL-UNNAMED" for package in jars.OPENED]
-    of_java = [
-        *opened,
-        f"-Djava.io.tmpdir={temporary}",
-        f"-Dspark.local.dir={temporary}",
-        "-XX:-UsePerfData",  # a file in /tmp, wherever temporary files are
-        *(_OF_SPARK if runner == "spark" else ()),
-        *(_OF_SPARK_CLUSTER if runner == "spark" and is_on_cluster(runner, given) else ()),
-        *own.job_server_jvm_properties,
-    ]
-    artifacts = own.artifacts_dir or str(Path(temporary, "artifacts"))
-
-    def command(port: int) -> list[str]:
-        ports = [f"--job-port={port}", f"--artifact-port={own.artifact_port}", "--expansion-port=0"]
-        return [
-            java(given),
-            *of_java,
-            "-jar",
-            jar,
-            f"--{MASTER_FLAGS[runner].replace('_', '-')}={master}",
-            f"--artifacts-dir={artifacts}",
-            *ports,
-        ]
-
-    return Server(f"the job server of {runner.capitalize()}", command, 120.0)
-
-
 def _check_known(given: PipelineOptions, endpoint: str) -> None:
     """Refuse flags that neither Beam nor the job server knows; Beam would drop them with a warning."""
     with grpc.insecure_channel(endpoint) as channel:
-        asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
-        said = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
-            asked, timeout=60, wait_for_ready=True
+        described = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
+            beam_job_api_pb2.DescribePipelineOptionsRequest(), timeout=60, wait_for_ready=True
         )
-    known = {option.name for option in said.options}
+    known = {option.name for option in described.options}
     unknown = [name for name in unknown_flags(given) if name not in known]
     if unknown:
         raise UsageError(

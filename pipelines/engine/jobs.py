@@ -18,7 +18,7 @@ from apache_beam.runners.runner import PipelineResult
 from altalign import storage, terminal
 from altalign.errors import AltalignError
 from altalign.machine import interrupts
-from altalign.pipelines.engine import dataflow, flink, job_server, unit_errors
+from altalign.pipelines.engine import dataflow, job_server, unit_errors
 from altalign.pipelines.engine.options import MASTER_FLAGS, is_on_cluster
 from altalign.pipelines.run.units import Run, Unit
 
@@ -38,9 +38,6 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     """
     portable = given.view_as(PortableOptions)
     runner = run.config.engine.runner
-    if runner == "flink" and is_on_cluster(runner, given):
-        # with Spark a job ends with its command
-        flink.cancel(given.get_all_options()[MASTER_FLAGS[runner]], _job_name(run))
     is_ours = runner in ("prism", *MASTER_FLAGS) and not portable.job_endpoint
     with job_server.served(run, given) if is_ours else nullcontext():
         yield

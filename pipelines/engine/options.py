@@ -21,14 +21,18 @@ from apache_beam.options.pipeline_options import (
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import UsageError
 from altalign.machine.cores import cores
-from altalign.pipelines.engine import dataflow, flink, jars
+from altalign.pipelines.engine import dataflow
 
+JOB_SERVER_VERSION = (
+    "2.62.0"  # of Beam's Java runners that `make jars` brings: the newest of which all parts could be had
+)
 KEEP_WORKERS_MS = 60_000  # otherwise Spark starts Python again for every stage of every pipeline
 MASTER_FLAGS = {"spark": "spark_master_url", "flink": "flink_master"}  # of the runners that have a job server on Java
 
-# For any job server: among Beam's portable runners only Prism's does not ask pip, which may be missing, for all that is
-# installed.
-_PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
+_RUNNERS = {"prism": "PrismRunner", "spark": "SparkRunner", "flink": "FlinkRunner"}  # Beam's
+_JARS = {"spark": "SPARK_JOB_SERVER_JAR", "flink": "FLINK_JOB_SERVER_JAR"}  # variables that name one
+# Beam would ask pip, which may be missing, for all that is installed.
+_PORTABLE = ("--requirements_cache=skip", "--experiments=disable_logging_submission_environment")
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
 
 
@@ -72,7 +76,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             if engine.workers:
                 why = "Prism decides itself how many work at once"
                 raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
-            return Options([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
+            own = [f"--prism_location={prism()}", "--prism_log_level=warn", "--prism_log_kind=text"]
+            return Options(["--runner=PrismRunner", "--environment_type=LOOPBACK", *_PORTABLE, *own, *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
         case "dataflow":
@@ -120,10 +125,12 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     count = engine.workers or cores()
     named = _named(flags)
     default = f"--{MASTER_FLAGS[runner]}=" + (f"local[{count}]" if runner == "spark" else "[local]")
-    added = [*_PORTABLE, *([] if MASTER_FLAGS[runner] in named else [default])]
-    if not {"job_endpoint", "files_to_stage"} & {*named}:
+    added = [f"--runner={_RUNNERS[runner]}", *_PORTABLE, *([] if MASTER_FLAGS[runner] in named else [default])]
+    if "job_endpoint" not in named:
+        jar = jar_of(runner, PipelineOptions(flags))
+        added += [f"--{runner}_job_server_jar={jar}"]
         # Else every jar of its class path, 300 MB of Spark's own, goes to each executor of each job.
-        added += [f"--files_to_stage={jar_of(runner, PipelineOptions(flags))}"]
+        added += [] if "files_to_stage" in named else [f"--files_to_stage={jar}"]
     given = Options([*added, *flags])
     master = given.get_all_options()[MASTER_FLAGS[runner]]
     portable = given.view_as(PortableOptions)
@@ -144,8 +151,6 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
                 "with `python -m altalign.pipelines.engine.worker_pool --port PORT` on each of them, "
                 "or DOCKER or PROCESS"
             )
-        if runner == "flink":
-            flink.check_restarts(master)
     if not portable.job_endpoint:
         java(given)
     return given
@@ -157,11 +162,25 @@ def jar_of(runner: str, given: PipelineOptions) -> str:
     Raises:
         UsageError: there is none.
     """
-    spark, flink_ = given.view_as(SparkRunnerOptions), given.view_as(FlinkRunnerOptions)
-    named = spark.spark_job_server_jar if runner == "spark" else flink_.flink_job_server_jar
-    if named and not Path(named).is_file():
-        raise UsageError(f"-- --{runner}_job_server_jar={named}: no such file")
-    return named or jars.find(runner)
+    spark, flink = given.view_as(SparkRunnerOptions), given.view_as(FlinkRunnerOptions)
+    flag = spark.spark_job_server_jar if runner == "spark" else flink.flink_job_server_jar
+    variable = os.environ.get(_JARS[runner])
+    if path := flag or variable:
+        if Path(path).is_file():
+            return path
+        where = f"-- --{runner}_job_server_jar={path}" if flag else f"{_JARS[runner]} = {path}"
+        raise UsageError(f"{where}: no such file; give the jar of a Beam job server, or none and run `make jars`")
+    if (made := jars() / f"{runner}-job-server-{JOB_SERVER_VERSION}.jar").is_file():
+        return str(made)
+    raise UsageError(
+        f"[engine] runner = {runner}: no job server; `make jars` brings one, or name its jar: {_JARS[runner]}=PATH"
+    )
+
+
+def jars() -> Path:
+    """Where `make jars` keeps what it brings: outside of any checkout, for it is large and serves all of them."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return Path(os.environ.get("ALTALIGN_JARS") or cache / "altalign" / "jars")
 
 
 def is_on_cluster(runner: str, given: PipelineOptions) -> bool:

@@ -1,10 +1,9 @@
 """Groups by partition number without moving bulk data: units write spill files and pass on the places of slices.
 
 A bucket is a partition of one kind of data. Elements are `(group, bytes)`; a group is a range of buckets that one
-worker goes through in order. With `engine.shuffle = "files"` the bytes name a file and say where in it the places of
-the slices are; there are few groups, for an element costs more than its content. With "beam" the bytes are the slices
-themselves, for engines whose workers share no fast disk, and a group is one partition, which fits in memory. Either way
-the slices of a bucket come back in the order of units, so results depend on neither engine nor mode.
+worker goes through in order. The bytes name a file and say where in it the places of the slices are; there are few
+groups, for an element costs more than its content. The slices of a bucket come back in the order of units, so results
+do not depend on the engine.
 """
 
 import struct
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import apache_beam as beam
 import numpy as np
@@ -23,16 +22,14 @@ from altalign.errors import UnreadableError
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.run.units import F, Marks, Run, Unit, map_unit
 
-Mode = Literal["files", "beam"]
 Element = tuple[int, bytes]
 
-GROUPS_AT_MOST = 64  # with "files"
+GROUPS_AT_MOST = 64
 READ_BYTES = 16 << 20  # neighbours are read together until they have so many
 HELD_BYTES = 16 << 20  # so much of a unit's slices is held before it is written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
-# the unit's place in the order of units, whether its slices lie in a file, offset and number of their places, and how
-# many bytes the names of both files have
-_HEAD = struct.Struct("<q?qqI")
+# the unit's place in the order of units, offset and number of the places of its slices; the names of both files follow
+_HEAD = struct.Struct("<qqq")
 
 Slices = npt.NDArray[np.void]  # SLICE[n]
 
@@ -46,9 +43,9 @@ class Groups:
     kinds: int
 
     @classmethod
-    def of(cls, partitions: int, mode: Mode, *, kinds: int = 1) -> "Groups":
+    def of(cls, partitions: int, *, kinds: int = 1) -> "Groups":
         """The groups of so many partitions, a power of two."""
-        return cls(partitions, min(partitions, GROUPS_AT_MOST) if mode == "files" else partitions, kinds)
+        return cls(partitions, min(partitions, GROUPS_AT_MOST), kinds)
 
     def bucket(self, partition: Any, kind: int) -> Any:
         """The bucket with one kind of data of a partition; of an array of partitions an array of buckets."""
@@ -105,7 +102,7 @@ def slices_of(index: str, where: Sequence[int]) -> Slices:
     return np.frombuffer(_whole(index, storage.read_range(index, offset, size), size), SLICE)
 
 
-def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups, mode: Mode) -> Iterator[Element]:
+def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups) -> Iterator[Element]:
     """Yields one element for each group that has slices in the spill file of a unit.
 
     Args:
@@ -114,44 +111,34 @@ def elements(path: str, order: int, index: str, where: Sequence[int], groups: Gr
         index: the file that has the places of the slices.
         where: offset and number of these places, as `finish` returned them.
         groups: the groups of buckets.
-        mode: whether to hand on the slices ("beam") or where their places are ("files").
     """
     places = slices_of(index, where)
     size = groups.partitions // groups.count * groups.kinds
     cuts = np.searchsorted(places["bucket"], np.arange(groups.count + 1) * size).tolist()
     names = path.encode() + b"\0" + index.encode()
     for group, (begin, end) in enumerate(pairwise(cuts)):
-        if begin == end:
-            continue
-        head = _HEAD.pack(order, mode == "files", where[0] + begin * SLICE.itemsize, end - begin, len(names)) + names
-        of_group = places[begin:end]
-        wanted = of_group["offset"].tolist(), of_group["length"].tolist()
-        yield group, head if mode == "files" else b"".join([head, of_group.tobytes(), *_read(path, *wanted)])
+        if begin < end:
+            yield group, _HEAD.pack(order, where[0] + begin * SLICE.itemsize, end - begin) + names
 
 
 class _FromUnit:
     """The slices that one unit handed on."""
 
     def __init__(self, value: bytes):
-        self.order, self._is_in_file, offset, count, size = _HEAD.unpack_from(value)
-        at = _HEAD.size + size
-        self._path, self._index = value[_HEAD.size : at].decode().split("\0")
-        self._where, self._body = (offset, count), value[at:]
+        self.order, *self._where = _HEAD.unpack_from(value)
+        self._path, self._index = value[_HEAD.size :].decode().split("\0")
 
     @cached_property
     def _places(self) -> dict[int, list[tuple[int, int]]]:
-        """Offset and length of the slices of each bucket, in the file or in the body."""
-        if self._is_in_file:  # read when the group is worked on: those of all groups are too many for one process
-            slices = slices_of(self._index, self._where)
-            offsets = slices["offset"]
-        else:
-            slices = np.frombuffer(self._body, SLICE, self._where[1])
-            offsets = slices.nbytes + np.cumsum(slices["length"]) - slices["length"]
-        found: dict[int, list[tuple[int, int]]] = {}
-        columns = slices["bucket"], offsets, slices["length"]
-        for bucket, offset, length in zip(*(column.tolist() for column in columns), strict=True):
-            found.setdefault(bucket, []).append((offset, length))
-        return found
+        """Offset and length of the slices of each bucket.
+
+        They are read when the group is worked on: those of all groups are too many for one process.
+        """
+        slices = slices_of(self._index, self._where)
+        places: dict[int, list[tuple[int, int]]] = {}
+        for bucket, offset, length in slices.tolist():
+            places.setdefault(bucket, []).append((offset, length))
+        return places
 
     def size(self, bucket: int) -> int:
         """How many bytes a bucket has."""
@@ -163,12 +150,9 @@ class _FromUnit:
         if not places:
             return
         buckets_at, offsets, lengths = zip(*places, strict=True)
-        if self._is_in_file:
-            found = _read(self._path, offsets, lengths)
-        else:
-            found = (self._body[offset : offset + length] for offset, length in zip(offsets, lengths, strict=True))
-        for bucket, length, data in zip(buckets_at, lengths, found, strict=True):
-            yield bucket, _whole(self._path, data, length)
+        data = _read(self._path, offsets, lengths)
+        for bucket, length, part in zip(buckets_at, lengths, data, strict=True):
+            yield bucket, _whole(self._path, part, length)
 
 
 class Spilled:

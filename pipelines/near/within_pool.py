@@ -118,7 +118,7 @@ def _sample(run: Run, count: int) -> Vectors:
 def groups_of(run: Run) -> Groups:
     """The buckets of a spill file. A partition is a cell, and an equal share of all digests of bytes."""
     cells = run.facts_of(CELLS, ONLY).cells
-    return Groups.of(1 << (cells - 1).bit_length(), run.config.engine.shuffle, kinds=3)
+    return Groups.of(1 << (cells - 1).bit_length(), kinds=3)
 
 
 # Comparing ------------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Compare(beam.PTransform[Any, Any]):
     def _scatter(self, unit: PoolImagesUnit) -> Iterator[Element]:
         facts = map_unit(self._run, COMPARED, unit, lambda run, unit: scatter(run, unit, self._gone))
         path = Compared(self._run, unit["name"]).spill
-        yield from elements(path, unit["order"], path, facts.spilled, self._groups, self._run.config.engine.shuffle)
+        yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
 def compared(gone: Gone) -> Callable[[Run], Compare]:

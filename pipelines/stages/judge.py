@@ -199,7 +199,7 @@ def _as_binary(ids: Ids) -> "pa.Array[Any]":
 def buckets_of(run: Run) -> Groups:
     """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
-    return Groups.of(partitions, run.config.engine.shuffle, kinds=2)
+    return Groups.of(partitions, kinds=2)
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
@@ -338,7 +338,7 @@ class Judge(beam.PTransform[Any, Any]):
     def _judge(self, unit: PoolUnit) -> Iterator[Element]:
         facts = map_unit(self._run, JUDGED, unit, judge)
         path = JudgedUnit(self._run, unit["name"]).survivors
-        yield from elements(path, unit["order"], path, facts.spilled, self._groups, self._run.config.engine.shuffle)
+        yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
     def _places(self, file: int) -> Iterator[Element]:
         name = "revisits" if file == FOLLOWED else self._run.files[file].name
@@ -346,4 +346,4 @@ class Judge(beam.PTransform[Any, Any]):
         index = slices_of_places(self._run, name)
         slices = _slices_of_places(path, self._groups)
         storage.write_bytes(index, slices.tobytes())
-        yield from elements(path, file, index, (0, len(slices)), self._groups, self._run.config.engine.shuffle)
+        yield from elements(path, file, index, (0, len(slices)), self._groups)

@@ -50,7 +50,7 @@ TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_
 def buckets_of(run: Run) -> Groups:
     """The buckets of a spill file: partitions of each kind, whose number depends on the size of the pool alone."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
-    return Groups.of(partitions, run.config.engine.shuffle, kinds=len(KINDS) + len(sources(run)))
+    return Groups.of(partitions, kinds=len(KINDS) + len(sources(run)))
 
 
 def sources(run: Run) -> list[str]:
@@ -189,7 +189,7 @@ class Count(beam.PTransform[Any, Any]):
     def _count(self, unit: PoolUnit) -> Iterator[Element]:
         facts = map_unit(self._run, COUNTED, unit, count)
         path = Counted(self._run, unit["name"]).spill
-        yield from elements(path, unit["order"], path, facts.spilled, self._groups, self._run.config.engine.shuffle)
+        yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
 # The tables -----------------------------------------------------------------------------------------------------------

@@ -54,7 +54,6 @@ STAGES = {
     **dict.fromkeys((f"card.{name}" for name in DEFAULTS["card"]), "write"),
     "engine.runner": None,
     "engine.workers": None,
-    "engine.shuffle": None,
 }
 
 

@@ -19,8 +19,7 @@ FETCHED, KEPT, IMAGE_BYTES = 0.2, 0.1, 50_000
 TEXT_S = {"10 M": 6.0, "1 B": 8.7, "10 B": 12.5}  # CPU seconds of a million candidates
 WEB_S, SEARCH_S, WRITE_S = 0.0039, 0.00006, 0.0011
 BUSY, AT_ONCE, STARTS_H = 0.6, 64, 1.0
-VCPU_HOUR, SHUFFLE_GB, STORED_GB_MONTH = 0.07, 0.011, 0.02
-SHUFFLED_BYTES = 110 + 140 * FETCHED
+VCPU_HOUR, STORED_GB_MONTH = 0.07, 0.02
 
 
 def rows() -> dict[str, list[str]]:
@@ -55,7 +54,6 @@ def expected(size: str) -> dict[str, float]:
         "hours of the rest": others,
         "hours of starts": STARTS_H,
         "hours": hours,
-        "shuffle": SHUFFLED_BYTES * n / 1e9 if n < SIZES["10 B"] else SHUFFLED_BYTES * n / 1e12,
         "stored": (FETCHED + KEPT) * n * IMAGE_BYTES / 1e12,
         "storage": (FETCHED + KEPT) * n * IMAGE_BYTES / 1e9 * STORED_GB_MONTH,
         "machines": hours * vcpus * VCPU_HOUR,
@@ -68,8 +66,6 @@ def test_the_table_is_what_its_formulas_give(size: str) -> None:
     for name, value in expected(size).items():
         cell = table[name][column]
         assert number(cell.lstrip("$")) == pytest.approx(value, rel=0.06, abs=0.021), f"{name}: {cell}"
-    dollars = float(table["shuffle"][column].partition("$")[2])
-    assert dollars == pytest.approx(SHUFFLED_BYTES * SIZES[size] / 1e9 * SHUFFLE_GB, rel=0.06, abs=0.006)
     vcpus, machines = (float(text.replace(",", "")) for text in re.findall(r"[\d,]+", table["vCPUs"][column]))
     assert vcpus == 4 * machines
 
@@ -84,7 +80,6 @@ def test_the_figures_it_begins_with_are_those_it_names() -> None:
         "| 0.0011 |",
         "60 % of the time",
         "**$0.07**",
-        "$0.011",
         "$0.02",
     ):
         assert words in GUIDE, words

@@ -8,6 +8,7 @@ of the order in which it was started.
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,11 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from altalign.errors import UsageError
 from altalign.machine.children import ending_with_us
-from altalign.pipelines.engine import jars
-from altalign.pipelines.engine.servers import free_port
+from altalign.pipelines.engine.options import jar_of
 from tests.end_to_end.runs import environ
+from tests.object_stores.servers import free_port
+from tools import jars
 
 STARTS_WITHIN_S = 180  # watchdogs, for machines that are busy
 ENDS_WITHIN_S = 30
@@ -36,7 +40,10 @@ _RESTARTS = {
     "restart-strategy.fixed-delay.attempts": "20",
     "restart-strategy.fixed-delay.delay": "1 s",
 }
-_OPENED = [f"--add-opens={package}=ALL-UNNAMED" for package in jars.OPENED]
+_OPENED = [
+    f"--add-opens={package}=ALL-UNNAMED"
+    for package in re.findall(r"java\.base/[\w.]+", jars.POM.read_text(encoding="utf-8"))
+]
 # What a script of Flink would work out from taskmanager.memory.process.size; PyPI's package has no such script.
 _MEMORY = {
     "taskmanager.cpu.cores": f"{SLOTS}.0",
@@ -76,8 +83,8 @@ def need_job_server(runner: str) -> None:
     if not shutil.which("java"):
         pytest.skip(f"no Java, on which {runner} runs: install Java 11 or 17 (and Maven), then `make jars`")
     try:
-        jars.find(runner)
-    except jars.UsageError as error:
+        jar_of(runner, PipelineOptions([]))
+    except UsageError as error:
         pytest.skip(str(error))
 
 

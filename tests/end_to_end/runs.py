@@ -18,7 +18,6 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from altalign.pipelines.engine.servers import Server, serving
 
 ROOT = Path(__file__).parents[2]
 # what may differ between two runs of the same settings and input (the contract, section 4)
@@ -148,8 +147,15 @@ def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
 @contextmanager
 def somebodys_prism(prism: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint of a job server that is not the command's; one of its own cannot start meanwhile."""
-    server = Server("Prism", lambda port: [prism, f"--job_port={port}", "--serve_http=false", "--log_level=warn"], 60.0)
-    with serving(server, str(log)) as endpoint, monkeypatch.context() as patch:
+    from altalign.curation import EngineSettings
+    from altalign.pipelines.engine.job_server import serving
+    from altalign.pipelines.engine.options import options
+
+    monkeypatch.setenv("ALTALIGN_PRISM", prism)
+    with (
+        serving("prism", options(EngineSettings(runner="prism"), []), str(log)) as endpoint,
+        monkeypatch.context() as patch,
+    ):
         patch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
         yield endpoint
 

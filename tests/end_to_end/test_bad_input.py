@@ -125,7 +125,7 @@ CLAUSES: dict[str, list[str]] = {
     "--restart everything": [f"{HERE}: test_a_file_that_changed_is_refused_and_restart_runs_everything"],
     "the engine changes no byte": [
         f"{HERE}: test_a_changed_engine_is_no_other_setting",
-        f"{SAME}: test_the_engine_changes_no_byte",
+        f"{SAME}: test_more_workers_change_no_byte",
     ],
     # Killed, and full.
     "a killed run continues and ends with the same bytes": [

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from altalign.pipelines.engine.servers import free_port
 from tests.end_to_end import blows, clusters
 from tests.end_to_end.clusters import Cluster, of_environment, wait_for
 from tests.end_to_end.runs import Finished, altalign, command, environ, listed, tree
+from tests.object_stores.servers import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -97,12 +97,10 @@ def check_same(folder: Path, embedded: Finished) -> None:
     )
 
 
-def test_a_cluster_changes_no_byte_with_its_own_shuffle(
-    embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path
-) -> None:
+def test_a_cluster_changes_no_byte(embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path) -> None:
     blows.want(struck_at, {})
     folder = embedded.input_in(tmp_path)
-    said = ended(begun(folder, cluster, "--set", "engine.shuffle=beam"))
+    said = ended(begun(folder, cluster))
     assert re.fullmatch(r"([a-z_/]+: \d+ of \d+ units.*\n)+", said)
     check_same(folder, embedded)
 
@@ -180,29 +178,6 @@ def test_a_python_worker_of_the_only_executor_killed_changes_no_byte(
 
 
 # Clusters on which no run can end well --------------------------------------------------------------------------------
-
-
-def test_a_flink_cluster_without_a_restart_strategy_is_refused_before_any_work(
-    embedded: Finished, tmp_path: Path
-) -> None:
-    folder = embedded.input_in(tmp_path / "here")
-    with clusters.flink_manager(tmp_path / "cluster", {}) as (address, _):
-        cluster = Cluster(
-            "flink",
-            [f"--flink_master={address}", "--environment_type=EXTERNAL", "--environment_config=127.0.0.1:1"],
-            lambda _: None,
-        )
-        with begun(folder, cluster) as run:
-            _, said = run.communicate(timeout=TAKES_AT_MOST_S)
-    assert run.returncode == 2
-    assert re.fullmatch(
-        (
-            r'altalign: -- --flink_master=\S+: the cluster has no restart strategy.*"restart-strategy.type: '
-            r'fixed-delay".*\n'
-        ),
-        said,
-    )
-    assert not (folder / "run").exists()
 
 
 # The command, but that it does not wait so long.

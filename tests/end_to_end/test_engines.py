@@ -145,7 +145,7 @@ def test_an_addition_has_the_same_bytes(tmp_path: Path, runner: str) -> None:
 # Signals --------------------------------------------------------------------------------------------------------------
 
 
-def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_with_the_engines_own_shuffle(
+def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes(
     embedded: Finished, tmp_path: Path, runner: str
 ) -> None:
     folder, wanted = embedded.input_in(tmp_path / "here"), tmp_path / "blows"
@@ -156,7 +156,7 @@ def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_
         ("fetch/units", signal.SIGTERM),
     ):
         blows.want(wanted, {step: number.name})
-        done = curate(folder, runner, "--set", "engine.shuffle=beam", environment=environment)
+        done = curate(folder, runner, environment=environment)
         assert blows.struck(wanted, step), done.stderr
         if number == signal.SIGKILL:
             assert done.returncode == -number, done.stderr
@@ -167,7 +167,7 @@ def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_
             assert not (folder / "run" / "work" / "temporary").exists()
             assert [name for name in listed(folder / "run") if "partial-" in name] == []
         check_nothing_left(folder)
-    done = curate(folder, runner, "--set", "engine.shuffle=beam")
+    done = curate(folder, runner)
     assert done.returncode == 0, done.stderr
     assert tree(folder / "run") == embedded.tree
     assert listed(folder / "run") == embedded.listed

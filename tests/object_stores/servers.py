@@ -15,11 +15,17 @@ from uuid import uuid4
 import pytest
 
 from altalign.machine.children import ending_with_us
-from altalign.pipelines.engine.servers import free_port
 
 STARTS_WITHIN_S = 60.0
 # for tests of what is the same in every store, and takes long, by their fixture `made`
 ONE_STORE = pytest.mark.parametrize("made", ["s3"], indirect=True)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
 
 
 @dataclass

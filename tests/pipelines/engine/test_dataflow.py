@@ -48,7 +48,7 @@ FLAGS = [
     "--temp_location=gs://bucket/tmp",
     f"--sdk_container_image={IMAGE}",
 ]
-ENGINE = EngineSettings(runner="dataflow", shuffle="beam")
+ENGINE = EngineSettings(runner="dataflow")
 JOB_BYTES_AT_MOST = 1 << 20  # a tenth of what Dataflow takes
 
 
@@ -168,10 +168,10 @@ def test_files_in_the_image_may_be_named_by_their_absolute_path() -> None:
     )
 
 
-def test_the_example_names_stores_alone_and_groups_through_beam() -> None:
+def test_the_example_names_stores_alone() -> None:
     values = tomllib.loads((ROOT / "configs" / "dataflow.toml").read_text(encoding="utf-8"))
     config = CurateConfig.from_values(values, where="configs/dataflow.toml")
-    assert (config.engine.runner, config.engine.shuffle) == ("dataflow", "beam")
+    assert config.engine.runner == "dataflow"
     check_places(config)
 
 
@@ -368,9 +368,7 @@ def test_the_steps_that_group_are_among_them(jobs: dict[str, Any], step: str) ->
 
 
 def run_of(folder: Path, *, files: int = 1) -> Run:
-    config = CurateConfig.from_values(
-        {"input": {"paths": ["none"]}, "engine": {"runner": "dataflow", "shuffle": "beam"}}, where="test"
-    )
+    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "dataflow"}}, where="test")
     path = (
         "gs://crawl/CC-MAIN-2026-13/segments/1771234567890.12/warc/CC-MAIN-20260313061234-20260313091234-{:05d}.warc.gz"
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
 from altalign.curation import EngineSettings
 from altalign.errors import UsageError
-from altalign.pipelines.engine.options import options, threads
+from altalign.pipelines.engine.options import JOB_SERVER_VERSION, jar_of, options, threads
 
 
 @pytest.mark.parametrize(("runner", "master"), [("spark", "local[3]"), ("flink", "[local]")])
@@ -21,7 +21,8 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
     assert found[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
     assert found["environment_type"] == "LOOPBACK"
     assert found["environment_cache_millis"] == 60_000
-    assert found["files_to_stage"] == [str(jars_there / f"{runner}-job-server-2.62.0.jar")]
+    jar = str(jars_there / f"{runner}-job-server-{JOB_SERVER_VERSION}.jar")
+    assert (found["files_to_stage"], found[f"{runner}_job_server_jar"]) == ([jar], jar)
     if runner == "flink":
         assert found["parallelism"] == 3
     of_user = options(
@@ -59,12 +60,6 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
             ["--job_server_java_launcher=no-such-java"],
             "no-such-java: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17",
         ),
-        (
-            "flink",
-            0,
-            ["--flink_master=localhost:9", "--environment_type=DOCKER"],
-            "flink_master=localhost:9: no Flink cluster answers there",
-        ),
         ("prism", 4, [], "workers = 4: Prism decides itself how many work at once; leave it 0"),
     ],
 )
@@ -77,11 +72,23 @@ def test_what_an_engine_cannot_honour_is_refused(
         options(EngineSettings(runner=runner, workers=workers), flags)
 
 
-def test_spark_needs_a_job_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runner", ["spark", "flink"])
+def test_a_job_server_is_the_one_that_is_named_else_the_one_that_was_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runner: str
+) -> None:
     monkeypatch.setenv("ALTALIGN_JARS", str(tmp_path))
-    monkeypatch.delenv("SPARK_JOB_SERVER_JAR", raising=False)
-    with pytest.raises(UsageError, match="no job server; `make jars` brings one"):
-        options(EngineSettings(runner="spark"), [])
+    variable, given = f"{runner.upper()}_JOB_SERVER_JAR", PipelineOptions([])
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match=f"no job server; `make jars` brings one, or name its jar: {variable}=PATH"):
+        jar_of(runner, given)
+    made, named = tmp_path / f"{runner}-job-server-{JOB_SERVER_VERSION}.jar", tmp_path / "mine.jar"
+    made.touch()
+    assert jar_of(runner, given) == str(made)
+    monkeypatch.setenv(variable, str(named))
+    with pytest.raises(UsageError, match=rf"{variable} = .*mine\.jar: no such file"):
+        jar_of(runner, given)
+    named.touch()
+    assert jar_of(runner, given) == str(named)
 
 
 def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

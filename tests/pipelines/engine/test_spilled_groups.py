@@ -17,7 +17,6 @@ from altalign.pipelines.engine.spilled_groups import (
     Element,
     Gather,
     Groups,
-    Mode,
     Spilled,
     SpillWriter,
     elements,
@@ -26,7 +25,6 @@ from altalign.pipelines.engine.spilled_groups import (
 
 PARTITIONS, KINDS = 128, 3
 Unit = list[tuple[int, bytes]]  # (bucket, slice) in order of writing
-MODES: tuple[Mode, ...] = ("files", "beam")
 
 
 def spilled(folder: Path, order: int, unit: Unit) -> list[int]:
@@ -37,20 +35,20 @@ def spilled(folder: Path, order: int, unit: Unit) -> list[int]:
         return writer.finish()
 
 
-def grouped(folder: Path, units: dict[int, Unit], mode: Mode) -> dict[int, list[bytes]]:
+def grouped(folder: Path, units: dict[int, Unit]) -> dict[int, list[bytes]]:
     found: dict[int, list[bytes]] = defaultdict(list)
     for order, unit in units.items():
         path = str(folder / f"{order}.spill")
         for group, value in elements(
-            path, order, path, spilled(folder, order, unit), Groups.of(PARTITIONS, mode, kinds=KINDS), mode
+            path, order, path, spilled(folder, order, unit), Groups.of(PARTITIONS, kinds=KINDS)
         ):
             found[group].append(value)
     return found
 
 
-def read_all(values: dict[int, list[bytes]], mode: Mode) -> dict[int, bytes]:
+def read_all(values: dict[int, list[bytes]]) -> dict[int, bytes]:
     """Bytes of each bucket, read group by group, a partition at a time."""
-    groups, found = Groups.of(PARTITIONS, mode, kinds=KINDS), {}
+    groups, found = Groups.of(PARTITIONS, kinds=KINDS), {}
     for group in range(groups.count):
         gathered = Spilled(values.get(group, []))
         for partition in groups.partitions_of(group):
@@ -68,7 +66,7 @@ units = st.lists(
 
 @given(units, st.randoms(use_true_random=False))
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_both_modes_give_every_bucket_its_bytes_in_the_order_of_units(
+def test_every_bucket_gets_its_bytes_in_the_order_of_units(
     tmp_path_factory: pytest.TempPathFactory, units: list[Unit], random
 ) -> None:
     folder = tmp_path_factory.mktemp("spill")
@@ -78,30 +76,26 @@ def test_both_modes_give_every_bucket_its_bytes_in_the_order_of_units(
     }
     order = list(range(len(units)))
     random.shuffle(order)
-    for mode in MODES:
-        values = grouped(folder, {number: units[number] for number in order}, mode)
-        for value in values.values():
-            random.shuffle(value)  # an engine groups in any order
-        assert read_all(values, mode) == plain
+    values = grouped(folder, {number: units[number] for number in order})
+    for value in values.values():
+        random.shuffle(value)  # an engine groups in any order
+    assert read_all(values) == plain
 
 
-def test_few_groups_over_files_and_one_a_partition_over_the_engine() -> None:
-    assert [Groups.of(partitions, "files").count for partitions in (8, 64, 128, 4096)] == [8, 64, 64, 64]
-    assert Groups.of(4096, "beam").count == 4096
-    for mode in MODES:
-        groups = Groups.of(256, mode)
-        assert [p for group in range(groups.count) for p in groups.partitions_of(group)] == list(range(256))
+def test_there_are_few_groups_and_each_partition_is_in_one() -> None:
+    assert [Groups.of(partitions).count for partitions in (8, 64, 128, 4096)] == [8, 64, 64, 64]
+    groups = Groups.of(256)
+    assert [p for group in range(groups.count) for p in groups.partitions_of(group)] == list(range(256))
 
 
 def test_units_come_in_order_beyond_one_byte_and_names_may_be_of_any_script(tmp_path: Path) -> None:
     folder = tmp_path / "Ünïcode 漢字"
-    for mode in MODES:
-        values = grouped(folder, {order: [(1, str(order).encode())] for order in (300, 2, 65_536, 0)}, mode)
-        assert list(Spilled(values[0]).slices([1])) == [(1, b"0"), (1, b"2"), (1, b"300"), (1, b"65536")]
+    values = grouped(folder, {order: [(1, str(order).encode())] for order in (300, 2, 65_536, 0)})
+    assert list(Spilled(values[0]).slices([1])) == [(1, b"0"), (1, b"2"), (1, b"300"), (1, b"65536")]
 
 
 def test_a_unit_that_spilled_nothing_has_no_elements(tmp_path: Path) -> None:
-    assert grouped(tmp_path, {0: [], 1: [(0, b"")]}, "files") == {}
+    assert grouped(tmp_path, {0: [], 1: [(0, b"")]}) == {}
     assert [array.tolist() for array in Spilled([]).arrays([0, 1])] == [[], []]
 
 
@@ -109,10 +103,7 @@ def test_a_unit_that_spilled_nothing_has_no_elements(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_is_an_error_with_its_name(tmp_path: Path, left: int) -> None:
     where = spilled(tmp_path, 0, [(0, b"x" * 20), (200, b"y" * 20)])
     path = tmp_path / "0.spill"
-    values = [
-        value
-        for _, value in elements(str(path), 0, str(path), where, Groups.of(PARTITIONS, "files", kinds=KINDS), "files")
-    ]
+    values = [value for _, value in elements(str(path), 0, str(path), where, Groups.of(PARTITIONS, kinds=KINDS))]
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(UnreadableError, match=f"^{path}: cut short$"):
         slices_of(str(path), where)
@@ -124,11 +115,9 @@ def test_every_group_comes_out_of_a_gathering(tmp_path: Path) -> None:
     def seen(element: tuple[int, Iterable[bytes]]) -> tuple[int, list[tuple[int, bytes]]]:
         return element[0], list(Spilled(element[1]).slices([0, 2]))
 
-    groups = Groups.of(4, "beam")
+    groups = Groups.of(4)
     path = str(tmp_path / "0.spill")
-    found: list[Element] = list(
-        elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups, "beam")
-    )
+    found: list[Element] = list(elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups))
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
         elsewhere = pipeline | "Nothing" >> beam.Create([]).with_output_types(tuple[int, bytes])
         spills = pipeline | "Some" >> beam.Create(found).with_output_types(tuple[int, bytes])
@@ -136,12 +125,11 @@ def test_every_group_comes_out_of_a_gathering(tmp_path: Path) -> None:
         assert_that(gathered, equal_to([(0, [(0, b"zero")]), (1, []), (2, [(2, b"two")]), (3, [])]))
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("held_bytes", [1, 5, 1 << 20])
 def test_what_is_held_before_it_is_written_changes_nothing_that_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, held_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
 ) -> None:
     monkeypatch.setattr(spilled_groups, "HELD_BYTES", held_bytes)
     unit = [(5, b"aa"), (0, b"b"), (5, b"cc"), (1, b"ddd"), (0, b"e"), (5, b"f")]
-    found = read_all(grouped(tmp_path, {0: unit}, mode), mode)
+    found = read_all(grouped(tmp_path, {0: unit}))
     assert {bucket: data for bucket, data in found.items() if data} == {0: b"be", 1: b"ddd", 5: b"aaccf"}

@@ -1,4 +1,4 @@
-"""Job servers of Java: which is found, and how Maven is asked for them."""
+"""Job servers of Java: how Maven is asked for them."""
 
 import hashlib
 import re
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign.errors import AltalignError, UsageError
-from altalign.pipelines.engine import jars
+from altalign.pipelines.engine.options import JOB_SERVER_VERSION
+from tools import jars
 
 
 @pytest.fixture(autouse=True)
@@ -15,30 +15,6 @@ def _nothing_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in (*jars.VARIABLES.values(), "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALTALIGN_JARS", str(tmp_path / "jars"))
-
-
-@pytest.mark.parametrize("runner", ["spark", "flink"])
-def test_a_job_server_is_the_one_that_is_named_else_the_one_that_was_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runner: str
-) -> None:
-    with pytest.raises(
-        UsageError,
-        match=(
-            rf"runner = {runner}: no job server; `make jars` brings one, or name its jar: "
-            rf"{jars.VARIABLES[runner]}=PATH"
-        ),
-    ):
-        jars.find(runner)
-    made = tmp_path / "jars" / f"{runner}-job-server-2.62.0.jar"
-    made.parent.mkdir()
-    made.touch()
-    assert jars.find(runner) == str(made)
-    named = tmp_path / "mine.jar"
-    monkeypatch.setenv(jars.VARIABLES[runner], str(named))
-    with pytest.raises(UsageError, match=r"mine\.jar: no such file"):
-        jars.find(runner)
-    named.touch()
-    assert jars.find(runner) == str(named)
 
 
 MAVEN = """#!/bin/sh
@@ -78,10 +54,9 @@ def test_maven_makes_a_jar_once_of_parts_that_it_has_brought_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     maven(tmp_path, monkeypatch)
-    made = jars.folder() / "flink-job-server-2.62.0.jar"
+    made = jars.folder() / f"flink-job-server-{JOB_SERVER_VERSION}.jar"
     for _ in range(2):
         assert jars.main(["flink"]) == 0
-        assert jars.find("flink") == str(made)
         assert capsys.readouterr().out == f"flink: {made}: Beam's Java runner {made.stem.rpartition('-')[2]}\n"
     assert made.read_text() == "made\n"
     assert list(made.parent.glob("*.jar")) == [made]
@@ -90,7 +65,7 @@ def test_maven_makes_a_jar_once_of_parts_that_it_has_brought_before(
     assert " -Pbring jar:jar -D" in first
     assert " -Pbring shade:shade -D" in second
     assert " --offline jar:jar shade:shade -D" in last
-    pom = (Path(jars.__file__).parent / "job_server_pom.xml").read_text(encoding="utf-8")
+    pom = jars.POM.read_text(encoding="utf-8")
     for each in (first, second, last):
         assert set(re.findall(r"\$\{(\w+)\}", pom)) == set(re.findall(r"-D(\w+)=", each))
         assert "-Drunner=beam-runners-flink-1.19 -Dmain=org.apache.beam.runners.flink.FlinkJobServerDriver" in each
@@ -108,7 +83,7 @@ def test_what_maven_fails_of_is_one_line_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: dict[str, str], why: str, calls: int
 ) -> None:
     maven(tmp_path, monkeypatch, **lines)
-    with pytest.raises(AltalignError, match=rf"flink: Maven cannot {why}; .* FLINK_JOB_SERVER_JAR=PATH"):
+    with pytest.raises(jars.JarsError, match=rf"flink: Maven cannot {why}; .* FLINK_JOB_SERVER_JAR=PATH"):
         jars.main(["flink"])
     assert [path.name for path in jars.folder().iterdir()] == ["repository"]
     assert len(given(tmp_path)) == calls
@@ -122,9 +97,9 @@ def test_a_jar_that_is_not_the_one_that_is_listed_stops_it_before_maven_builds_a
     names = tmp_path / "listed.sha256"
     good, evil = (hashlib.sha256(f"{what}\n".encode()).hexdigest() for what in ("good", "evil"))
     names.write_text(f"{good}  org/a/a.jar\n" + (f"{listed}  org/a/b.jar\n" if listed else ""))
-    monkeypatch.setattr(jars, "_LISTED", names)
+    monkeypatch.setattr(jars, "LISTED", names)
     what = f"its SHA-256 is {evil}, not {listed}" if listed else f"not listed, SHA-256 {evil}"
-    with pytest.raises(AltalignError, match=rf"org/a/b\.jar: {what} \(listed\.sha256\); removed"):
+    with pytest.raises(jars.JarsError, match=rf"org/a/b\.jar: {what} \(listed\.sha256\); removed"):
         jars.main(["flink"])
     assert [path.name for path in jars.folder().rglob("*.jar")] == ["a.jar"]
     assert not [each for each in given(tmp_path) if "--offline" in each]
@@ -145,7 +120,7 @@ def test_a_named_jar_is_not_made(
 def test_without_maven_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(
-        AltalignError,
+        jars.JarsError,
         match=r"mvn: no such program; install Maven, or give the job server's jar as SPARK_JOB_SERVER_JAR",
     ):
         jars.main(["spark"])
