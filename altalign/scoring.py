@@ -19,7 +19,7 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 # What a kind needs, and what it may have beside that.
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "text": ((), ("profanity",)),
-    "language": (("model",), ("margin_at_least", "script_veto")),
+    "language": ((), ("model", "margin_at_least", "script_veto")),
     "image": ((), ("faces", "text_boxes")),
     "similarity": (("model",), ()),
     "linear": (("model", "weights"), ("side", "activation")),
@@ -36,8 +36,9 @@ class ScoreSettings(Settings):
     kind: Kind
     """What is measured."""
     model: str = ""
-    """Language: a model file of fastText. Similarity and linear: `onnx:FOLDER`, `open_clip:DIR`,
-    `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` (of AlignModel) or `run:TRAINING_RUN`."""
+    """Language: a model file of fastText; without it, lid.176.ftz, which is installed with altalign. Similarity and
+    linear: `onnx:FOLDER`, `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` (of AlignModel) or
+    `run:TRAINING_RUN`."""
     margin_at_least: Share = 0.0
     """Language: where the two likeliest languages are nearer to each other, the label is `und`."""
     script_veto: bool = True

@@ -30,7 +30,7 @@ name = "similarity"
 kind = "similarity"
 model = "onnx:clip"
 """
-FASTTEXT = Path(__file__).parents[1] / "filters" / "fasttext"
+FASTTEXT = Path(__file__).parents[1] / "pipelines" / "score" / "fasttext"
 
 
 def prepared(folder: Path, finished: Finished) -> Path:

@@ -15,7 +15,7 @@ from altalign.schema import SAMPLE
 from altalign.scoring import ScoreConfig
 from tests.pipelines import score_models
 
-FASTTEXT = Path(__file__).parents[2] / "filters" / "fasttext"
+FASTTEXT = Path(__file__).with_name("fasttext")
 CAPTIONS = ["a red ring", "the old house near a dog", "a red ring", "unheard of"]
 
 
