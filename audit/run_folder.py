@@ -73,7 +73,7 @@ class RunFolder:
     @cached_property
     def conditions(self) -> dict[str, str]:
         """The conditions of the selection that the run was made by, in words, by the reasons of what they drop."""
-        from altalign.filters import where  # pyparsing and Arrow, which `status` need not wait for
+        from altalign.filters import where  # Arrow, which `status` need not wait for
 
         return where.of_reasons(storage.read_json(self.path("manifest.json")).get("lineage"))
 

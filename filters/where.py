@@ -2,29 +2,56 @@
 
     language = 'en' AND similarity >= 0.28 AND NOT (source IN ('ads', 'shop') OR words BETWEEN 1 AND 2)
 
-Comparisons (`= == != <> < <= > >=`), `IN (…)`, `BETWEEN … AND …`, `LIKE '…'` (`%` and `_`), `IS NULL`, each with NOT
-where SQL has it; AND, OR, NOT and parentheses. Operands are columns, numbers, 'texts', TRUE and FALSE. Nothing else is
-understood, and nothing is run.
+DuckDB parses a condition and evaluates it. Between the two it is a tree of nothing but what `_read` lists, so that no
+condition calls a function, reads a file or changes a setting. Numbers compare as float64; NaN counts as NULL.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 CHARACTERS_AT_MOST = 65_536
-NESTING_AT_MOST = 50
 
-Column = "pa.Array[Any] | pa.ChunkedArray[Any]"
-Test = Literal["=", "!=", "<", "<=", ">", ">=", "in", "between", "like", "null"]
-_OPPOSITE: Mapping[str, Test] = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_SAME: Mapping[str, Test] = {"==": "=", "<>": "!="}
+_SELECT = "SELECT "
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+_LITERALS = {"INTEGER": "a number", "NUMERIC": "a number", "STRING": "text", "BOOLEAN": "truth"}
+# DuckDB's types of nodes, and how each is written.
+_FORMS = {
+    "COMPARE_EQUAL": "{} = {}",
+    "COMPARE_NOTEQUAL": "{} != {}",
+    "COMPARE_LESSTHAN": "{} < {}",
+    "COMPARE_LESSTHANOREQUALTO": "{} <= {}",
+    "COMPARE_GREATERTHAN": "{} > {}",
+    "COMPARE_GREATERTHANOREQUALTO": "{} >= {}",
+    "COMPARE_BETWEEN": "{} BETWEEN {} AND {}",
+    "~~": "{} LIKE {}",
+    "!~~": "{} NOT LIKE {}",
+    "OPERATOR_IS_NULL": "{} IS NULL",
+    "OPERATOR_IS_NOT_NULL": "{} IS NOT NULL",
+    "OPERATOR_NOT": "NOT {}",
+}
+_JOINED = {"CONJUNCTION_AND": " AND ", "CONJUNCTION_OR": " OR "}
+# What operands have to be where they need not only be alike.
+_NEEDS = {
+    **dict.fromkeys(("~~", "!~~"), ("text", "LIKE is of text")),
+    **dict.fromkeys(
+        ("OPERATOR_NOT", "CONJUNCTION_AND", "CONJUNCTION_OR"), ("truth", "AND, OR and NOT join conditions")
+    ),
+}
+_TURNED = {
+    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
+    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
+    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
+    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
+}
 
 
 class WhereError(ValueError):
@@ -32,41 +59,68 @@ class WhereError(ValueError):
 
 
 @dataclass(frozen=True)
-class Name:
-    """A column."""
+class Condition:
+    """A condition, or an operand of one.
 
-    name: str
+    Attributes:
+        form: a type of node of DuckDB; of operands `column`, `a number`, `text` or `truth`.
+        operands: of a condition.
+        value: of an operand: the name of a column, a text, or a number or truth as SQL has it.
+    """
+
+    form: str
+    operands: "tuple[Condition, ...]" = ()
+    value: str = ""
+
+    def __str__(self) -> str:
+        return self.written(lambda name: name if _PLAIN.fullmatch(name) else _quoted(name, '"'))
+
+    def written(self, column: Callable[[str], str]) -> str:
+        """The condition in SQL, with columns as the function writes their names."""
+        if self.form == "column":
+            return column(self.value)
+        if not self.operands:
+            return _quoted(self.value, "'") if self.form == "text" else self.value
+        each = [of.written(column) if not of.operands else f"({of.written(column)})" for of in self.operands]
+        if self.form == "COMPARE_IN":
+            return f"{each[0]} IN ({', '.join(each[1:])})"
+        return _JOINED[self.form].join(each) if self.form in _JOINED else _FORMS[self.form].format(*each)
+
+    @property
+    def parts(self) -> "list[Condition]":
+        """The conditions that all have to hold, in order."""
+        if self.form != "CONJUNCTION_AND":
+            return [self]
+        return [part for each in self.operands for part in each.parts]
+
+    def columns(self, *, but_of_nulls: bool = False) -> list[str]:
+        """The columns that it names, each once; with `but_of_nulls` not those that are only compared with NULL."""
+        if self.form == "column":
+            return [self.value]
+        if but_of_nulls and self.form in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
+            return []
+        return list(dict.fromkeys(name for each in self.operands for name in each.columns(but_of_nulls=but_of_nulls)))
+
+    @property
+    def bound(self) -> tuple[str, str, float] | None:
+        """Column, sign and number, where it is `<`, `<=`, `>` or `>=` of the two."""
+        match self.operands:
+            case Condition("column", _, name), Condition("a number", _, number) if self.form in _TURNED:
+                return name, _FORMS[self.form].strip("{} "), float(number)
+        return None
 
 
-Value = bool | int | float | str
-Operand = Name | Value
+def _quoted(text: str, mark: str) -> str:
+    return mark + text.replace(mark, 2 * mark) + mark
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A test of an operand with others: of one for comparisons and LIKE, two for BETWEEN, any for IN, none for NULL."""
+@cache
+def _database() -> Any:
+    """A database in the memory of this process, which reaches nothing outside."""
+    import duckdb
 
-    left: Operand
-    test: Test
-    others: tuple[Operand, ...] = ()
-
-
-@dataclass(frozen=True)
-class Not:
-    """The opposite of a condition."""
-
-    of: "Condition"
-
-
-@dataclass(frozen=True)
-class Joined:
-    """All (AND) or one (OR) of some conditions."""
-
-    by: Literal["and", "or"]
-    parts: "tuple[Condition, ...]"
-
-
-Condition = Compared | Not | Joined
+    closed = {"enable_external_access": False, "python_enable_replacements": False, "lock_configuration": True}
+    return duckdb.connect(config={"threads": 1, "autoload_known_extensions": False, **closed})
 
 
 # Parsing --------------------------------------------------------------------------------------------------------------
@@ -79,161 +133,91 @@ def parsed(text: str) -> Condition:
     Raises:
         WhereError: it says none.
     """
-    import pyparsing as pp
-
     if len(text) > CHARACTERS_AT_MOST:
         raise WhereError(f"{len(text):,} characters, and at most {CHARACTERS_AT_MOST:,} are read")
-    depth = deepest = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        deepest = max(deepest, depth)
-    if deepest > NESTING_AT_MOST or text.lower().count("not") > 1_000:
-        raise WhereError(f"nested more than {NESTING_AT_MOST} deep; write it flatter")
     try:
-        return _grammar().parse_string(text, parse_all=True)[0]
-    except pp.ParseBaseException as error:
-        at = error.loc
-        near = text[at : at + 30] or "its end"
-        raise WhereError(f"not understood at character {at + 1}, {near!r}") from None
+        select, plain = _select(text), _select("1")
+        (tree,) = select.pop("select_list")
+        condition = _read(tree, text)
     except RecursionError:
         raise WhereError("nested too deep; write it flatter") from None
+    except ValueError as error:
+        raise error if isinstance(error, WhereError) else _not_one() from None
+    if select != {name: value for name, value in plain.items() if name != "select_list"}:
+        raise _not_one()
+    return condition
 
 
-@cache
-def _grammar() -> Any:
-    import pyparsing as pp
-
-    def word(name: str) -> Any:
-        return pp.Suppress(pp.CaselessKeyword(name))
-
-    keywords = pp.MatchFirst([pp.CaselessKeyword(each) for each in _KEYWORDS])
-    plain = pp.Regex(_PLAIN)
-    name = (~keywords + plain | pp.QuotedString('"', esc_quote='""')).set_parse_action(
-        lambda found: Name(str(found[0]))
-    )
-    number = pp.Regex(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?").set_parse_action(lambda found: _number(str(found[0])))
-    text = pp.QuotedString("'", esc_quote="''")
-    literal = number | text | _boolean(pp)
-    operand = literal | name
-    listed = pp.Suppress("(") + pp.Group(pp.DelimitedList(literal)) + pp.Suppress(")")
-
-    def tested(test: Any, made: Callable[[Any], Compared]) -> Any:
-        """A test of an operand, or NOT and the same."""
-        without = (operand + word("not") + test).set_parse_action(lambda found: Not(made(found)))
-        return (operand + test).set_parse_action(made) | without
-
-    sign = pp.one_of("<= >= <> != == = < >")
-    compared = (operand + sign + operand).set_parse_action(lambda found: _compared(*found))
-    isin = tested(word("in") + listed, lambda found: Compared(found[0], "in", tuple(found[1])))
-    bounds = operand + word("and") + operand
-    between = tested(word("between") + bounds, lambda found: Compared(found[0], "between", (found[1], found[2])))
-    like = tested(word("like") + text, lambda found: Compared(found[0], "like", (found[1],)))
-    null = (operand + word("is") + word("null")).set_parse_action(lambda found: Compared(found[0], "null"))
-    not_null = (operand + word("is") + word("not") + word("null")).set_parse_action(
-        lambda found: Not(Compared(found[0], "null"))
-    )
-    truth = operand.copy().add_parse_action(lambda found: Compared(found[0], "=", (True,)))
-
-    either = pp.Forward()
-    one = pp.Suppress("(") + either + pp.Suppress(")") | (compared | isin | between | like | null | not_null | truth)
-    opposite = pp.Forward()
-    opposite <<= (word("not") + opposite).set_parse_action(lambda found: Not(found[0])) | one
-    every = (opposite + (word("and") + opposite)[...]).set_parse_action(lambda found: _joined("and", found))
-    either <<= (every + (word("or") + every)[...]).set_parse_action(lambda found: _joined("or", found))
-    return either
+def _select(text: str) -> dict[str, Any]:
+    """DuckDB's tree of `SELECT text`."""
+    with _database().cursor() as cursor:
+        answer = json.loads(cursor.execute("SELECT json_serialize_sql(?)", [_SELECT + text]).fetchall()[0][0])
+    if "position" in answer:
+        raise _not_understood(text, int(answer["position"]))
+    if "expression depth" in answer.get("error_message", ""):
+        raise RecursionError
+    if answer["error"] or len(answer["statements"]) > 1 or "select_list" not in answer["statements"][0]["node"]:
+        raise _not_one()
+    return answer["statements"][0]["node"]
 
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-_KEYWORDS = ("and", "or", "not", "in", "between", "like", "is", "null", "true", "false")
+def _read(node: Mapping[str, Any], text: str) -> Condition:
+    """The condition, or operand, that a node of DuckDB's tree is."""
+
+    def made(*operands: Mapping[str, Any], form: Any = node["type"]) -> Condition:
+        return Condition(form, tuple(_read(each, text) for each in operands))
+
+    match node:
+        case {"alias": name} if name:  # of what stands in the place of a column
+            pass
+        case {"class": "COLUMN_REF", "column_names": names}:
+            return Condition("column", value=".".join(names))
+        case {"class": "CONSTANT", "literal": {"kind": kind, "text": value}} if kind in _LITERALS:
+            return Condition(_LITERALS[kind], value=value)
+        case {"class": "COMPARISON", "type": form, "left": left, "right": right} if form in _FORMS:
+            if right["class"] == "COLUMN_REF" and left["class"] == "CONSTANT":  # the column stands on the left
+                return made(right, left, form=_TURNED.get(form, form))
+            return made(left, right)
+        case {"type": "OPERATOR_NOT", "children": [{"type": "OPERATOR_IS_NULL", "children": [value]}]}:
+            return made(value, form="OPERATOR_IS_NOT_NULL")
+        case {"class": "BETWEEN", "input": value, "lower": lower, "upper": upper}:
+            return made(value, lower, upper)
+        case {"class": "CONJUNCTION", "children": each} | {"type": "COMPARE_IN", "children": each}:
+            return made(*each)
+        case {"class": "OPERATOR", "type": form, "children": [value]} if form in _FORMS:
+            return made(value)
+        case {"class": "FUNCTION", "function_name": "~~" | "!~~" as form, "is_operator": True, "arguments": [one, two]}:
+            return made(one["expression"], two["expression"], form=form)
+        case {"class": "FUNCTION", "function_name": "+", "is_operator": True, "arguments": [number]}:
+            return _read(number["expression"], text)
+    raise _not_understood(text, node["query_location"])
 
 
-def _boolean(pp: Any) -> Any:
-    true = pp.CaselessKeyword("true").copy().set_parse_action(lambda: True)
-    false = pp.CaselessKeyword("false").copy().set_parse_action(lambda: False)
-    return true | false
+def _not_one() -> WhereError:
+    return WhereError("not one condition; give one, such as words >= 4 AND width > 300")
 
 
-def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("+-").isdecimal() and len(text) < 19 else float(text)
+def _not_understood(text: str, position: int) -> WhereError:
+    """The error of DuckDB's place, in bytes of `SELECT text`."""
+    place = len((_SELECT + text).encode()[:position].decode()) - len(_SELECT)
+    return WhereError(f"not understood at character {place + 1}, {text[place:][:30] or 'its end'!r}")
 
 
-def _compared(left: Operand, sign: str, right: Operand) -> Compared:
-    test: Any = _SAME.get(sign, sign)
-    if not isinstance(left, Name) and isinstance(right, Name):
-        return Compared(right, _OPPOSITE[test], (left,))
-    return Compared(left, test, (right,))
+# Columns --------------------------------------------------------------------------------------------------------------
 
 
-def _joined(by: Literal["and", "or"], parts: Sequence[Condition]) -> Condition:
-    return parts[0] if len(parts) == 1 else Joined(by, tuple(parts))
+def kind_of(column: str, types: Mapping[str, pa.DataType]) -> str:
+    """`truth`, `text` or `a number`.
 
-
-# Writing --------------------------------------------------------------------------------------------------------------
-
-
-def written(condition: Condition | Operand) -> str:
-    """The text that `parsed` makes this condition, or this operand, of."""
-    match condition:
-        case Compared(left, "null"):
-            return f"{written(left)} IS NULL"
-        case Compared(left, "between", (low, high)):
-            return f"{written(left)} BETWEEN {written(low)} AND {written(high)}"
-        case Compared(left, "in", others):
-            return f"{written(left)} IN ({', '.join(map(written, others))})"
-        case Compared(left, test, (other,)):
-            return f"{written(left)} {test.upper()} {written(other)}"
-        case Not(of):
-            return f"NOT ({written(of)})"
-        case Joined(by, parts):
-            return f" {by.upper()} ".join(f"({written(part)})" for part in parts)
-        case Name(name):
-            is_plain = _PLAIN.fullmatch(name) and name.lower() not in _KEYWORDS
-            return name if is_plain else '"{}"'.format(name.replace('"', '""'))
-        case bool():
-            return str(condition).upper()
-        case str():
-            return "'{}'".format(condition.replace("'", "''"))
-        case _:
-            return repr(condition)
-
-
-# What a condition is of -----------------------------------------------------------------------------------------------
-
-
-def conjuncts(condition: Condition) -> list[Condition]:
-    """The conditions that all have to hold, in order."""
-    if isinstance(condition, Joined) and condition.by == "and":
-        return [each for part in condition.parts for each in conjuncts(part)]
-    return [condition]
-
-
-def of_reasons(lineage: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the reasons `not_where:N` of a run of this lineage say, in words; none where several selections made it."""
-
-    def asked(made: Mapping[str, Any] | None) -> Iterator[str]:
-        if made and (text := made.get("settings", {}).get("where")):
-            yield str(text)
-        for before in (made or {}).get("before") or ():
-            yield from asked(before)
-
-    texts = list(asked(lineage))
-    with suppress(WhereError):  # of another version
-        conditions = conjuncts(parsed(texts[0])) if len(texts) == 1 else []
-        return {f"not_where:{n}": f"condition {written(each)} does not hold" for n, each in enumerate(conditions, 1)}
-    return {}
-
-
-def columns(condition: Condition, *, but_of_nulls: bool = False) -> list[str]:
-    """The columns that a condition names, each once; with `but_of_nulls` not those that are only asked to be null."""
-    match condition:
-        case Compared(left, test, others):
-            named = [left, *others] if not (but_of_nulls and test == "null") else []
-            found = [each.name for each in named if isinstance(each, Name)]
-        case Not(of):
-            found = columns(of, but_of_nulls=but_of_nulls)
-        case Joined(_, parts):
-            found = [name for part in parts for name in columns(part, but_of_nulls=but_of_nulls)]
-    return list(dict.fromkeys(found))
+    Raises:
+        WhereError: there is no such column.
+    """
+    if column not in types:
+        near = difflib.get_close_matches(column, types, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(types)}"
+        raise WhereError(f"no column {column!r} ({hint})")
+    of = types[column]
+    return "truth" if pa.types.is_boolean(of) else "text" if pa.types.is_string(of) else "a number"
 
 
 def check(condition: Condition, types: Mapping[str, pa.DataType]) -> None:
@@ -242,95 +226,57 @@ def check(condition: Condition, types: Mapping[str, pa.DataType]) -> None:
     Raises:
         WhereError: naming the column.
     """
-    for name in columns(condition):
-        if name not in types:
-            near = difflib.get_close_matches(name, types, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(types)}"
-            raise WhereError(f"no column {name!r} ({hint})")
-    for each in _comparisons(condition):
-        kinds = [_kind(of, types) for of in (each.left, *each.others)]
-        if each.test == "like" and kinds[0] != "text":
-            raise WhereError(f"{_said(each.left)} is {kinds[0]}, and LIKE is of text")
-        if each.test != "null" and len({*kinds}) > 1:
-            other = next(of for of, kind in zip(each.others, kinds[1:], strict=True) if kind != kinds[0])
-            raise WhereError(
-                f"{_said(each.left)} is {kinds[0]}, and {_said(other)} is {_kind(other, types)}; compare like with like"
-            )
+    if (kind := _kind(condition, types)) != "truth":
+        raise WhereError(f"{condition} is {kind}, and a condition is true or false; compare it with something")
 
 
-def _comparisons(condition: Condition) -> list[Compared]:
-    match condition:
-        case Compared():
-            return [condition]
-        case Not(of):
-            return _comparisons(of)
-        case Joined(_, parts):
-            return [each for part in parts for each in _comparisons(part)]
+def _kind(of: Condition, types: Mapping[str, pa.DataType]) -> str:
+    if not of.operands:
+        return kind_of(of.value, types) if of.form == "column" else of.form
+    kinds = [_kind(each, types) for each in of.operands]
+    needed, why = _NEEDS.get(of.form, (kinds[0], f"{of.operands[0]} is {kinds[0]}"))
+    for operand, kind in zip(of.operands, kinds, strict=True):
+        if kind != needed:
+            raise WhereError(f"{why}, and {operand} is {kind}; compare like with like")
+    return "truth"
 
 
-def _said(operand: Operand) -> str:
-    return operand.name if isinstance(operand, Name) else repr(operand)
+def of_reasons(lineage: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the reasons `not_where:N` of a run of this lineage say, in words; none where several selections made it."""
+
+    def texts(made: Mapping[str, Any] | None) -> Iterator[str]:
+        if made and (text := made.get("settings", {}).get("where")):
+            yield str(text)
+        for before in (made or {}).get("before") or ():
+            yield from texts(before)
+
+    conditions = list(texts(lineage))
+    with suppress(WhereError):  # of another version
+        parts = parsed(conditions[0]).parts if len(conditions) == 1 else []
+        return {f"not_where:{n}": f"condition {part} does not hold" for n, part in enumerate(parts, 1)}
+    return {}
 
 
-def _kind(operand: Operand, types: Mapping[str, pa.DataType]) -> str:
-    if not isinstance(operand, Name):
-        return "truth" if isinstance(operand, bool) else "text" if isinstance(operand, str) else "a number"
-    of = types[operand.name]
-    return "truth" if pa.types.is_boolean(of) else "text" if pa.types.is_string(of) else "a number"
+# Evaluation -----------------------------------------------------------------------------------------------------------
 
 
-# Asking ---------------------------------------------------------------------------------------------------------------
+def holds(conditions: Sequence[Condition], table: pa.Table) -> list[pa.BooleanArray]:
+    """Whether each of some conditions holds for the n rows of a table: bool[n] each, null where SQL says NULL."""
+    if not conditions:
+        return []
+    names = sorted({name for condition in conditions for name in condition.columns()})
+    places = {name: f"c{place}" for place, name in enumerate(names)}  # DuckDB takes `A` and `a` for one column
+    values = [pa.nulls(len(table)), *(_values(table[name]) for name in names)]
+    select = ", ".join(condition.written(places.__getitem__) for condition in conditions)
+    with _database().cursor() as cursor:
+        cursor.register("rows", pa.table(values, ["row", *places.values()]))
+        found: Any = cursor.sql(f"SELECT {select} FROM rows").to_arrow_table().columns
+    return [each.combine_chunks() for each in found]
 
 
-def holds(condition: Condition, column: Callable[[str], Any], rows: int) -> pa.BooleanArray:
-    """Whether a condition holds for each of n rows: bool[n], null where SQL says NULL; `column` has the columns."""
-    match condition:
-        case Not(of):
-            return pc.invert(holds(of, column, rows))
-        case Joined(by, parts):
-            join = pc.and_kleene if by == "and" else pc.or_kleene
-            found = holds(parts[0], column, rows)
-            for part in parts[1:]:
-                found = join(found, holds(part, column, rows))
-            return found
-        case Compared(left, "in" | "like" as test, others):
-            return _compare(_values(left, column, rows), test, others)
-        case Compared(left, test, others):
-            return _compare(_values(left, column, rows), test, [_values(of, column, rows) for of in others])
-
-
-def _values(operand: Operand, column: Callable[[str], Any], rows: int) -> Any:
-    """A column as one array; numbers as float64, which holds every number of a score, and integers below 2^53."""
-    if not isinstance(operand, Name):
-        if isinstance(operand, (bool, str)):
-            return pa.repeat(pa.scalar(operand), rows)
-        return pa.repeat(pa.scalar(float(operand)), rows)
-    values = column(operand.name)
-    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-    return values.cast(pa.float64(), safe=False) if is_number else values
-
-
-def _compare(left: Any, test: Test, others: Sequence[Any]) -> pa.BooleanArray:
-    match test:
-        case "=":
-            return pc.equal(left, others[0])
-        case "!=":
-            return pc.not_equal(left, others[0])
-        case "<":
-            return pc.less(left, others[0])
-        case "<=":
-            return pc.less_equal(left, others[0])
-        case ">":
-            return pc.greater(left, others[0])
-        case ">=":
-            return pc.greater_equal(left, others[0])
-        case "between":
-            return pc.and_kleene(pc.greater_equal(left, others[0]), pc.less_equal(left, others[1]))
-        case "in":
-            listed: Any = pc.is_in(left, value_set=pa.array(others, left.type))
-            return pc.if_else(left.is_valid(), listed, pa.scalar(None, pa.bool_()))
-        case "like":
-            return pc.match_like(left, str(others[0]))
-        case "null":
-            return pc.is_null(left)
+def _values(values: Any) -> Any:
+    """Values of a column; numbers as float64, which holds every number of a score, and integers below 2^53."""
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return values
+    numbers = values.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)

@@ -18,7 +18,6 @@ from altalign.audit.run_folder import RunFolder
 from altalign.columns import TYPES
 from altalign.errors import UnreadableError
 from altalign.filters import where
-from altalign.filters.where import Compared, Name
 from altalign.reasons import Stage
 from altalign.scores import Score
 
@@ -168,16 +167,14 @@ def _limits(settings: dict[str, Any], kept: pa.Table, *, is_all: bool) -> dict[s
     """The thresholds of a selection: those of comparisons, and what the largest values begin with."""
     limits, condition, tops = list[Limit](), settings.get("where"), settings.get("top")
     try:
-        conditions = where.conjuncts(where.parsed(condition)) if isinstance(condition, str) and condition else []
+        conditions = where.parsed(condition).parts if isinstance(condition, str) and condition else []
     except where.WhereError:  # of another version
         conditions = []
     for each in conditions:
-        match each:
-            case Compared(Name(column), ">" | ">=" | "<" | "<=" as test, (int() | float() as value,)):
-                ways = {"keeps_above": test in (">", ">="), "is_within": test in (">=", "<=")}
-                limits.append(Limit(column, f"{test} {value:g}", float(value), **ways))
-            case _:
-                pass
+        if each.bound:
+            column, test, value = each.bound
+            ways = {"keeps_above": test in (">", ">="), "is_within": test in (">=", "<=")}
+            limits.append(Limit(column, f"{test} {value:g}", value, **ways))
     for column, share in (tops if isinstance(tops, dict) and is_all else {}).items():
         values = Values.numbers(kept, column)
         if len(values) and not np.isnan(values).all():

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from altalign.columns import Known
 from altalign.errors import UsageError
 from altalign.filters import where
-from altalign.filters.where import Compared, Condition, Name, Not
+from altalign.filters.where import Condition
 from altalign.pipelines.select import tops
 from altalign.pipelines.select.balance import Balance
 
@@ -41,12 +41,12 @@ class Asked:
     @property
     def conditions(self) -> list[Condition]:
         """The conditions that all have to hold."""
-        return where.conjuncts(where.parsed(self.where)) if self.where else []
+        return where.parsed(self.where).parts if self.where else []
 
     @property
     def columns(self) -> list[str]:
         """The columns that it names, in order."""
-        of_where = [name for condition in self.conditions for name in where.columns(condition)]
+        of_where = [name for condition in self.conditions for name in condition.columns()]
         return list(dict.fromkeys([*of_where, *(top.column for top in self.tops)]))
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def check(asked: Asked, known: Known, folder: str) -> None:
         raise UsageError(f"--where: {error}") from None
     for each in asked.tops:
         try:
-            where.check(Compared(Name(each.column), "null"), known.types)
+            where.kind_of(each.column, known.types)
         except where.WhereError as error:
             raise UsageError(f"--top {each.column}: {error}") from None
         if not tops.is_number(known.types[each.column]):
@@ -94,7 +94,7 @@ def check(asked: Asked, known: Known, folder: str) -> None:
 
 
 def _check_nulls(asked: Asked, known: Known, folder: str) -> None:
-    of_where = [name for each in asked.conditions for name in where.columns(each, but_of_nulls=True)]
+    of_where = [name for each in asked.conditions for name in each.columns(but_of_nulls=True)]
     missing = known.missing([*of_where, *(each.column for each in asked.tops)])
     if missing and not asked.nulls:
         raise UsageError(f"{folder}: {missing}; say what becomes of those: --nulls drop, or --nulls keep")
@@ -102,13 +102,12 @@ def _check_nulls(asked: Asked, known: Known, folder: str) -> None:
 
 def reason_of(condition: Condition, number: int) -> str:
     """The reason of a sample for which a condition does not hold; `number` counts conditions from 1."""
+    if condition.bound:
+        column, sign, _ = condition.bound
+        return f"{'score_below' if sign in ('>', '>=') else 'score_above'}:{_in_reason(column)}"
     match condition:
-        case Compared(Name(name), ">" | ">=", (value,)) if _is_number(value):
-            return f"score_below:{_in_reason(name)}"
-        case Compared(Name(name), "<" | "<=", (value,)) if _is_number(value):
-            return f"score_above:{_in_reason(name)}"
-        case Not(Compared(Name(name), "null")):
-            return f"score_missing:{_in_reason(name)}"
+        case Condition("OPERATOR_IS_NOT_NULL", (Condition("column", _, column),)):
+            return f"score_missing:{_in_reason(column)}"
     return f"not_where:{number}"
 
 
@@ -116,11 +115,7 @@ def _in_reason(name: str) -> str:
     return "_".join(name.split())  # reasons are words
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def missing_of(condition: Condition, number: int) -> str:
     """The reason of a sample for which a condition is neither true nor false."""
-    names = where.columns(condition, but_of_nulls=True)
+    names = condition.columns(but_of_nulls=True)
     return f"score_missing:{_in_reason(names[0])}" if len(names) == 1 else f"not_where:{number}"

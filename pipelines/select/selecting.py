@@ -176,8 +176,8 @@ def _thresholds(selection: _Selection, run: Run) -> list[int | None]:
 def _of_conditions(selection: _Selection, rows: pa.Table) -> list[Verdict]:
     """The verdicts of the conditions, those on missing values among them."""
     verdicts = list[Verdict]()
-    for number, condition in enumerate(selection.asked.conditions, start=1):
-        found = where.holds(condition, lambda name: rows[name], len(rows))
+    conditions = selection.asked.conditions
+    for number, (condition, found) in enumerate(zip(conditions, where.holds(conditions, rows), strict=True), start=1):
         verdicts.append(drop_where(pc.and_kleene(found.is_valid(), pc.invert(found)), reason_of(condition, number)))
         if found.null_count and selection.asked.nulls != "keep":
             verdicts.append(drop_where(found.is_null(), missing_of(condition, number)))

@@ -46,7 +46,7 @@ class Asked:
     @property
     def names(self) -> list[str]:
         """The columns that are read."""
-        of_where = [name for each in self.conditions for name in where.columns(each)]
+        of_where = [name for each in self.conditions for name in each.columns()]
         return list(dict.fromkeys([*of_where, *([self.weight_by] if self.weight_by else [])]))
 
     def to_json(self) -> dict[str, str]:
@@ -110,8 +110,7 @@ class Chosen:
         if not self.asked.names:
             return Choice(why, weights)
         table = columns.joined(rows, shard, self.asked.names, self.known[folder].scores)
-        for condition in self.asked.conditions:
-            found = where.holds(condition, lambda name: table[name], len(table))
+        for found in where.holds(self.asked.conditions, table):
             why[~found.fill_null(True).to_numpy(zero_copy_only=False)] = "where"  # noqa: FBT003
             if self.asked.nulls != "keep":
                 why[~found.is_valid().to_numpy(zero_copy_only=False)] = "missing"
@@ -146,10 +145,12 @@ def _known(folder: str, asked: Asked) -> Known:
         raise UsageError(f"[data] where: {folder}: {error}") from None
     if asked.weight_by:
         try:
-            where.check(where.Compared(where.Name(asked.weight_by), "=", (0.0,)), known.types)
+            kind = where.kind_of(asked.weight_by, known.types)
         except where.WhereError as error:
             raise UsageError(f"[data] weight_by: {folder}: {error}") from None
-    of_where = [name for each in asked.conditions for name in where.columns(each, but_of_nulls=True)]
+        if kind != "a number":
+            raise UsageError(f"[data] weight_by: {folder}: {asked.weight_by} is {kind}; give a column of numbers")
+    of_where = [name for each in asked.conditions for name in each.columns(but_of_nulls=True)]
     missing = known.missing([*of_where, *([asked.weight_by] if asked.weight_by else [])])
     if missing and not asked.nulls:
         raise UsageError(f'{folder}: {missing}; say what becomes of those: [data] nulls = "drop", or "keep"')

@@ -145,7 +145,7 @@ def test_a_run_says_how_many_pairs_are_left_and_refuses_other_scores_later(tmp_p
         (Asked(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(did you mean clean\?\)$"),
         (Asked(where="language > 1"), r"^\[data\] where: .*run: language is text, and 1 is a number; compare"),
         (Asked(weight_by="cleen"), r"^\[data\] weight_by: .*run: no column 'cleen'"),
-        (Asked(weight_by="language"), r"^\[data\] weight_by: .*run: language is text, and 0.0 is a number"),
+        (Asked(weight_by="language"), r"^\[data\] weight_by: .*run: language is text; give a column of numbers"),
         (
             Asked(where="clean > 0"),
             r"run: clean has no value in \d+ samples; say what becomes of those: \[data\] nulls = ",
