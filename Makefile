@@ -26,7 +26,7 @@ LONG := browser or cluster or engine or faults or gpu or guides or hostile or ja
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers fuzz lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -38,7 +38,6 @@ help:
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
-	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
 	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
@@ -147,10 +146,6 @@ test-clusters: $(VENV)/.dev
 test-clusters-all: $(VENV)/.dev
 	$(BRING) CLUSTERS=1
 	ALTALIGN_KILLS_IN=all $(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
-
-# What `make test-all` takes the same few thousand inputs of. TARGETS=… names some of them; findings are kept, with the command that shows them again.
-fuzz: $(VENV)/.dev
-	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
 $(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt

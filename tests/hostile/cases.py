@@ -16,11 +16,10 @@ class Case:
     Good records stand before and after what is bad in it: its neighbours, which are kept.
 
     Attributes:
-        name: of the case, its file, and the `source` of its pairs.
-        about: what is bad.
+        about: what is bad, in a few words; the name of the file and the `source` of its pairs follow from it.
         kind: of the input.
         suffix: of the file's name.
-        build: the file's bytes, the same each time; of a folder, those of a tar of it.
+        build: the file's bytes from the name of the case, the same each time; of a folder, those of a tar of it.
         dropped: how many rows a run drops of the file, by reason. A file that cannot be read is one broken record where
         `skip_unreadable` is set.
         kept: captions that are kept beside those of the neighbours, one an image.
@@ -31,15 +30,12 @@ class Case:
         exit_code: of a run on the file alone without `skip_unreadable`; of 1 the run stops at this file, of 2 before
         any work.
         settings: more lines of the `[[input]]`.
-        beside: the bytes of a good file of the same input, where its own file holds nothing: an input of nothing is
-        refused.
     """
 
-    name: str
     about: str
     kind: Literal["warc", "wat", "table", "webdataset", "folder"]
     suffix: str
-    build: Callable[[], bytes]
+    build: Callable[[str], bytes]
     dropped: Mapping[str, int] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     before: bool = True
@@ -47,7 +43,11 @@ class Case:
     error: str = ""
     exit_code: int = 0
     settings: str = ""
-    beside: Callable[[], bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the case: what is bad, in lower-case letters, digits and hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.about.lower()).strip("-")
 
     @property
     def file(self) -> str:

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -13,18 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from tests.hostile.cases import NONE, Case, after, before
+from tests.hostile.cases import after, before
 from tests.pipelines.read.pages.archives import record, response
 
-Content = bytes | Callable[[], bytes]
 NEIGHBOURS = "http://neighbours.example"  # of tables and metadata: their images are in an archive of their own
 MARK = b"00c0ffee"  # in the URL or the bytes of a picture: each case has its own, so that no two have one pair
 IT = f"{NEIGHBOURS}/{MARK.decode()}.png"
-
-
-def made(content: Content) -> bytes:
-    """Content that is made only when it is asked for."""
-    return content() if callable(content) else content
 
 
 def signed(name: str, data: bytes) -> bytes:
@@ -32,44 +25,11 @@ def signed(name: str, data: bytes) -> bytes:
     return data.replace(MARK, b"%08x" % zlib.crc32(name.encode()))
 
 
-def between(
-    form: Callable[..., bytes],
-    name: str,
-    about: str,
-    hostile: Content,
-    *kept: str,
-    dropped: Mapping[str, int] = NONE,
-    error: str = "",
-    pack: Callable[[bytes], bytes] | None = None,
-    end: str = "",
-) -> Case:
-    """A case of lines or members between good ones: `form` is csv, tsv, jsonl or tar, whose name the file's ends in,
-    and then in `end`.
-    """
-
-    def build() -> bytes:
-        data = form(name, hostile)
-        return pack(data) if pack else data
-
-    return Case(
-        name,
-        about,
-        "webdataset" if form is tar else "table",
-        f".{form.__name__}{end}",
-        build,
-        dropped,
-        kept,
-        error=error,
-    )
-
-
 @cache
 def picture(colour: int = 120, size: tuple[int, int] = (210, 220), kind: str = "png", **options: object) -> bytes:
     """A good image."""
     file = io.BytesIO()
-    Image.new("L" if kind != "webp" else "RGB", size, (colour,) * 3 if kind == "webp" else colour).save(
-        file, kind, **options
-    )
+    Image.new("L", size, colour).save(file, kind, **options)
     return file.getvalue()
 
 
@@ -78,36 +38,12 @@ def gzipped(data: bytes) -> bytes:
     return gzip.compress(data, 1, mtime=0)
 
 
-def gzip_bomb(head: bytes, megabytes: int, tail: bytes = b"", *, byte: bytes = b"\0") -> bytes:
-    """One gzip member of a head, so many equal bytes and a tail, in the time that their checksum takes."""
-    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
-    first = deflater.compress(head) + deflater.flush(zlib.Z_FULL_FLUSH)
-    block = byte * (1 << 20)
-    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
-    each = deflater.compress(block) + deflater.flush(zlib.Z_FULL_FLUSH)
-    checksum = zlib.crc32(head)
-    for _ in range(megabytes):
-        checksum = zlib.crc32(block, checksum)
-    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
-    last = deflater.compress(tail) + deflater.flush()
-    end = struct.pack("<II", zlib.crc32(tail, checksum), (len(head) + (megabytes << 20) + len(tail)) % (1 << 32))
-    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + first + each * megabytes + last + end
-
-
-def record_bomb(url: str, head: bytes, megabytes: int, *, byte: bytes = b"\0") -> bytes:
-    """A record of an HTTP response in one gzip member: a head and so many equal bytes."""
-    length = f"Content-Length: {len(head) + (megabytes << 20)}\r\n\r\n"
-    target = f"WARC-Type: response\r\nWARC-Target-URI: {url}\r\n"
-    start = f"WARC/1.0\r\n{target}Content-Type: application/http\r\n{length}".encode()
-    return gzip_bomb(start + head, megabytes, b"\r\n\r\n", byte=byte)
-
-
 # Web archives ---------------------------------------------------------------------------------------------------------
 
 
-def warc(name: str, *hostile: Content, pack: Callable[[bytes], bytes] = gzipped, has_after: bool = True) -> bytes:
+def warc(name: str, *hostile: bytes, pack: Callable[[bytes], bytes] = gzipped, has_after: bool = True) -> bytes:
     """An archive; what is hostile comes packed."""
-    parts = [*map(pack, _neighbour(name, "before", before(name))), *map(made, hostile)]
+    parts = [*map(pack, _neighbour(name, "before", before(name))), *hostile]
     return b"".join(parts + ([*map(pack, _neighbour(name, "after", after(name)))] if has_after else []))
 
 
@@ -120,11 +56,6 @@ def _neighbour(name: str, which: str, caption: str) -> list[bytes]:
 def host(name: str) -> str:
     """Where the pages of a case stand."""
     return f"http://{name}.example"
-
-
-def good_image(name: str) -> bytes:
-    """The record of `it.png`, which hostile pages show."""
-    return gzipped(response(f"{host(name)}/it.png", picture(90), "image/png"))
 
 
 # Metadata and tables: their images are in `neighbours`. ---------------------------------------------------------------
@@ -140,13 +71,13 @@ def neighbours(names: Iterable[str]) -> bytes:
     return b"".join(gzipped(response(url, picture(), "image/png")) for url in urls)
 
 
-def wat(name: str, *hostile: Content) -> bytes:
+def wat(name: str, *hostile: bytes) -> bytes:
     """Metadata of pages, of records `metadata` gives."""
     ends = [
         metadata(f"{host(name)}/{which}", [link(which, text(name))])
         for which, text in (("before", before), ("after", after))
     ]
-    return b"".join(gzipped(signed(name, each)) for each in (ends[0], *map(made, hostile), ends[1]))
+    return b"".join(gzipped(signed(name, each)) for each in (ends[0], *hostile, ends[1]))
 
 
 def link(which: str, alt: object) -> dict[str, object]:
@@ -174,35 +105,30 @@ def metadata_of(url: str, block: bytes) -> bytes:
     return record(url, block, kind="metadata", content_type="application/json")
 
 
-def csv(name: str, *hostile: Content, header: bytes = b"url,caption\n") -> bytes:
+def csv(name: str, *hostile: bytes, header: bytes = b"url,caption\n") -> bytes:
     """A table of lines."""
-    return (
-        header
-        + _line(name, "before", before)
-        + signed(name, b"".join(map(made, hostile)))
-        + _line(name, "after", after)
-    )
+    return header + _line(name, "before", before) + signed(name, b"".join(hostile)) + _line(name, "after", after)
 
 
 def _line(name: str, which: str, text: Callable[[str], str]) -> bytes:
     return f"{NEIGHBOURS}/{which}.png,{text(name)}\n".encode()
 
 
-def tsv(name: str, *hostile: Content) -> bytes:
+def tsv(name: str, *hostile: bytes) -> bytes:
     """The same with tabs."""
     lines = [
         f"{NEIGHBOURS}/{which}.png\t{text(name)}\n".encode() for which, text in (("before", before), ("after", after))
     ]
-    return b"url\tcaption\n" + lines[0] + signed(name, b"".join(map(made, hostile))) + lines[1]
+    return b"url\tcaption\n" + lines[0] + signed(name, b"".join(hostile)) + lines[1]
 
 
-def jsonl(name: str, *hostile: Content) -> bytes:
+def jsonl(name: str, *hostile: bytes) -> bytes:
     """Lines of JSON."""
     ends = [
         json.dumps({"url": f"{NEIGHBOURS}/{which}.png", "caption": text(name)}).encode() + b"\n"
         for which, text in (("before", before), ("after", after))
     ]
-    return ends[0] + signed(name, b"".join(map(made, hostile))) + ends[1]
+    return ends[0] + signed(name, b"".join(hostile)) + ends[1]
 
 
 def row(caption: str, url: str = IT) -> bytes:
@@ -232,11 +158,9 @@ def written(table: pa.Table, **options: object) -> bytes:
 # Tars -----------------------------------------------------------------------------------------------------------------
 
 
-def tar(name: str, *hostile: Content, end: bytes = b"\0" * 1024) -> bytes:
+def tar(name: str, *hostile: bytes, end: bytes = b"\0" * 1024) -> bytes:
     """A tar; what is hostile are members as `member` or `header` gives them."""
-    return (
-        sample(name, "before", before) + signed(name, b"".join(map(made, hostile))) + sample(name, "after", after) + end
-    )
+    return sample(name, "before", before) + signed(name, b"".join(hostile)) + sample(name, "after", after) + end
 
 
 def sample(name: str, which: str, text: Callable[[str], str]) -> bytes:

@@ -4,43 +4,25 @@
 one case by hand; `python -m tests.hostile.make --table` prints the tables of docs/reference/bad-input.md.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.hostile import (
-    addresses,
-    amplified,
-    archives,
-    arrows,
-    bodies,
-    folders,
-    image_bombs,
-    images,
-    metadata,
-    pages,
-    parquets,
-    tables,
-    tars,
-)
+from tests.hostile import file_cases, image_cases, web_cases
 from tests.hostile.cases import Case
 from tests.hostile.files import neighbours
 
 CASES: Mapping[str, Sequence[Case]] = {
-    "Pages": pages.CASES,
-    "Responses": bodies.CASES,
-    "Web archives": archives.CASES,
-    "Metadata of web archives": metadata.CASES,
-    "Tars": tars.CASES,
-    "Tables of text": tables.CASES,
-    "Parquet": parquets.CASES,
-    "Arrow": arrows.CASES,
-    "Folders": folders.CASES,
-    "Captions and URLs": addresses.CASES,
-    "Images": images.CASES,
-    "Bombs in images": image_bombs.CASES,
-    "Small and huge": amplified.CASES,
+    "Pages": web_cases.PAGES,
+    "Responses": web_cases.RESPONSES,
+    "Web archives": web_cases.ARCHIVES,
+    "Metadata of web archives": web_cases.METADATA,
+    "Captions and URLs": web_cases.TEXTS,
+    "Tars": file_cases.TARS,
+    "Tables of text": file_cases.TEXT_TABLES,
+    "Parquet and Arrow": file_cases.BINARY_TABLES,
+    "Folders": file_cases.FOLDERS,
+    "Images": image_cases.IMAGES,
 }
 
 _LIMITS = "[text]\nimages_per_text_at_most = 1000\n\n[engine]\nworkers = 2\n"  # one caption serves many cases
@@ -51,11 +33,6 @@ def every() -> list[Case]:
     return [case for cases in CASES.values() for case in cases]
 
 
-def _paths(case: Case) -> str:
-    names = [case.file, *([f"beside-{case.file}"] if case.beside else [])]
-    return json.dumps([f"input/{name}" for name in names])
-
-
 def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path:
     """The files of these cases and a config that reads each as an input of its own; returns the config's path."""
     (folder / "input").mkdir(parents=True)
@@ -64,14 +41,12 @@ def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path
         path = folder / "input" / case.file
         if case.kind == "folder":
             path.mkdir()
-            folders.unpacked(case.build(), str(path))
+            file_cases.unpacked(case.build(case.name), str(path))
         else:
-            path.write_bytes(case.build())
-        if case.beside:
-            (folder / "input" / f"beside-{case.file}").write_bytes(case.beside())
+            path.write_bytes(case.build(case.name))
     skip = f"skip_unreadable = {str(skip_unreadable).lower()}\n"
     inputs = [
-        f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = {_paths(case)}\n{case.settings}{skip}'
+        f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = ["input/{case.file}"]\n{case.settings}{skip}'
         for case in cases
     ]
     config = [
@@ -91,8 +66,8 @@ def markdown() -> str:
 
 def _lines() -> Iterator[str]:
     for heading, cases in CASES.items():
-        yield from (f"## {heading}", "", "| Case | What is bad | What a run makes of it |", "|---|---|---|")
-        yield from (f"| `{case.name}` | {case.about} | {case.outcome} |" for case in cases)
+        yield from (f"## {heading}", "", "| What is bad | What a run makes of it |", "|---|---|")
+        yield from (f"| {case.about} | {case.outcome} |" for case in cases)
         yield ""
 
 

@@ -125,11 +125,10 @@ REFUSED = [case for case in make.every() if case.exit_code == 2]
 
 
 @pytest.mark.everyday
-def test_there_are_as_many_cases_as_names_and_files() -> None:
+def test_every_case_has_a_name_of_its_own() -> None:
     names = [case.name for case in make.every()]
-    assert len(names) >= 80
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,60}", name) for name in names)
 
 
 @pytest.mark.parametrize("case", RUN, ids=named)
@@ -175,7 +174,7 @@ def test_what_explain_prints_of_hostile_rows_cannot_touch_the_terminal(
     ]
     for key in {row["reason"]: row["key"] for row in rows if row["key"]}.values():
         assert main(["explain", str(finished.run), "--key", key]) == 0
-    for caption in next(case for case in make.every() if case.name == "right-to-left").kept:
+    for caption in next(case for case in make.every() if case.name == "letters-turned-round").kept:
         assert main(["explain", str(finished.run), "--text", caption]) == 0
     said = capsys.readouterr().out
     assert {character for character in said if not character.isprintable()} <= {"\n"}
