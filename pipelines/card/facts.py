@@ -86,15 +86,7 @@ MEANINGS: Mapping[DropReason, str] = {
     DropReason.REMOVED: "taken out on request",
 }
 
-_SIZES = (
-    (10**3, "n<1K"),
-    (10**4, "1K<n<10K"),
-    (10**5, "10K<n<100K"),
-    (10**6, "100K<n<1M"),
-    (10**7, "1M<n<10M"),
-    (10**8, "10M<n<100M"),
-)
-_LARGER_SIZES = ((10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"), (10**12, "100B<n<1T"))
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")  # each ten times the one before
 
 # Identifiers that the Hub takes, of licences that data have; any other one is "other" there, with its name beside it.
 _HUB_LICENCES = """
@@ -147,4 +139,7 @@ def hub_licence(licence: str) -> str:
 
 def size_category(pairs: int) -> str:
     """The Hub's category of so many pairs."""
-    return next((name for above, name in (*_SIZES, *_LARGER_SIZES) if pairs < above), "n>1T")
+    place = max(0, len(str(pairs)) - 3)
+    if place == 0:
+        return "n<1K"
+    return f"{_SIZES[place - 1]}<n<{_SIZES[place]}" if place < len(_SIZES) else "n>1T"

@@ -5,11 +5,10 @@ Deterministic: no times, no machine, and nothing that came from the web; caption
 
 import html
 import json
-from collections.abc import Iterable, Sequence
-from functools import reduce
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Iterable, Iterator
+from functools import cache, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from altalign import listing, storage
 from altalign.curation import CurateConfig, InputSettings
@@ -20,6 +19,9 @@ from altalign.reasons import KEPT, REASONS, DropReason
 from altalign.schema import RULES_VERSION, SAMPLE
 from altalign.terminal import shown
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 _KINDS = {
     "warc": "web archives (WARC)",
     "wat": "metadata of web archives (WAT)",
@@ -27,8 +29,7 @@ _KINDS = {
     "webdataset": "WebDataset tars",
     "folder": "folders of images",
 }
-_NOT_COMPARED = ": no model has compared them with their images"
-_SAID = ("NSFW: off", "decontamination: off")  # notes that limits say in more words
+_STATED_AS_LIMITS = ("NSFW: off", "decontamination: off")  # these notes stand under Limits, in more words
 
 
 def write(folder: str, facts: CardFacts) -> dict[str, str]:
@@ -39,232 +40,90 @@ def write(folder: str, facts: CardFacts) -> dict[str, str]:
     return {name: listing.digest(storage.join(folder, name)).digest for name in listing.CARD}
 
 
-# README.md ------------------------------------------------------------------------------------------------------------
-
-
 def readme(facts: CardFacts) -> str:
     """The card for people, with the header for the Hub."""
-    parts = [_header(facts), f"# {_text(facts.name)}", _about(facts)]
-    if facts.summary["pairs"]:
-        parts += ["## Load", _load(facts), "## Columns", _columns()]
-    parts += [
-        "## How it was made",
-        _method(facts),
-        _rules(facts),
-        *(["## Scores", _scores(facts)] if facts.scores else []),
-        "## Limits",
-        _limits(facts),
-        "## Digest",
-        _digest(facts),
-        "## Rights, and removal",
-        _rights(facts),
-    ]
-    return "\n\n".join(parts) + "\n"
+    config, counts = facts.config, facts.counts
+    stages = counts.stages_of_run()
+    last = stages[-1].value
+    honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    return _template().render(
+        facts=facts,
+        config=config,
+        card=config.card,
+        summary=facts.summary,
+        licence=hub_licence(config.card.licence),
+        languages=list(dict.fromkeys(tag.partition("-")[0] for tag in config.card.languages)),
+        size_category=size_category(facts.summary["pairs"]),
+        columns=SAMPLE,
+        words_of_columns=COLUMNS,
+        sources=_sources(config.input),
+        kept_by_source={
+            source: rows for stage, source, reason, rows in counts.to_json() if stage == last and reason == KEPT
+        },
+        kinds_of_scores={score.facts.get("kind") for score in facts.scores},
+        origins_of_images=_origins_of_images(config),
+        honoured=[name for name, is_on in honoured.items() if is_on],
+        rules_version=RULES_VERSION,
+        stages=counts.summary(stages),
+        rules=list(_rules(facts)),
+        notes=[note for note in facts.notes if not note.startswith(_STATED_AS_LIMITS)],
+        list_of_files=listing.FILE,
+    )
 
 
-def _header(facts: CardFacts) -> str:
-    card, lines = facts.config.card, [f"pretty_name: {_quoted(facts.name)}"]
-    licence = hub_licence(card.licence)
-    lines.append(f"license: {licence}")
-    if licence == "other" and card.licence.lower() != "other":
-        lines.append(f"license_name: {_quoted(card.licence)}")
-    if card.languages:
-        lines += [
-            "language:",
-            *(f"- {_quoted(each)}" for each in dict.fromkeys(tag.partition("-")[0] for tag in card.languages)),
-        ]
-    if any("-" in tag for tag in card.languages):
-        lines += ["language_bcp47:", *(f"- {_quoted(tag)}" for tag in card.languages)]
-    lines += ["size_categories:", f"- {size_category(facts.summary['pairs'])}"]
-    if facts.summary["pairs"]:
-        lines += _configs(facts)
-        # of columns that were kept `datasets` finds the types itself
-        lines += _features(facts) if not any(each.keep_columns for each in facts.config.input) else []
-    return "\n".join(["---", *lines, "---"])
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # commands that write no card start without it
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # Markdown: the filter `text` escapes it
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"text": _text, "quoted": _quoted, "number": "{:,}".format, "model": model_of}
+    return environment.get_template("README.md.jinja")
 
 
-def _configs(facts: CardFacts) -> list[str]:
-    """The files that the Hub and `datasets` load, which take one reader for a folder.
-
-    These are the tars, or the side-cars where images are of several kinds.
-    """
-    ending = "tar" if facts.is_one_format else "parquet"
-    return ["configs:", "- config_name: default", "  data_files:", "  - split: train", f"    path: shards/*.{ending}"]
-
-
-def _features(facts: CardFacts) -> list[str]:
-    """The features of these files, as `datasets` finds them."""
-    lines = ["dataset_info:", "- config_name: default", "  features:"]
-    if not facts.is_one_format:
-        return [*lines, *(line for field in SAMPLE for line in (f"  - name: {field.name}", f"    dtype: {field.type}"))]
-    of_json = [
-        line
-        for field in SAMPLE
-        for line in (
-            f"    - name: {field.name}",
-            f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}",
-        )
-    ]
-    lines += [
-        "  - name: jpg",
-        "    dtype: image",
-        "  - name: txt",
-        "    dtype: string",
-        "  - name: json",
-        "    struct:",
-        *of_json,
-    ]
-    return [*lines, "  - name: __key__", "    dtype: string", "  - name: __url__", "    dtype: string"]
-
-
-def _about(facts: CardFacts) -> str:
-    pairs, images, size = (facts.summary[name] for name in ("pairs", "images", "bytes"))
-    last = facts.counts.stages_of_run()[-1].value
-    kept = {source: rows for stage, source, reason, rows in facts.counts.to_json() if stage == last and reason == KEPT}
-    form = "as JPEG" if facts.is_one_format else "in the formats in which they were found"
-    lines = [
-        f"{pairs:,} pairs of an image and its alt-text, of {images:,} distinct images {form}, {size:,} bytes of tars. "
-        "An image with several texts is in as many pairs."
-        if pairs
-        else "Nothing is left of the pool: there are no pairs, and no shards.",
-        "",
-        *_table(
-            ("Source", "Kind", "Pairs"),
-            (
-                [_text(shown(source)), kinds, f"{kept.get(source, 0):,}"]
-                for source, kinds in _sources(facts.config.input).items()
-            ),
-        ),
-    ]
-    languages = facts.config.card.languages
-    said = f"as declared by those who made it: {', '.join(languages)}" if languages else "not declared"
-    is_detected = any(score.facts.get("kind") == "language" for score in facts.scores)
-    by = "`altalign score` has detected that of each caption" if is_detected else "Nothing has detected them"
-    return "\n".join([*lines, "", f"Languages: {said}. {by}."])
-
-
-def _sources(inputs: Iterable[InputSettings]) -> dict[str, str]:
-    found: dict[str, dict[str, None]] = {}
+def _sources(inputs: Iterable[InputSettings]) -> dict[str, list[str]]:
+    """The kinds of each source, in words."""
+    kinds = dict[str, list[str]]()
     for each in inputs:
-        found.setdefault(each.source, {})[_KINDS[each.kind]] = None
-    return {source: ", ".join(kinds) for source, kinds in found.items()}
+        kinds_of_source = kinds.setdefault(each.source, [])
+        if _KINDS[each.kind] not in kinds_of_source:
+            kinds_of_source.append(_KINDS[each.kind])
+    return kinds
 
 
-def _load(facts: CardFacts) -> str:
-    """Blocks of code, to be run in the folder of the card."""
-    tars = (
-        "from datasets import load_dataset\n\n"
-        'pairs = load_dataset("webdataset", data_files={"train": "shards/*.tar"}, split="train", streaming=True)'
-    )
-    by_keys = (
-        "import glob\n\nimport webdataset\n\n"
-        'samples = webdataset.WebDataset(sorted(glob.glob("shards/*.tar")), shardshuffle=False)'
-    )
-    rows = (
-        "from datasets import load_dataset\n\n"
-        'rows = load_dataset("parquet", data_files={"train": "shards/*.parquet"}, split="train")'
-    )
-    records = 'import mlcroissant\n\nrecords = mlcroissant.Dataset("croissant.json").records("pairs")'
-    first = (
-        "A sample is KEY.jpg, KEY.txt (the caption) and KEY.json (the row). In the folder of this card:"
-        if facts.is_one_format
-        else "A sample is an image (its extension says what kind), KEY.txt (the caption) and KEY.json (the row). "
-        "Images are of several kinds, which `datasets` does not read from tars; `webdataset` does. "
-        "In the folder of this card:"
-    )
-    return "\n\n".join(
-        [
-            first,
-            _code(tars if facts.is_one_format else by_keys),
-            "All but the images, from the side-car of each tar; `tar_offset` and `tar_bytes` say where an image lies:",
-            _code(rows),
-            "The same by [Croissant](https://mlcommons.org/croissant):",
-            _code(records),
-            "`manifest.json` has rows, bytes and SHA-256 of every file of `shards/`. Samples are in the order of "
-            "(`image_id`, `key`), which are hashes: captions of one image are neighbours, and all else is shuffled."
-            + " Shards `g0002-…` and the like were added later, each in an order of its own."
-            * facts.is_grown,
-        ]
-    )
-
-
-def _code(text: str) -> str:
-    return f"```python\n{text}\n```"
-
-
-def _columns() -> str:
-    return "\n".join(
-        _table(
-            ("Column", "Type", "What it is"),
-            ([f"`{field.name}`", str(field.type), COLUMNS[field.name]] for field in SAMPLE),
-        )
-    )
-
-
-def _method(facts: CardFacts) -> str:
-    """What was done, stage by stage, with counts."""
-    config = facts.config
+def _origins_of_images(config: CurateConfig) -> list[str]:
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
-    from_web = config.fetch.source == "web"
-    images = " and ".join(["the inputs themselves"] * in_hand + ["the web (HTTP)"] * from_web)
-    honoured = [
-        name
-        for name, is_on in (
-            ("opt-out headers", config.fetch.honour_opt_out),
-            ("robots.txt", config.fetch.honour_robots),
-        )
-        if is_on
-    ]
-    asked = (
-        f", where {' and '.join(honoured) or 'no opt-out'} {'were' if len(honoured) > 1 else 'was'} respected"
-        if config.fetch.source == "web"
-        else ""
-    )
-    resized = config.shards.resize_short_side_px
-    stored = f"A short side above {resized:,} px was made that long. " if resized else ""
-    told = (
-        "By the method of ALIGN ([Jia et al., 2021](https://arxiv.org/abs/2102.05918), section 3 and appendix A), with "
-        f"altalign, rules version {RULES_VERSION}. Each stage received what the one before it kept; images are from "
-        f"{images}{asked}. {stored}`config.toml` has every setting, `counts.parquet` these counts by source."
-    )
-    rows = []
-    for stage in facts.counts.summary(facts.counts.stages_of_run()):
-        received, kept = stage["received"], stage["kept"]
-        rows.append(
-            [
-                stage["stage"],
-                f"{received:,}",
-                f"{received - kept:,}",
-                f"{kept:,}",
-                f"{kept / received:.2%}" if received else "",
-            ]
-        )
-    return "\n".join([told, "", *_table(("Stage", "Received", "Dropped", "Kept", "Share kept"), rows)])
+    return ["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web")
 
 
-def _rules(facts: CardFacts) -> str:
-    """Every rule that is on or that dropped a pair: threshold, the paper's, pairs."""
-    rows = []
+class _Rule(NamedTuple):
+    """A row of the table of rules: thresholds as text, empty where there are none."""
+
+    stage: str
+    meaning: str
+    here: str
+    paper: str
+    reason: str
+    pairs: int
+
+
+def _rules(facts: CardFacts) -> Iterator[_Rule]:
+    """Every rule that is on or that dropped a pair."""
     for stage in facts.counts.stages_of_run():
         dropped = facts.counts.dropped(stage)
         for reason in REASONS[stage]:
-            number = dropped.get(reason.value, 0)
-            if number or (reason in RULES and _is_on(reason, facts.config)):
-                rows.append(
-                    [
-                        f"{stage.value}: {MEANINGS[reason]}",
-                        *_threshold(reason, facts),
-                        f"`{reason.value}`",
-                        f"{number:,}",
-                    ]
-                )
-        for reason, said in (of_own(stage, facts.config) | of_select(dropped)).items():
-            said = facts.conditions.get(reason, said)
-            rows.append([f"{stage.value}: {said}", "", "ours", f"`{reason}`", f"{dropped.get(reason, 0):,}"])
-    told = (
-        "A pair is counted under the first rule that holds. Where the paper has no such rule, or no number, it is ours."
-    )
-    return "\n".join([told, "", *_table(("Rule", "Here", "ALIGN", "Reason", "Pairs dropped"), rows)])
+            pairs = dropped.get(reason.value, 0)
+            if pairs or (reason in RULES and _is_on(reason, facts.config)):
+                yield _Rule(stage.value, MEANINGS[reason], *_thresholds(reason, facts), reason.value, pairs)
+        for reason, words in (of_own(stage, facts.config) | of_select(dropped)).items():
+            meaning = facts.conditions.get(reason, words)
+            yield _Rule(stage.value, meaning, "", "ours", reason, dropped.get(reason, 0))
 
 
 def _is_on(reason: DropReason, config: CurateConfig) -> bool:
@@ -278,19 +137,18 @@ def _is_on(reason: DropReason, config: CurateConfig) -> bool:
     return True
 
 
-def _threshold(reason: DropReason, facts: CardFacts) -> list[str]:
+def _thresholds(reason: DropReason, facts: CardFacts) -> tuple[str, str]:
     """The threshold of this run, and the paper's."""
     if reason not in RULES:
-        return ["", "ours"]
+        return "", "ours"
     setting, is_of_paper = RULES[reason]
-    default = CurateConfig.from_values({"input": {"paths": ["-"]}}, where="the card")
     here = _value(facts.config, setting)
     if reason is DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
         here = facts.summary.get("near_duplicates", {}).get("similarity_above", here)
-    paper = (
-        _number(_value(default, setting)) if is_of_paper else "no number" if reason is DropReason.IMAGE_NSFW else "ours"
-    )
-    return [_number(here), paper]
+    if is_of_paper:
+        defaults = CurateConfig.from_values({"input": {"paths": ["-"]}}, where="the card")
+        return _number(here), _number(_value(defaults, setting))
+    return _number(here), "no number" if reason is DropReason.IMAGE_NSFW else "ours"
 
 
 def _value(config: CurateConfig, setting: str) -> Any:
@@ -299,86 +157,6 @@ def _value(config: CurateConfig, setting: str) -> Any:
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-
-
-def _scores(facts: CardFacts) -> str:
-    """The scores beside the shards, and the models that they are of."""
-    told = (
-        "Measured by `altalign score`: `scores/NAME/` has a Parquet file for each shard, with `key` and these columns. "
-        "The digest stands for weights, preprocessing, settings and versions; `manifest.json` beside the files has "
-        "them one by one. The weights are not part of the data, and have licences of their own."
-    )
-    rows = (
-        [
-            _text(score.name),
-            _text(str(score.facts["kind"])),
-            ", ".join(f"`{name}`" for name in score.columns),
-            _text(model_of(score)) or "none",
-            f"`{str(score.facts['digest'])[:16]}`",
-        ]
-        for score in facts.scores
-    )
-    return "\n".join([told, "", *_table(("Score", "Kind", "Columns", "Model", "Digest"), rows)])
-
-
-def _limits(facts: CardFacts) -> str:
-    """What a user of the data has to know of what was not done."""
-    config = facts.config
-    limits = [
-        "Captions are alt-texts as people and programs wrote them"
-        f"{'' if any(score.facts['kind'] == 'similarity' for score in facts.scores) else _NOT_COMPARED}. "
-        "They can be wrong, biased or offensive.",
-        "Images and captions can show and name people. Nothing has looked for faces, names or addresses.",
-        "Rules on shared texts, on images with many texts and on rare words hold within this pool: of another pool "
-        "they would drop other pairs.",
-    ]
-    if config.dedup.within_pool == "off":
-        limits.append("Near-duplicates inside the data stay: one picture under two URLs is two images.")
-    if not config.decontaminate.test_sets:
-        limits.append("No test set was kept out: results on public benchmarks may be of images that are in the data.")
-    if not config.image.nsfw.model:
-        limits.append("No classifier has looked for pornographic images.")
-    if not config.image.blocked_hashes:
-        limits.append("No block list of known illegal or unwanted images was held against it.")
-    notes = [each for each in facts.notes if not each.startswith(_SAID)]
-    of_run = ["", "Of this run:", "", *(f"- {_text(each)}" for each in notes)] if notes else []
-    return "\n".join([*(f"- {each}" for each in limits), *of_run])
-
-
-def _digest(facts: CardFacts) -> str:
-    return (
-        f"`{facts.digest}`\n\n"
-        f"This is the SHA-256 of `{listing.FILE}`, which has size and SHA-256 of the others, and so stands for all "
-        "of them: sign it, or compare it."
-    )
-
-
-def _rights(facts: CardFacts) -> str:
-    licence, contact = facts.config.card.licence, facts.config.card.contact
-    known = bool(licence) and licence.lower() != "unknown"
-    terms = (
-        f"The data set as a compilation is under {_text(licence)}."
-        if known
-        else "The licence is unknown: whoever made the data set has named none."
-    )
-    ask = (
-        f"To have a pair or an image removed, write to {_text(contact)}"
-        if contact
-        else "No address for requests of removal was given; ask whoever gave you the data"
-    )
-    return (
-        f"{terms} Each image and text is its author's; no licence of theirs was looked for. `image_url` and `page_url` "
-        "say where they are from.\n\n"
-        f"{ask}, naming the `key` of the pair, the `image_id`, the URL of the image or page, or the site. Every pair "
-        "of an image has the same `image_id`, "
-        "and the same keys come back in a new version of the data, so that what was removed can be kept out."
-    )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    right = {"Pairs", "Received", "Dropped", "Kept", "Share kept", "Pairs dropped", "Here", "ALIGN"}
-    lines = [head, ["---:" if name in right else "---" for name in head], *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _text(text: str) -> str:
