@@ -73,18 +73,10 @@ def readme(facts: CardFacts) -> str:
 
 @cache
 def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # commands that write no card start without it
+    from altalign.pages import markdown  # Jinja, which commands that write no card need not wait for
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # Markdown: the filter `text` escapes it
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"text": _text, "quoted": _quoted, "number": "{:,}".format, "model": model_of}
-    return environment.get_template("README.md.jinja")
+    filters = {"text": _text, "quoted": _quoted, "number": "{:,}".format, "model": model_of}
+    return markdown.template(Path(__file__).parent / "templates" / "README.md.jinja", filters)
 
 
 def _sources(inputs: Iterable[InputSettings]) -> dict[str, list[str]]:

@@ -1,6 +1,7 @@
 """The summary of training content: what a run knows of it, beside its rows, and what it leaves open."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from altalign.audit import training_content
 from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
-from tests.audit.runs import curated, rows_of
+from tests.audit.runs import copied, curated, rows_of
 
 pytestmark = pytest.mark.runs
 
@@ -40,6 +41,13 @@ def test_it_has_what_the_run_knows_and_leaves_the_rest_open(
     assert "- Provider: **not known to the run**" in text
     assert f"- Pairs: {len(rows):,}" in text
     assert main(["audit", str(run), "--quick"]) == 0  # nothing was written in the run
+
+
+def test_an_image_of_two_generations_counts_once(run: Path, tmp_path: Path) -> None:
+    grown = copied(run, tmp_path / "grown")
+    shutil.copy(grown / "shards" / "00000.parquet", grown / "shards" / "g0002-00000.parquet")
+    of_both = [training_content.gathered(RunFolder.open(str(each))) for each in (run, grown)]
+    assert of_both[0] == of_both[1]
 
 
 def test_the_top_tenth_of_hosts_is_rounded_up(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

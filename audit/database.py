@@ -1,0 +1,50 @@
+"""DuckDB over the rows of a run: joins and counts of more rows than fit into memory."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from altalign.errors import AltalignError, first_line
+from altalign.machine.cores import cores
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MEMORY_LIMIT = "400MB"  # what does not fit goes to temporary files
+
+
+@contextmanager
+def opened() -> Iterator["DuckDBPyConnection"]:
+    """An empty database, which reads and writes no file but temporary ones.
+
+    Raises:
+        AltalignError: a query failed, as for lack of space for temporary files.
+    """
+    import duckdb  # half a second, which other commands need not wait for
+
+    with tempfile.TemporaryDirectory(prefix="altalign-") as folder:
+        settings = {"temp_directory": folder, "memory_limit": MEMORY_LIMIT, "threads": cores()}
+        with duckdb.connect(config={**settings, "preserve_insertion_order": False}) as connection:
+            connection.execute("set enable_external_access = false")
+            connection.execute("set lock_configuration = true")
+            try:
+                yield connection
+            except duckdb.Error as error:
+                repair = "free some space there, or name a larger folder by TMPDIR"
+                raise AltalignError(
+                    f"{tempfile.gettempdir()}: a query failed ({first_line(error)}); {repair}"
+                ) from error
+
+
+def execute_on(
+    connection: "DuckDBPyConnection", rows: pa.Table, statement: str, parameters: Sequence[object] = ()
+) -> None:
+    """Run a statement that reads these rows as the table `arrow_rows`."""
+    connection.register("arrow_rows", rows)
+    try:
+        connection.execute(statement, parameters)
+    finally:
+        connection.unregister("arrow_rows")
