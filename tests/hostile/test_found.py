@@ -248,13 +248,6 @@ def test_a_record_cut_in_the_first_line_of_its_head_is_counted_and_costs_no_othe
     assert None in found
 
 
-@pytest.mark.parametrize("between", [b"\r\na", b"a", b"", b"\r\n", b"\r\n\r\nabcde", b"abcde\r\n\r\n"])
-def test_a_damaged_end_of_a_bare_record_costs_no_other(tmp_path, between):
-    path = tmp_path / "a.warc"
-    path.write_bytes(archives.page(0) + archives.page(1)[:-4] + between + archives.page(2) + archives.page(3))
-    assert [url for url in urls_of(path) if url] == [f"http://a/{number}" for number in range(4)]
-
-
 # Images ---------------------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ LONG = "a page of more than 16 MiB"
 GZIP = "Gzip decompression error: data error"
 NO_RECORD = "Invalid WARC header"
 ONCE = "{} headers Content-Length and {} WARC-Type, where one of each is meant"
-BEYOND = "Content-Length goes beyond the end of its compressed member"
+BEYOND = "the record ends before its Content-Length does"
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + SHOWN
 XHTML = "application/xhtml+xml"
 

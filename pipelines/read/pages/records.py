@@ -1,26 +1,29 @@
-"""Records of a web archive one after the other, whatever is broken between them.
+"""Records of a web archive one after the other.
 
 An archive is a chain of records, each a gzip member or zstd frame of its own, or not compressed at all. Such a record
 can be read again at its offset. In an archive compressed as a whole only its first record can: of the others the
-payload has to be kept. After a broken record the search for the next goes on behind it.
+payload has to be kept. A broken member costs itself; a broken record that is not compressed costs all behind it.
 """
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
+from fastwarc.stream_io import ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
-from altalign.pipelines.read.pages import gzip_members
-from altalign.pipelines.read.pages.gzip_members import Compression
+from altalign.pipelines.read.pages import members
+from altalign.pipelines.read.pages.members import Compression
 from altalign.pipelines.read.stretches import readable, unreadable
 
 _PIECE_BYTES = 1 << 17
 _FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
+_HEAD_BYTES = 1 << 20
+_HEAD_END, _BEHIND = re.compile(rb"\r?\n\r?\n"), b"\r\n\r\n"
 XHTML = "application/xhtml+xml"
 PAGE_TYPES = ("text/html", XHTML)
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
@@ -90,17 +93,20 @@ def records(path: str, keep: Keep, *, behind: float = 0.0) -> Iterator[Record | 
         size = again.seek(0, io.SEEK_END)
         if not size:
             return
-        start, compression = gzip_members.first_start(again)
+        start, compression = members.first_start(again)
         if start is None:
             unreadable(path, "no WARC record in it")
         if behind:
-            start = gzip_members.next_start(again, max(start, int(behind * size)), compression)
+            start = members.next_start(again, max(start, int(behind * size)), compression)
         elif start > 0:
             yield BrokenRecord(0, "no WARC record")
-        stretch = _Stretch(file, again, compression, keep)
-        while start is not None and start < size:
-            yield from stretch.records(start)
-            start = stretch.goes_on_at
+        if start is None:
+            return
+        has_dictionary = members.has_dictionary(again)
+        if compression and not has_dictionary:
+            yield from _of_members(file, again, start, compression, keep)
+        else:
+            yield from _of_stream(file, again, start, keep, is_compressed=has_dictionary)
 
 
 def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
@@ -109,237 +115,191 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     Raises:
         OSError: the disk fails.
     """
-    stream = gzip_members.stream(file, gzip_members.compression_at(file, offset)) or file
+    compression = members.compression_at(file, offset)
+    file.seek(offset)
+    stream = members.stream(file, compression) if compression else file
     try:
         for record in ArchiveIterator(stream, parse_http=False):
-            return _taken(
-                record, _head(record)[1], offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True
-            )
+            return _taken(record, offset, True, lambda *_: payload_bytes, lambda: False)  # noqa: FBT003 - of `Record`
     except OSError as error:
-        gzip_members.check_disk(error)
-        return None
+        members.check_disk(error)
     return None
 
 
-class _Stretch:
-    """Records from one offset up to the end, or to the first broken one; after that `goes_on_at` says where to go on.
+class _Broken(NamedTuple):
+    """Where reading stopped, why, and where the search for the next record begins.
+
+    Without an error nothing is broken there: what is at `search_from` says what it is when it is read.
+    """
+
+    at: int
+    error: str
+    search_from: int
+
+
+def _of_members(
+    file: BinaryIO, again: BinaryIO, start: int | None, compression: Compression, keep: Keep
+) -> Iterator[Record | BrokenRecord]:
+    """Records of members; one that is damaged costs itself, and `again` searches for the next."""
+    while start is not None:
+        if members.is_compressed_twice(again, start, compression):
+            end = members.end_of_member(again, start, compression)
+            broken = _Broken(start, "compressed twice", end or start + 1)
+        else:
+            broken = yield from _until_broken(file, again, start, compression, keep)
+        if broken is None:
+            return
+        if broken.error:
+            yield BrokenRecord(broken.at, broken.error)
+            start = members.next_start(again, broken.search_from, compression)
+        else:
+            start = broken.search_from
+
+
+def _until_broken(
+    file: BinaryIO, again: BinaryIO, start: int, compression: Compression, keep: Keep
+) -> Generator[Record, None, _Broken | None]:
+    """Records from a member on, up to the end or to what is broken, which is returned.
 
     A record is given only once the next was met, for that is when a broken end or checksum of its member shows.
     """
+    file.seek(start)
+    stream = members.stream(file, compression)
+    archive = iter(ArchiveIterator(stream, parse_http=False))
+    waiting: Record | None = None
+    frame = -1
 
-    def __init__(self, file: BinaryIO, again: BinaryIO, compression: Compression, keep: Keep):
-        self._file, self._again, self._keep = file, again, keep
-        self._compression: Compression = compression
-        self._size = again.seek(0, io.SEEK_END)
-        self._has_dictionary = gzip_members.has_dictionary(again)
-        self._start_is_counted = False  # a broken record at the start was given before
-        self.goes_on_at: int | None = None
+    def frame_now() -> int:
+        return max(start, stream.frame_start_position() or 0)
 
-    def records(self, start: int) -> Iterator[Record | BrokenRecord]:
-        """The records, and at the end what is broken."""
-        self._start, self._frame, self.goes_on_at = start, -1, None
-        self._file.seek(start)
-        self._stream = gzip_members.stream(self._file, self._compression)
-        self._waiting: Record | None = None
-        # the reader would unwrap it, and the search find it once more
-        if gzip_members.is_compressed_twice(self._again, start, self._compression):
-            yield from self._at_compressed_twice()
-            return
-        archive = iter(ArchiveIterator(self._stream or self._file, parse_http=False))
-        while True:
-            try:
-                record = next(archive, None)
-            except OSError as error:
-                gzip_members.check_disk(error)
-                yield from self._at_broken_start(str(error))
-                return
-            if self._waiting is not None:
-                yield self._waiting
-            if record is None:
-                yield from self._at_the_end()
-                return
-            is_first, before = self._waiting is None, self._frame
-            self._waiting = None
-            offset, can_be_read_again = self._place(record)
-            if can_be_read_again and self._has_begun_before(
-                offset, begun_at := start if is_first else record.stream_pos, before
-            ):
-                if not (is_first and self._start_is_counted):
-                    yield BrokenRecord(begun_at, "the record breaks off in its head")
-                self._start_is_counted, self.goes_on_at = False, offset
-                return
-            error, fields = _head(record)
-            if error and can_be_read_again:
-                yield from self._at_wrong_head(offset, error, before, is_first=is_first)
-                return
-            self._start_is_counted = False
-            try:
-                if error:
-                    raise OSError(error)
-                is_beyond = self._is_in_the_next_member if can_be_read_again and self._stream else lambda: False
-                if self._stream is None and offset + record.content_length > self._size:
-                    raise OSError("Content-Length goes beyond the end of the file")
-                self._waiting = _taken(
-                    record, fields, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again
-                )
-            except OSError as error:
-                gzip_members.check_disk(error)
-                yield from self._at_broken_record(offset, error, can_be_read_again=can_be_read_again)
-                return
+    while True:
+        try:
+            archived = next(archive, None)
+        except OSError as error:
+            members.check_disk(error)
+            if waiting is None:
+                return _Broken(start, str(error), start + 1)
+            if not waiting.can_be_read_again:
+                yield waiting
+                return _Broken(stream.tell(), str(error), frame + 1)
+            end = members.end_of_member(again, waiting.offset, compression)
+            if end is None and compression == "gzip":
+                return _Broken(waiting.offset, str(error), waiting.offset + 1)
+            yield waiting
+            is_inside = end is None or (frame_now() == frame and str(error).startswith("Invalid WARC"))
+            return _Broken(stream.tell(), str(error) if is_inside else "", end or waiting.offset + 1)
+        if archived is None:
+            if waiting is not None:
+                yield waiting
+            return _at_the_end(again, frame_now(), waiting, start, compression)
+        begun, before, frame = start if waiting is None else archived.stream_pos, frame, frame_now()
+        can_be_read_again = frame != before and members.is_start(again, frame, compression)
+        offset = frame if can_be_read_again else stream.tell()
+        if waiting is not None:
+            yield waiting
+        if can_be_read_again and before < begun < frame and members.is_start(again, begun, compression):
+            return _Broken(begun, "the record breaks off in its head", begun + 1)
 
-    def _at_broken_record(self, offset: int, error: OSError, *, can_be_read_again: bool) -> Iterator[BrokenRecord]:
-        is_beyond = can_be_read_again and self._is_in_the_next_member()
-        yield BrokenRecord(
-            offset, "Content-Length goes beyond the end of its compressed member" if is_beyond else str(error)
-        )
-        self._search(behind=offset if can_be_read_again else self._frame)
+        def is_beyond(frame: int = frame) -> bool:
+            """Whether reading went on into a member that begins another record."""
+            return frame_now() != frame and members.is_start(again, frame_now(), compression)
 
-    def _at_compressed_twice(self) -> Iterator[BrokenRecord]:
-        if not self._start_is_counted:
-            yield BrokenRecord(self._start, "compressed twice")
-        self._start_is_counted = False
-        self._search(
-            behind=(gzip_members.read_member(self._again, self._start, self._compression).end or self._start + 1) - 1
-        )
+        try:
+            waiting = _taken(archived, offset, can_be_read_again, keep, is_beyond)
+        except OSError as error:
+            members.check_disk(error)
+            return _Broken(offset, str(error), (offset if can_be_read_again else frame) + 1)
 
-    def _at_wrong_head(self, offset: int, error: str, before: int, *, is_first: bool) -> Iterator[BrokenRecord]:
-        """Handles a wrong head. A cut one continues in the next member, so we search after the record before it."""
-        if not (is_first and self._start_is_counted):
-            yield BrokenRecord(offset, error)
-        self._start_is_counted = not is_first and self._stream is not None  # for that is what the search finds
-        self._search(behind=offset if self._stream is None else before)
 
-    def _at_the_end(self) -> Iterator[BrokenRecord]:
-        """Handles what the reader takes for the end: the real end, a cut last record, or an empty gzip member."""
-        last, end = self._waiting, self._end_of_last()
-        if end is None:
-            return
-        self._again.seek(end)
-        if not self._again.read(1 << 10).strip(b"\0\r\n\t "):
-            return
-        if not self._start_is_counted and (
-            end == self._start or not gzip_members.is_start(self._again, end, self._compression)
-        ):
-            yield BrokenRecord(end, "the file breaks off in the head of a record")
-        self._start_is_counted = False
-        self._search(behind=end if last is None else end - 1)
-
-    def _end_of_last(self) -> int | None:
-        """The end of the last record; None if it is unknown."""
-        last, stopped_at = self._waiting, self._start
-        if self._compression == "gzip":
-            stopped_at = max(self._start, self._frame_now())
-            behind = gzip_members.behind_empty_members(self._again, stopped_at)
-            if behind > stopped_at:
-                return behind
-        if last is None:
-            return stopped_at
-        if not last.can_be_read_again:
+def _at_the_end(
+    again: BinaryIO, frame: int, last: Record | None, start: int, compression: Compression
+) -> _Broken | None:
+    """What is behind what the reader takes for the end: nothing, a cut record, or members behind an empty one."""
+    end: int | None = members.behind_empty_members(again, frame) if compression == "gzip" else frame
+    if end == frame:
+        if last is not None and not last.can_be_read_again:
             return None
-        if self._stream is not None:
-            return gzip_members.read_member(self._again, last.offset, self._compression).end
-        return gzip_members.end_of_bare(self._again, last.offset, last.block_bytes)
+        end = start if last is None else members.end_of_member(again, last.offset, compression)
+    if end is None or not members.is_more(again, end):
+        return None
+    if end != start and members.is_start(again, end, compression):
+        return _Broken(end, "", end)
+    return _Broken(end, "the file breaks off in the head of a record", end + 1)
 
-    def _place(self, record: WarcRecord) -> tuple[int, bool]:
-        """The offset of the record whose head was just read, and whether it can be read again there."""
-        if self._stream is None:
-            return record.stream_pos, True
-        frame = self._frame_now()
-        is_first, self._frame = frame != self._frame, frame
-        if is_first and not self._has_dictionary and gzip_members.is_start(self._again, frame, self._compression):
-            return frame, True
-        return self._stream.tell(), False
 
-    def _has_begun_before(self, offset: int, begun_at: int, before: int) -> bool:
-        """Whether the reader took cut heads of other members for the first lines of a record's head."""
-        return (
-            self._stream is not None
-            and before < begun_at < offset
-            and gzip_members.read_member(self._again, begun_at, self._compression).bytes > 0
-        )
+def _of_stream(
+    file: BinaryIO, again: BinaryIO, start: int, keep: Keep, *, is_compressed: bool
+) -> Iterator[Record | BrokenRecord]:
+    """Records of an archive without members: what is broken costs all behind it."""
+    file.seek(start)
+    stream = ZstdReader(file) if is_compressed else file
+    size = again.seek(0, io.SEEK_END)
+    archive = iter(ArchiveIterator(stream, parse_http=False))
+    last: Record | None = None
 
-    def _frame_now(self) -> int:
-        return (self._stream.frame_start_position() or 0) if self._stream else 0
+    def end_of_last() -> int:
+        return start if last is None else last.offset if is_compressed else _end_of_bare(again, last)
 
-    def _is_in_the_next_member(self) -> bool:
-        """Whether reading a record continued into a member that begins another record."""
-        frame = self._frame_now()
-        return (
-            self._stream is not None
-            and frame != self._frame
-            and gzip_members.is_start(self._again, frame, self._compression)
-        )
-
-    def _at_broken_start(self, error: str) -> Iterator[Record | BrokenRecord]:
-        """What is behind the record that waits is no record; or the end of its own member is broken, and so is it."""
-        last = self._waiting
-        if last is None:
-            if not self._start_is_counted:
-                yield BrokenRecord(self._start, error)
-            self._start_is_counted = False
-            self._search(behind=self._start)
-        elif self._stream is None:
-            yield last
-            self.goes_on_at = max(gzip_members.end_of_bare(self._again, last.offset, last.block_bytes), last.offset + 1)
-        elif not last.can_be_read_again:
-            yield last
-            yield BrokenRecord(self._stream.tell(), error)
-            self._search(behind=self._frame)
-        else:
-            yield from self._at_broken_member(last, self._stream.tell(), error)
-
-    def _at_broken_member(self, last: Record, offset: int, error: str) -> Iterator[Record | BrokenRecord]:
-        member = gzip_members.read_member(self._again, last.offset, self._compression)
-        own_bytes = member.head_bytes + last.block_bytes + gzip_members.PAST_THE_END
-        if member.end is None and member.bytes <= own_bytes and self._compression == "gzip":
-            yield BrokenRecord(last.offset, error)
-            self._search(behind=last.offset)
+    while True:
+        at: int | None = None
+        try:
+            archived = next(archive, None)
+            if archived is None:
+                break
+            at = stream.tell() if is_compressed else archived.stream_pos
+            if not is_compressed and at + archived.content_length > size:
+                raise OSError("Content-Length goes beyond the end of the file")
+            last = _taken(archived, at, not is_compressed, keep, lambda: False)
+        except OSError as error:
+            members.check_disk(error)
+            what = f"{error}; what is behind it is not read, for the archive has no members"
+            yield BrokenRecord(end_of_last() if at is None else at, what)
             return
         yield last
-        if member.end is None or member.bytes > own_bytes:
-            yield BrokenRecord(offset, error)
-        self.goes_on_at = member.end
-        if member.end is None:
-            self._start_is_counted = True
-            self._search(behind=last.offset)
+    if not is_compressed and members.is_more(again, end_of_last()):
+        yield BrokenRecord(end_of_last(), "the file breaks off in the head of a record")
 
-    def _search(self, *, behind: int) -> None:
-        self.goes_on_at = gzip_members.next_start(self._again, max(behind, self._start) + 1, self._compression)
+
+def _end_of_bare(file: BinaryIO, record: Record) -> int:
+    """The end of a record that is not compressed."""
+    file.seek(record.offset)
+    head_end = _HEAD_END.search(file.read(_HEAD_BYTES))
+    end = file.seek(record.offset + (head_end.end() if head_end else 0) + record.block_bytes)
+    return end + len(_BEHIND) * (file.read(len(_BEHIND)) == _BEHIND)
 
 
 def _taken(
     record: WarcRecord,
-    head: Fields,
     offset: int,
+    can_be_read_again: bool,  # noqa: FBT001 - of `Record`
     keep: Keep,
     is_beyond: Callable[[], bool],
-    *,
-    can_be_read_again: bool,
 ) -> Record:
     """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it.
 
     Raises:
-        OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
+        OSError: it is cut, has a wrong head, or its member or HTTP head is broken.
     """
+    error, head = _head(record)
+    if error:
+        raise OSError(error)
     block_bytes = record.content_length  # of the payload alone once the HTTP head is read
     http = _http(record, head) if record.record_type in _WITH_HTTP else None
     parts, left = [], record.content_length
     kept = min(keep(record.record_type, http, can_be_read_again), left)
     piece = _FIRST_PIECE_BYTES
-    while kept and (part := record.reader.read(min(kept, piece))):
-        parts.append(part)
-        kept, left = kept - len(part), left - len(part)
-        if left and is_beyond():
+    while left:
+        if kept:
+            part = record.reader.read(min(kept, piece))
+            parts.append(part)
+            kept, read = kept - len(part), len(part)
+        else:
+            read = record.reader.consume(min(left, piece))
+        left, piece = left - read, min(2 * piece, _PIECE_BYTES)
+        if not read or (left and is_beyond()):
             break
-        piece = min(2 * piece, _PIECE_BYTES)
-    else:
-        while left and (read := record.reader.consume(min(left, piece))):
-            left -= read
-            if left and is_beyond():
-                break
-            piece = min(2 * piece, _PIECE_BYTES)
     if left or is_beyond():
-        raise OSError(f"the record breaks off {left} bytes before its end")
+        raise OSError("the record ends before its Content-Length does")
     return Record(
         offset, can_be_read_again, record.record_type, head.get(_URL), http, b"".join(parts), block_bytes, head
     )

@@ -320,15 +320,17 @@ def test_of_a_truncated_archive_only_the_cut_record_is_lost(tmp_path, form, cut)
 
 
 @pytest.mark.parametrize("name", ["no WARC record", "wrong length"])
-def test_a_broken_record_of_an_archive_without_compression_costs_itself(tmp_path, name):
+def test_a_broken_record_of_an_archive_without_compression_costs_all_behind_it_and_says_so(tmp_path, name):
     bad = {
         "no WARC record": b"XARC/1.0\r\nA: b\r\n\r\nnothing",
         "wrong length": response("http://a/bad", b"x" * 5_000, "image/png", length=2_000),
     }[name]
-    path = write(tmp_path / "a.warc", [page(1), bad, page(2), page(3)], "bare")
+    path = write(tmp_path / "a.warc", [page(1), page(2), bad, page(3)], "bare")
     rows, broken, _ = read_all(path)
-    assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2", "http://a/3"]
-    assert len(broken) == 1
+    assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
+    (entry,) = broken
+    assert "what is behind it is not read, for the archive has no members" in entry["error"]
+    assert entry["offset"] >= len(page(1) + page(2))
 
 
 def test_a_file_without_any_record_cannot_be_read(tmp_path):
