@@ -22,7 +22,7 @@ VERBS = {
     "retry": ("altalign.pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
     "repair": ("altalign.pipelines.command:repair", "make anew the files of a finished run that are damaged"),
     "decontaminate": ("altalign.pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),
-    "calibrate": ("altalign.pipelines.command:calibrate", "measure what is found, and choose the threshold"),
+    "calibrate": ("altalign.commands.calibrate:calibrate", "measure what is found, and choose the threshold"),
     "score": ("altalign.pipelines.score_command:score", "measure scores on a run's samples, beside its shards"),
     "select": ("altalign.pipelines.score_command:select", "make a run of another one's samples, by their scores"),
     "entries": ("altalign.pipelines.score_command:entries", "a file of concepts, from Wikipedia's titles and WordNet"),
@@ -51,7 +51,6 @@ VERBS = {
 
 # Given by name, like the verbs: pipelines do not import the audit.
 AFTER_A_CURATION = "altalign.audit.command:after_curation"
-CALIBRATION_PAGE = "altalign.audit.report.calibration:write"
 
 
 def usage() -> str:

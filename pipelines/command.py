@@ -1,4 +1,4 @@
-"""Arguments and settings of `altalign init`, `curate`, `retry`, `repair`, `decontaminate`, `calibrate` and `cluster`.
+"""Arguments and settings of `altalign init`, `curate`, `retry`, `repair`, `decontaminate` and `cluster`.
 
 They are read before anything heavy is imported, so that --help and a wrong setting answer at once.
 """
@@ -10,12 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from altalign import cli, storage, terminal
+from altalign import cli, terminal
 from altalign.arguments import Parser
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
-from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_of_curation, config_of_file, fitted, parted
-from altalign.stages import REMOVED_FILE, STAGES
+from altalign.pipelines.run_arguments import (
+    TO_BEAM,
+    add_overrides,
+    add_test_sets,
+    check_work,
+    config_of_curation,
+    config_of_file,
+    config_with_test_sets,
+    fitted,
+    parted,
+)
+from altalign.stages import STAGES
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
@@ -130,7 +140,7 @@ def retry(argv: Sequence[str]) -> int:
             soft_wrap=True,
         )
         return 0
-    _check_work(config.run.folder)
+    check_work(config.run.folder)
 
     with startup.imports():
         from altalign.pipelines import retry as of_run
@@ -166,70 +176,16 @@ def decontaminate(argv: Sequence[str]) -> int:
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
-    _add_test_sets(parser, "folder of images, Parquet files or tars; repeatable", is_required=True)
+    add_test_sets(parser, "folder of images, Parquet files or tars; repeatable", is_required=True)
     add_overrides(parser, "override a setting of the run; repeatable")
     own, flags = parted(argv)
-    config = _with_test_sets(parser.parse_args(own))
+    config = config_with_test_sets(parser.parse_args(own))
 
     with startup.imports():
-        from altalign.pipelines import add_test_sets
+        from altalign.pipelines import add_test_sets as on_run
 
-    code = add_test_sets.add(config, flags)
+    code = on_run.add(config, flags)
     return _reported(config) or code
-
-
-def calibrate(argv: Sequence[str]) -> int:
-    """Measure the search for near-duplicates on a run's own images, and choose its threshold."""
-    parser = Parser(
-        prog="altalign calibrate",
-        description="Measure on a run's own images which copies of test images the search finds and how often it is "
-        "wrong, and choose the threshold. OUT can then be named as [decontaminate] calibration. The run is left as it "
-        "is.",
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
-    parser.add_argument("out", metavar="OUT", help="folder of the calibration: its files, and report.html")
-    _add_test_sets(parser, "a test set beside those of the run; repeatable")
-    parser.add_argument(
-        "--pairs",
-        default="",
-        metavar="PARQUET",
-        help="labelled pairs: columns image_a, image_b, relation (exact, near, or another)",
-    )
-    parser.add_argument(
-        "--images", default="", metavar="PARQUET", help="the images of the pairs: columns image, image_bytes"
-    )
-    parser.add_argument(
-        "--false-positives",
-        type=float,
-        default=1e-3,
-        metavar="N",
-        help="test images that a pool image may match by mistake, on average (1e-3)",
-    )
-    parser.add_argument(
-        "--sample",
-        type=int,
-        default=2_000,
-        metavar="IMAGES",
-        help="images to make copies of: half teach the map, half are looked for (2000)",
-    )
-    add_overrides(parser, "override a setting of the run; repeatable")
-    own, flags = parted(argv)
-    arguments = parser.parse_args(own)
-    if flags:
-        raise UsageError(
-            f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, "
-            "and has no flags for Beam; leave them out"
-        )
-    arguments.set.insert(0, 'engine.runner="embedded"')  # the threads belong to this process, too
-    config = _with_test_sets(arguments)
-
-    with startup.imports():
-        from altalign.pipelines.calibrate import calibration as on_run
-
-    asked = on_run.WantedCalibration(
-        arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample
-    )
-    return on_run.calibrate(config, asked)
 
 
 def cluster(argv: Sequence[str]) -> int:
@@ -257,45 +213,9 @@ def cluster(argv: Sequence[str]) -> int:
     return of_run.cluster(arguments.run, k=arguments.k, embedder=arguments.embedder)
 
 
-def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
-    """The settings of a run that still has its `work/`, with the test sets of a command line."""
-    test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
-    config = fitted(config_of_curation(arguments.run, arguments.set, test_sets))
-    _check_work(config.run.folder)
-    return config
-
-
-def _add_test_sets(parser: argparse.ArgumentParser, words: str, *, is_required: bool = False) -> None:
-    parser.add_argument(
-        "--test-set", action="append", default=[], required=is_required, metavar="NAME=PATH", help=words
-    )
-    of_bytes = "of Parquet files: the column of the image's bytes (image)"
-    parser.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
-
-
-def _test_set(named: str, image_column: str) -> dict[str, str]:
-    name, _, path = named.partition("=")
-    if not (name and path):
-        raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
-    return {"name": name, "path": path, "image_column": image_column}
-
-
 def _reported(config: "CurateConfig") -> int:
     """Write the report of a run that is finished now; returns the exit code."""
     return cli.call(cli.AFTER_A_CURATION, config.run.folder)
-
-
-def _check_work(folder: str) -> None:
-    is_gone = storage.kind(storage.join(folder, "work")) == "missing"
-    if storage.exists(storage.join(folder, REMOVED_FILE)):
-        why = "work/ went with the pairs that were removed, and what was fetched with it"
-        why = why if is_gone else f"what {REMOVED_FILE} keeps out would come back"
-        raise UsageError(f"{folder}: {why}; do this to a run before pairs are removed")
-    if is_gone:
-        raise UsageError(
-            f"{folder}: work/ was deleted, and what was fetched with it; "
-            "`altalign curate` with --restart runs everything anew"
-        )
 
 
 def _check_reasons(named: Sequence[str]) -> None:

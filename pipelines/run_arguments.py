@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from altalign import changes, storage, terminal
 from altalign.errors import UsageError
 from altalign.machine import memory
-from altalign.stages import check_curated, damaged, own_files
+from altalign.stages import REMOVED_FILE, check_curated, damaged, own_files
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
@@ -106,3 +106,45 @@ def parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words for the verb, and the flags after `--`, which are for Beam."""
     at = argv.index("--") if "--" in argv else len(argv)
     return list(argv[:at]), list(argv[at + 1 :])
+
+
+def config_with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
+    """The settings of a run that still has its `work/`, with the test sets of a command line."""
+    test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
+    config = fitted(config_of_curation(arguments.run, arguments.set, test_sets))
+    check_work(config.run.folder)
+    return config
+
+
+def add_test_sets(parser: argparse.ArgumentParser, words: str, *, is_required: bool = False) -> None:
+    """Give a parser --test-set, described by `words`, and --image-column."""
+    parser.add_argument(
+        "--test-set", action="append", default=[], required=is_required, metavar="NAME=PATH", help=words
+    )
+    of_bytes = "of Parquet files: the column of the image's bytes (image)"
+    parser.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
+
+
+def _test_set(named: str, image_column: str) -> dict[str, str]:
+    name, _, path = named.partition("=")
+    if not (name and path):
+        raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
+    return {"name": name, "path": path, "image_column": image_column}
+
+
+def check_work(folder: str) -> None:
+    """Refuse a run whose `work/` is gone, or keeps nothing that may be used again.
+
+    Raises:
+        UsageError: it is.
+    """
+    is_gone = storage.kind(storage.join(folder, "work")) == "missing"
+    if storage.exists(storage.join(folder, REMOVED_FILE)):
+        why = "work/ went with the pairs that were removed, and what was fetched with it"
+        why = why if is_gone else f"what {REMOVED_FILE} keeps out would come back"
+        raise UsageError(f"{folder}: {why}; do this to a run before pairs are removed")
+    if is_gone:
+        raise UsageError(
+            f"{folder}: work/ was deleted, and what was fetched with it; "
+            "`altalign curate` with --restart runs everything anew"
+        )

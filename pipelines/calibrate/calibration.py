@@ -16,19 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from altalign import storage, terminal
-from altalign.calibration_page import Looked
+from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
-from altalign.dedup.thresholds import Buckets, CosineHistogram
+from altalign.dedup.thresholds import SEARCHED_ABOVE, Buckets, Comparisons, Line
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
-from altalign.pipelines.calibrate.report import Findings
-from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Pool, PoolImage, Search, Tests, lines, threshold
+from altalign.pipelines.calibrate.report import Findings, Looked
+from altalign.pipelines.calibrate.search import Pool, PoolImage, Search, Tests
 from altalign.pipelines.engine.options import threads
 from altalign.pipelines.evidence import near_gallery
 from altalign.pipelines.files import arrays
@@ -42,6 +41,7 @@ from altalign.pipelines.run.artefacts.fetched import Fetched
 from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
 from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
+from altalign.terminal import stderr
 
 POOL = 20_000  # images of the pool that are searched for
 SAMPLE_AT_LEAST = 2 * learned.TRAINING_IMAGES_AT_LEAST
@@ -61,7 +61,7 @@ class CopiesUnit(Unit):
 
 
 @dataclass(frozen=True)
-class WantedCalibration:
+class CalibrationRequest:
     """What `altalign calibrate` is asked for.
 
     Attributes:
@@ -79,19 +79,20 @@ class WantedCalibration:
     sample: int
 
 
-def calibrate(config: CurateConfig, wanted: WantedCalibration) -> int:
-    """Calibrate on a run, and write the calibration."""
+def calibrate(
+    config: CurateConfig, request: CalibrationRequest, write_page: Callable[[Findings, str], None]
+) -> Findings:
+    """Calibrate on a run, and write the calibration; `write_page` writes the page of findings to a path."""
     run = Run(config.run.folder, config, ())
     with own_files(run.folder):
-        _check(run, wanted)
+        _check(run, request)
     with storage.locked(run.folder), own_files(run.folder):
-        findings = _find(run, wanted, _scratch(run, wanted))
-        _write(findings, wanted.out)
-    report.show(findings, wanted.out, terminal.stdout())
-    return 0
+        findings = _measure(run, request, _scratch(run, request))
+        _write(findings, request.out, write_page)
+    return findings
 
 
-def _check(run: Run, wanted: WantedCalibration) -> None:
+def _check(run: Run, request: CalibrationRequest) -> None:
     """Refuse what cannot be calibrated on, before any work.
 
     Raises:
@@ -119,21 +120,21 @@ def _check(run: Run, wanted: WantedCalibration) -> None:
             "NAME=PATH"
         )
     test_images.parts(run)
-    if not 0 < wanted.false_positives < inf:
+    if not 0 < request.false_positives < inf:
         raise UsageError(
-            f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, "
-            "such as 1e-3"
+            f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
+            "have, such as 1e-3"
         )
-    if not SAMPLE_AT_LEAST <= wanted.sample <= POOL:
+    if not SAMPLE_AT_LEAST <= request.sample <= POOL:
         raise UsageError(
-            f"--sample {wanted.sample}: too {'few' if wanted.sample < SAMPLE_AT_LEAST else 'many'}; give "
+            f"--sample {request.sample}: too {'few' if request.sample < SAMPLE_AT_LEAST else 'many'}; give "
             f"{SAMPLE_AT_LEAST} to {POOL:,} images"
         )
-    if bool(wanted.pairs) != bool(wanted.images):
+    if bool(request.pairs) != bool(request.images):
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
-    if wanted.pairs:
-        labelled_pairs.check(wanted.pairs, wanted.images)
-    _check_out(run, wanted.out)
+    if request.pairs:
+        labelled_pairs.check(request.pairs, request.images)
+    _check_out(run, request.out)
 
 
 def _check_made(run: Run) -> None:
@@ -169,18 +170,18 @@ def _check_out(run: Run, out: str) -> None:
         )
 
 
-def _scratch(run: Run, wanted: WantedCalibration) -> Run:
+def _scratch(run: Run, request: CalibrationRequest) -> Run:
     """A run beside the run, with the same settings and mirrored views of test images, which are decoys.
 
     Deletes what another calibration left there.
     """
     decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
-    folder = storage.join(wanted.out, _SCRATCH)
+    folder = storage.join(request.out, _SCRATCH)
     scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
     made = [
         storage.resolved(run.folder),
         storage.stamp(run.mark("fetch", "done")).to_json(),
-        wanted.sample,
+        request.sample,
         COPIES_OF_PX,
         WORK_VERSION,
     ]
@@ -191,58 +192,78 @@ def _scratch(run: Run, wanted: WantedCalibration) -> Run:
     return scratch
 
 
-def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
+def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
     """All that is measured, in order."""
-    settings = run.config.decontaminate
+    settings, views = run.config.decontaminate, 1 + run.config.decontaminate.mirrored
     _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
     tests, pool = _tests(scratch), _pool(run)
-    sample = pool.distinct[: wanted.sample]
+    sample = pool.distinct[: request.sample]
     _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
     calibration = _learned(run, pool.features[training], of_copies[: len(training)])
-    buckets = Buckets(
-        calibration.centroids, settings.nearest_clusters, settings.bucket_clusters if settings.require_bucket else 0
-    )
 
-    search = Search.of(run, calibration, pool, tests)
-    found, decoys = search.histograms()
-    strict = max(settings.similarity_above, SEARCHED_ABOVE)
-    copied = measures.true_near_duplicates(found, decoys, similarity_above=round(strict, 4))
-    fitted = lines(run.folder, found, decoys, copies=copied)
-    views = 1 + settings.mirrored
-    above = threshold(fitted, test_images=len(tests.numbers), views=views, budget=wanted.false_positives)
+    search, of_decoys = _searches(run, calibration, pool, tests)
+    pairs, decoys = search.counted(), of_decoys.counted()
+    strict = round(max(settings.similarity_above, SEARCHED_ABOVE), 4)
+    true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
+    lines = _lines(run.folder, pairs.without(true_pairs), decoys)
+    try:
+        above = measures.smallest_threshold(
+            lines, comparisons=len(tests.numbers) * views, budget=request.false_positives
+        )
+    except ValueError as error:
+        raise UsageError(f"--false-positives {request.false_positives:g}: {error}") from error
     calibration = replace(calibration, similarity_above=above)
 
+    needed = settings.bucket_clusters if settings.require_bucket else 0
+    buckets = Buckets(calibration.centroids, settings.nearest_clusters, needed)
     inside, anyhow = _cosines_of_copies(
         calibration, pool.features[measured], of_copies[len(training) :], buckets, views
     )
-    names = list(TRANSFORMS) * len(measured)
-    labelled = (
-        labelled_pairs.measure(wanted.pairs, wanted.images, run.config, calibration, buckets) if wanted.pairs else None
+    labelled = None
+    if request.pairs:
+        labelled = labelled_pairs.measure(request.pairs, request.images, run.config, calibration, buckets)
+    counts = {
+        "training_images": len(training) if calibration.map else 0,
+        "copied": len(measured),
+        "pool_images": len(pool.places),
+        "flat_pool_images": pool.flat,
+        "repeated_images": int(sample[-1]) + 1 - len(sample),
+        "test_sets": dict(Counter(name for name, _ in tests.names)),
+        "flat_test_images": tests.flat,
+        "views": views,
+        "false_positives_at_most": request.false_positives,
+        "above_without_bucket": int(((anyhow > above) & ~(inside > above)).sum()),
+        "taken_for_copies": true_pairs,
+    }
+    looked_at = _looked_at(run, scratch, search, pool, tests, pairs, above)
+    transforms = list(TRANSFORMS) * len(measured)
+    return Findings(calibration, counts, transforms, inside, pairs, decoys, lines, labelled, looked_at)
+
+
+def _searches(run: Run, calibration: Calibration, pool: Pool, tests: Tests) -> tuple[Search, Search]:
+    """The pool against test images, and against mirrored ones: decoys, but for those that are like their own mirror."""
+    vectors, sha256 = calibration.vectors(pool.features), np.array([place.sha256 for place in pool.places], "S64")
+    plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
+    is_decoy = ~(measures.cosines_of(plain, mirrored) > run.config.decontaminate.similarity_above)
+    workers = threads(run.config.engine)
+    return (
+        Search(vectors, sha256, plain, tests.sha256, workers),
+        Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], workers),
     )
-    return Findings(
-        calibration=calibration,
-        test_sets=dict(Counter(name for name, _ in tests.names)),
-        flat_test_images=tests.flat,
-        views=views,
-        budget=wanted.false_positives,
-        pool_images=len(pool.places),
-        flat_pool_images=pool.flat,
-        repeated_images=int(sample[-1]) + 1 - len(sample),
-        training_images=len(training) if calibration.map else 0,
-        copied=len(measured),
-        transforms=names,
-        cosines=inside,
-        above_without_bucket=int(((anyhow > above) & ~(inside > above)).sum()),
-        found=found,
-        taken_for_copies=copied,
-        decoys=decoys,
-        line=fitted[0],
-        line_of_decoys=fitted[1] if len(fitted) > 1 else None,
-        labelled=labelled,
-        looked_at=_looked_at(run, scratch, search, pool, tests, found, above),
-    )
+
+
+def _lines(folder: str, unrelated: Comparisons, decoys: Comparisons) -> list[Line]:
+    """The line of the rate of false positives, and the line of decoys, where there are enough of them."""
+    try:
+        lines = [measures.fit(unrelated)]
+    except ValueError as error:
+        raise AltalignError(f"{folder}: {error} (a larger run, or more test images)") from error
+    try:
+        return [*lines, measures.fit(decoys)]
+    except ValueError:
+        return lines
 
 
 def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
@@ -269,7 +290,7 @@ def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, 
     """Do the units of a step that are not finished, and show how far it is."""
     if not units:
         return
-    with progress.watched(scratch, marks.step, units, terminal.stderr()):
+    with progress.watched(scratch, marks.step, units, stderr()):
         in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, threads(scratch.config.engine))
 
 
@@ -396,35 +417,32 @@ def _cosines_of_copies(
 
 
 def _looked_at(
-    run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, found: CosineHistogram, threshold: float
+    run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
 ) -> list[Looked]:
     """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
-    counts = found.counts_above()
-    enough = np.flatnonzero(counts >= found.above(threshold).found + LOOKED_AT // 2)
-    from_ = float(found.thresholds()[enough[-1] if len(enough) else 0])
-    pairs = search.around(threshold, from_=min(from_, threshold), pairs=LOOKED_AT)
+    enough = np.flatnonzero(counted.counts >= counted.above(threshold).found + LOOKED_AT // 2)
+    above = float(measures.THRESHOLDS[enough[-1] if len(enough) else 0])
+    pairs = search.around(threshold, above=min(above, threshold), pairs=LOOKED_AT)
     numbers = tests.numbers[pairs.tests].tolist()
     of_tests = near_gallery.test_thumbnails(scratch, set(numbers))
-    looked_at = []
+    result = list[Looked]()
     for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
         interrupts.check()
         place, (test_set, test_image) = pool.places[row], tests.names[number]
-        looked_at.append(
-            Looked(
-                cosine, place.key, test_set, test_image, near_gallery.thumbnail(_bytes(run, place)), of_tests[number]
-            )
-        )
-    return looked_at
+        of_pool = near_gallery.thumbnail(_bytes(run, place))
+        result.append(Looked(cosine, place.key, test_set, test_image, of_pool, of_tests[number]))
+    return result
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def _write(findings: Findings, out: str) -> None:
+def _write(findings: Findings, out: str, write_page: Callable[[Findings, str], None]) -> None:
     """All files of a calibration, its JSON last; what was there of another one goes first."""
-    for path in [*calibration_files.files_of(out), *report.files_of(out)]:
+    for path in [*calibration_files.files_of(out), *(storage.join(out, name) for name in report.FILES)]:
         storage.delete(path)
     storage.sweep(out)
-    report.write(findings, out)
+    storage.write_bytes(storage.join(out, report.CURVES), report.curves(findings).encode())
+    write_page(findings, storage.join(out, report.PAGE))
     calibration_files.save(out, findings.calibration, findings.facts())
     storage.delete(storage.join(out, _SCRATCH))

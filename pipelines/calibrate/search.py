@@ -1,23 +1,19 @@
 """Compares images of the pool with the test side below any threshold, to count false positives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from altalign.dedup import thresholds as measures
 from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
-from altalign.dedup.thresholds import CosineHistogram, Line
-from altalign.errors import AltalignError, UsageError
+from altalign.dedup.thresholds import SEARCHED_ABOVE, Comparisons, nearest_to
 from altalign.machine.threads import in_threads
-from altalign.pipelines.engine.options import threads
-from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.run.units import Run
 
-SEARCHED_ABOVE = 0.5  # no threshold is chosen below what was searched for
 # so that what is found above a low cosine fits in memory
 _COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
+
+T = TypeVar("T")
 
 
 class PoolImage(NamedTuple):
@@ -65,112 +61,56 @@ class Tests:
     mirrored: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
 class Search:
-    """The pool against the test side; images that are test images to the byte are left out of all that is counted.
+    """The pool against test images; pairs of the same bytes are left out of all that is found.
 
-    Attributes:
+    Args:
         vectors: of the pool, int16[n, d].
         sha256: of the pool's bytes, S64[n].
-        side: test images.
-        tests: their SHA-256.
-        decoys: mirrored test images, without those that are like their own mirror image.
-        of_decoys: the SHA-256 of what they are mirror images of.
+        tests: vectors of test images, int16[m, d].
+        of_tests: the SHA-256 of the images, S64[m].
         threads: how many work.
     """
 
-    vectors: np.ndarray
-    sha256: np.ndarray
-    side: TestSide
-    tests: np.ndarray
-    decoys: TestSide
-    of_decoys: np.ndarray
-    threads: int
+    def __init__(
+        self, vectors: np.ndarray, sha256: np.ndarray, tests: np.ndarray, of_tests: np.ndarray, threads: int
+    ) -> None:
+        self._vectors, self._sha256, self._of_tests, self._threads = vectors, sha256, of_tests, threads
+        self._side = TestSide.build(tests, above=SEARCHED_ABOVE)
 
-    @classmethod
-    def of(cls, run: Run, calibration: Calibration, pool: Pool, tests: Tests) -> "Search":
-        """The test side for the vectors of a calibration."""
-        plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
-        is_decoy = ~measures.is_own_mirror(plain, mirrored, similarity_above=run.config.decontaminate.similarity_above)
-        return cls(
-            vectors=calibration.vectors(pool.features),
-            sha256=np.array([place.sha256 for place in pool.places], "S64"),
-            side=TestSide.build(plain, above=SEARCHED_ABOVE),
-            tests=tests.sha256,
-            decoys=TestSide.build(mirrored[is_decoy], above=SEARCHED_ABOVE),
-            of_decoys=tests.sha256[is_decoy],
-            threads=threads(run.config.engine),
-        )
+    def counted(self) -> Comparisons:
+        """All pairs, counted by cosine."""
+        nothing = Comparisons.of(np.zeros(0), 0)
 
-    def histograms(self) -> tuple[CosineHistogram, CosineHistogram]:
-        """Histograms of the cosines of all pairs with test images, and with decoys."""
+        def count(block: slice) -> Comparisons:
+            pairs = self._pairs(block, above=SEARCHED_ABOVE)
+            return Comparisons.of(pairs.cosines, len(self._vectors[block]) * len(self._of_tests))
 
-        def count(block: slice) -> tuple[CosineHistogram, CosineHistogram]:
-            return self._histogram(block, self.side, self.tests), self._histogram(block, self.decoys, self.of_decoys)
+        return sum(self._of_blocks(count), nothing)
 
-        none = CosineHistogram(SEARCHED_ABOVE)
-        parts = in_threads(count, self._blocks(), self.threads)
-        return sum((part for part, _ in parts), none), sum((part for _, part in parts), none)
-
-    def around(self, threshold: float, *, from_: float, pairs: int) -> Pairs:
+    def around(self, threshold: float, *, above: float, pairs: int) -> Pairs:
         """The `pairs` pairs nearest to a threshold among those above another, by rising cosine."""
 
         def nearest(block: slice) -> Pairs:
-            found = self._pairs(block, self.side, self.tests, above=from_)[0]
-            return _where(found, measures.nearest_to(threshold, found.cosines, pairs=pairs))
+            return _nearest(self._pairs(block, above=above), threshold, pairs)
 
-        parts = in_threads(nearest, self._blocks(), self.threads)
-        rows = np.concatenate([part.rows for part in parts])
-        tests = np.concatenate([part.tests for part in parts])
-        found = Pairs(rows, tests, np.concatenate([part.cosines for part in parts]))
-        return _where(found, measures.nearest_to(threshold, found.cosines, pairs=pairs))
+        parts = self._of_blocks(nearest)
+        return _nearest(Pairs(*map(np.concatenate, zip(*parts, strict=True))), threshold, pairs)
 
-    def _blocks(self) -> list[slice]:
-        rows = min(_ROWS_AT_MOST, max(_ROWS_AT_LEAST, _COMPARISONS_AT_A_TIME // max(1, len(self.tests))))
-        return [slice(begin, begin + rows) for begin in range(0, len(self.vectors), rows)]
+    def _of_blocks(self, work: Callable[[slice], T]) -> Sequence[T]:
+        rows = min(_ROWS_AT_MOST, max(_ROWS_AT_LEAST, _COMPARISONS_AT_A_TIME // max(1, len(self._of_tests))))
+        blocks = [slice(begin, begin + rows) for begin in range(0, len(self._vectors), rows)]
+        return in_threads(work, blocks, self._threads)
 
-    def _histogram(self, block: slice, side: TestSide, of_side: np.ndarray) -> CosineHistogram:
-        found, same = self._pairs(block, side, of_side, above=SEARCHED_ABOVE)
-        return CosineHistogram(SEARCHED_ABOVE).add(found.cosines, len(self.vectors[block]) * len(of_side) - same)
-
-    def _pairs(self, block: slice, side: TestSide, of_side: np.ndarray, *, above: float) -> tuple[Pairs, int]:
-        """Pairs that are found, by row of the pool, without those of the same bytes; and the number of those."""
-        found = find_pairs(self.vectors[block], side, above=above)
-        rows = found.rows + block.start
-        sides, counts = np.unique(of_side, return_counts=True)
-        places = np.minimum(np.searchsorted(sides, self.sha256[block]), max(0, len(sides) - 1))
-        same = int(counts[places][sides[places] == self.sha256[block]].sum()) if len(sides) else 0
-        return _where(found._replace(rows=rows), np.flatnonzero(self.sha256[rows] != of_side[found.tests])), same
+    def _pairs(self, block: slice, *, above: float) -> Pairs:
+        pairs = find_pairs(self._vectors[block], self._side, above=above)
+        pairs = pairs._replace(rows=pairs.rows + block.start)
+        return _where(pairs, np.flatnonzero(self._sha256[pairs.rows] != self._of_tests[pairs.tests]))
 
 
-def _where(found: Pairs, rows: np.ndarray) -> Pairs:
-    return Pairs(found.rows[rows], found.tests[rows], found.cosines[rows])
+def _nearest(pairs: Pairs, threshold: float, count: int) -> Pairs:
+    return _where(pairs, nearest_to(threshold, pairs.cosines, pairs=count))
 
 
-def lines(folder: str, found: CosineHistogram, decoys: CosineHistogram, *, copies: int) -> list[Line]:
-    """The line of the rate of false positives, without true near-duplicates, and the line of decoys.
-
-    The latter is left out where there are too few decoys.
-    """
-    try:
-        made = [measures.fit(found.without(copies))]
-    except ValueError as error:
-        raise AltalignError(f"{folder}: {error} (a larger run, or more test images)") from error
-    try:
-        return [*made, measures.fit(decoys)]
-    except ValueError:
-        return made
-
-
-def threshold(of_lines: Sequence[Line], *, test_images: int, views: int, budget: float) -> float:
-    """The smallest threshold within the budget by every line, and not below what was searched for."""
-    try:
-        return max(
-            SEARCHED_ABOVE,
-            *(
-                measures.smallest_threshold(line, test_images=test_images, views=views, budget=budget)
-                for line in of_lines
-            ),
-        )
-    except ValueError as error:
-        raise UsageError(f"--false-positives {budget:g}: {error}") from error
+def _where(pairs: Pairs, rows: np.ndarray) -> Pairs:
+    return Pairs(pairs.rows[rows], pairs.tests[rows], pairs.cosines[rows])

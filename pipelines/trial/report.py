@@ -51,10 +51,10 @@ def lead(trial: Trial) -> str:
     if prediction is None:
         return f"{folder}: no pair passes the text rules, so there is nothing to fetch"
     kept = prediction.estimates[Quantity(Stage.DECONTAMINATE.value, KEPT, "pairs")]
-    interval = f" ({_interval(kept)})" if kept.least < kept.most else ""
     images, hosts = int(prediction.pool.images.sum()), len(prediction.pool.names)
     tried = f"{prediction.images:,} of {many(images, 'image')} of {many(hosts, 'host')} were tried"
-    return f"{folder}: {tried}; about {_short(kept.value)} pairs will be kept{interval}"
+    pairs, interval = f"{_short(kept.value)} pairs will be kept", _interval(kept)
+    return f"{folder}: {tried}; " + (f"about {pairs} ({interval})" if interval else pairs)
 
 
 def lines(trial: Trial) -> list[Line]:

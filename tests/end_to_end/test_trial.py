@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -160,6 +161,7 @@ def test_images_in_hand_are_tried_without_the_web(
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path)
     assert main(["trial", "config.toml", "--images", "1000"]) == 0
+    assert re.search(r"images? of \d+ hosts? were tried; \d+ pairs will be kept\n", capsys.readouterr().out)
     everything = predicted()
     for each in everything.values():  # all was sampled
         assert each["least"] in (None, each["value"])

@@ -1,11 +1,12 @@
-"""The parts of a calibration: the search against plain loops, the choice of a threshold, labelled pairs, the report."""
+"""The parts of a calibration: the search against plain loops, labelled pairs, the report."""
 
 import io
+import math
 import re
 import threading
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,19 +15,18 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from altalign.calibration_page import Looked
+from altalign.commands.calibrate import write_page
 from altalign.curation import CurateConfig
-from altalign.dedup import near_duplicates
 from altalign.dedup.copies import TRANSFORMS
 from altalign.dedup.embed import COEFFICIENTS, DIMENSIONS, Map
-from altalign.dedup.thresholds import Buckets, CosineHistogram, Line, Share, of_best_view
+from altalign.dedup.thresholds import Buckets, Comparisons, Line, Share, of_best_view
 from altalign.errors import UsageError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
 from altalign.pipelines.calibrate.labelled_pairs import Labelled
-from altalign.pipelines.calibrate.report import Findings
-from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Pool, PoolImage, Search, threshold
+from altalign.pipelines.calibrate.report import Findings, Looked
+from altalign.pipelines.calibrate.search import Pool, PoolImage, Search
 from altalign.pipelines.images.calibration_files import Calibration
 from tests.shared_data import SHARED, needs_shared
 
@@ -73,54 +73,52 @@ def test_the_best_view_is_the_nearest_of_those_that_share_a_bucket(monkeypatch: 
 # The search -----------------------------------------------------------------------------------------------------------
 
 
+class Drawn(NamedTuple):
+    """A search, and what it was made of."""
+
+    search: Search
+    pool: np.ndarray
+    tests: np.ndarray
+    sha256: np.ndarray
+    of_tests: np.ndarray
+
+
 @pytest.fixture
-def search() -> Search:
+def drawn_search() -> Drawn:
     rng = np.random.default_rng(5)
     base = rng.normal(size=(1, 8))
-    pool, tests = ((base + rng.normal(size=(count, 8))) * 900 for count in (230, 60))
-    sides = [(vectors * scale).astype(np.int16) for vectors, scale in ((tests, 1), (-tests[:25], 1))]
+    pool, tests = (((base + rng.normal(size=(count, 8))) * 900).astype(np.int16) for count in (230, 60))
     digests = [np.array([f"{side}{i:03}" for i in range(count)], "S64") for side, count in (("p", 230), ("t", 60))]
     # three images of the pool are test images, two of them one and the same
     digests[0][[4, 5, 229]] = [b"t007", b"t007", b"t059"]
-    sides[0][7] = sides[0][8]
-    return Search(
-        pool.astype(np.int16),
-        digests[0],
-        near_duplicates.TestSide.build(sides[0], above=SEARCHED_ABOVE),
-        digests[1],
-        near_duplicates.TestSide.build(sides[1], above=SEARCHED_ABOVE),
-        digests[1][:25],
-        2,
-    )
+    tests[7] = tests[8]
+    return Drawn(Search(pool, digests[0], tests, digests[1], 2), pool, tests, *digests)
 
 
-def plain_pairs(search: Search) -> list[tuple[float, int, int]]:
+def plain_pairs(drawn: Drawn) -> list[tuple[float, int, int]]:
     """Cosine, row and test of all pairs that are not of the same bytes."""
-    rows, tests = search.vectors, search.side.vectors
     return [
         (plain_cosine(a, b), i, j)
-        for i, a in enumerate(rows)
-        for j, b in enumerate(tests)
-        if search.sha256[i] != search.tests[j]
+        for i, a in enumerate(drawn.pool)
+        for j, b in enumerate(drawn.tests)
+        if drawn.sha256[i] != drawn.of_tests[j]
     ]
 
 
-def test_histograms_count_every_pair_but_those_of_the_same_bytes(
-    search: Search, monkeypatch: pytest.MonkeyPatch
+def test_every_pair_is_counted_but_those_of_the_same_bytes(
+    drawn_search: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("altalign.pipelines.calibrate.search._COMPARISONS_AT_A_TIME", 1)
-    found, decoys = search.histograms()
-    pairs = plain_pairs(search)
-    assert found.comparisons == len(pairs) == 230 * 60 - 3
+    counted, pairs = drawn_search.search.counted(), plain_pairs(drawn_search)
+    assert counted.compared == 230 * 60
     for at in (0.5, 0.7, 0.9, 0.97):
-        assert found.above(at).found == sum(cosine > at for cosine, _, _ in pairs)
-    assert found.above(0.5).found > 1_000
-    assert decoys.comparisons == 230 * 25 - 2
+        assert counted.above(at).found == sum(cosine > at for cosine, _, _ in pairs)
+    assert counted.above(0.5).found > 1_000
 
 
-def test_the_pairs_around_a_threshold_are_those_of_a_plain_sort(search: Search) -> None:
-    pairs = sorted(plain_pairs(search))
-    around = search.around(0.8, from_=0.5, pairs=20)
+def test_the_pairs_around_a_threshold_are_those_of_a_plain_sort(drawn_search: Drawn) -> None:
+    pairs = sorted(plain_pairs(drawn_search))
+    around = drawn_search.search.around(0.8, above=0.5, pairs=20)
     above, below = [pair for pair in pairs if pair[0] > 0.8][:10], [pair for pair in pairs if pair[0] <= 0.8][-10:]
     np.testing.assert_allclose(around.cosines, [cosine for cosine, _, _ in below + above], rtol=1e-12)
     assert list(zip(around.rows.tolist(), around.tests.tolist(), strict=True)) == [(i, j) for _, i, j in below + above]
@@ -129,27 +127,6 @@ def test_the_pairs_around_a_threshold_are_those_of_a_plain_sort(search: Search) 
 def test_of_images_with_the_same_bytes_the_first_counts() -> None:
     places = [PoolImage(f"key{i}", "0", 0, 1, sha256) for i, sha256 in enumerate("bababc")]
     assert Pool(places, np.zeros((6, 1), np.int16), 0).distinct.tolist() == [0, 1, 5]
-
-
-# The threshold --------------------------------------------------------------------------------------------------------
-
-
-def test_the_threshold_keeps_the_budget_by_every_line() -> None:
-    lines = [Line(3.0, 2.0, 1e-3, 1e-5), Line(3.0, 4.0, 1e-3, 1e-5)]
-    alone = [threshold([line], test_images=500, views=2, budget=1e-3) for line in lines]
-    assert alone[0] < alone[1]
-    assert threshold(lines, test_images=500, views=2, budget=1e-3) == alone[1]
-    for at, line in zip(alone, lines, strict=True):
-        assert 1_000 * line.rate(at) <= 1e-3 < 1_000 * line.rate(round(at - 1e-4, 4))
-
-
-def test_no_threshold_is_below_what_was_searched_for() -> None:
-    assert threshold([Line(8.0, -4.0, 1e-3, 1e-5)], test_images=1, views=1, budget=0.5) == SEARCHED_ABOVE
-
-
-def test_a_budget_that_no_threshold_keeps_is_one_line() -> None:
-    with pytest.raises(UsageError, match=r"^--false-positives 1e-300: no threshold below 1 keeps .*: allow more$"):
-        threshold([Line(0.1, 2.0, 1e-3, 1e-5)], test_images=500, views=1, budget=1e-300)
 
 
 # Labelled pairs -------------------------------------------------------------------------------------------------------
@@ -288,27 +265,29 @@ def findings() -> Findings:
     """Of two kinds of copies one is found always, the other once in four times."""
     jpeg = b"no image, and no one asks"
     rng = np.random.default_rng(0)
-    above = CosineHistogram(0.5).add(0.5 + 0.4 * rng.random(300) ** 3, 1_000_000)
+    above = Comparisons.of(0.5 + 0.4 * rng.random(300) ** 3, 1_000_000)
     names = [name for name in [*list(TRANSFORMS)[:1], "crop <20> %"] for _ in range(4)]
+    counts = {
+        "training_images": 100,
+        "copied": 4,
+        "pool_images": 10_000,
+        "flat_pool_images": 7,
+        "repeated_images": 0,
+        "test_sets": {"<script>alert(1)</script>": 100},
+        "flat_test_images": 3,
+        "views": 1,
+        "false_positives_at_most": 1e-3,
+        "above_without_bucket": 1,
+        "taken_for_copies": 2,
+    }
     return Findings(
         calibration=Calibration("dct", 0.9, LOWEST, NO_BUCKETS.centroids),
-        test_sets={"<script>alert(1)</script>": 100},
-        flat_test_images=3,
-        views=1,
-        budget=1e-3,
-        pool_images=10_000,
-        flat_pool_images=7,
-        repeated_images=0,
-        training_images=100,
-        copied=4,
+        counts=counts,
         transforms=names,
         cosines=np.array([0.99, 0.98, 0.97, 0.96, 0.95, 0.2, np.nan, 0.9]),
-        above_without_bucket=1,
-        found=above,
-        taken_for_copies=2,
-        decoys=CosineHistogram(0.5).add(np.array([0.6]), 1_000_000),
-        line=Line(4.0, 1.0, 3e-4, 2e-5),
-        line_of_decoys=None,
+        pairs=above,
+        decoys=Comparisons.of(np.array([0.6]), 1_000_000),
+        lines=[Line(4.0, 1.0, 3e-4, 2e-5)],
         labelled=Labelled(Share(3, 4), Share(3, 3), {"<i>": Share(0, 1)}, 2),
         looked_at=[
             Looked(0.91, "k1", "set", "<img src=x onerror=alert(2)>\x1b[31m", jpeg, jpeg),
@@ -321,9 +300,9 @@ def test_nobody_is_left_to_believe_that_what_is_lost_is_covered(findings: Findin
     assert findings.recall == {"crop <20> %": Share(1, 4), "jpeg 75": Share(4, 4)}
     assert findings.not_covered == ["crop <20> %"]
     out = io.StringIO()
-    report.show(findings, "a/folder", Console(file=out, width=80, markup=False, highlight=False))
+    report.show(findings, Console(file=out, width=80, markup=False, highlight=False))
     shown = out.getvalue()
-    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    assert max(map(len, shown.splitlines())) <= 80
     said = " ".join(shown.split())
     assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). " in said
     assert "Such copies of test images stay in the data." in said
@@ -332,47 +311,40 @@ def test_nobody_is_left_to_believe_that_what_is_lost_is_covered(findings: Findin
     assert "Lost for want of a common bucket: 1 copy above the threshold." in said
     assert "recall 3 of 4 (75.0%" in said
     assert "2 pairs left out" in said
-    assert shown.splitlines()[-1].startswith('to use it: [decontaminate] calibration = "a/folder"')
 
 
 def test_where_half_of_every_kind_is_found_nothing_is_said_to_be_lost(findings: Findings) -> None:
-    all_found = replace(findings, cosines=np.full(8, 0.99), labelled=None, above_without_bucket=0)
+    all_found = replace(findings, cosines=np.full(8, 0.99), labelled=None)
     assert all_found.not_covered == []
     out = io.StringIO()
-    report.show(all_found, "out", Console(file=out, width=80))
+    report.show(all_found, Console(file=out, width=80))
     assert "NOT COVERED" not in out.getvalue()
     assert all_found.facts()["labelled_pairs"] is None
 
 
 def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: Findings, tmp_path: Path) -> None:
-    report.write(findings, str(tmp_path))
+    write_page(findings, str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert re.findall(r'(?:src|href)="(?!data:image/webp;base64,)', page) == []
     assert not re.search(r"<script|<img src=x|<i>|crop <20>|\x1b", page)
     assert "&lt;script&gt;alert(1)" in page
     assert page.count("<figure>") == 2
     assert page.index("Above: dropped") < page.index("k1") < page.index("At it or below: kept") < page.index("k2")
-    assert [
-        len(ElementTree.fromstring(svg)) > 10 for svg in re.findall(r'<svg class="curves".*?</svg>', page, re.DOTALL)
-    ] == [
-        True,
-        True,
-    ]
 
 
-def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findings: Findings, tmp_path: Path) -> None:
-    report.write(findings, str(tmp_path))
-    head, *rows = [line.split(",") for line in (tmp_path / "curves.csv").read_text(encoding="utf-8").splitlines()]
+def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findings: Findings) -> None:
+    head, *rows = [line.split(",") for line in report.curves(findings).splitlines()]
     at = [dict(zip(head, row, strict=True)) for row in rows]
     assert [float(row["similarity_above"]) for row in at] == [i / 400 for i in range(200, 400)]
     for row in at:
         above = float(row["similarity_above"])
-        assert int(row["pairs_above"]) == findings.found.above(above).found
-        assert float(row["false_positives_expected"]) == pytest.approx(97 * findings.line.rate(above), rel=1e-5)
+        assert int(row["pairs_above"]) == findings.pairs.above(above).found
+        assert float(row["false_positives_expected"]) == pytest.approx(97 * findings.lines[0].rates(above), rel=1e-5)
         assert float(row["recall jpeg 75"]) == sum(cosine > above for cosine in (0.99, 0.98, 0.97, 0.96)) / 4
 
 
 def test_what_is_expected_is_never_below_what_decoys_say(findings: Findings) -> None:
-    with_decoys = replace(findings, line_of_decoys=findings.line.scaled(2.0))
-    assert with_decoys.expected(0.9) == pytest.approx(2 * findings.expected(0.9))
-    assert replace(findings, line_of_decoys=findings.line.scaled(0.5)).expected(0.9) == findings.expected(0.9)
+    (line,) = findings.lines
+    more, fewer = (replace(line, intercept=line.intercept + math.log(factor)) for factor in (2.0, 0.5))
+    assert replace(findings, lines=[line, more]).expected(0.9) == pytest.approx(2 * findings.expected(0.9))
+    assert replace(findings, lines=[line, fewer]).expected(0.9) == findings.expected(0.9)

@@ -25,7 +25,7 @@ def hours(seconds: np.ndarray, images: int) -> Estimate:
     pool = Hosts(np.array([7], np.uint64), np.array([images]), np.array([images]))
     sample = Sample(np.zeros(count, np.int64), np.ones(count, np.int64), np.array([count / images]))
     of = Outcomes({}, np.full(count, 1e5), np.zeros(count), seconds)
-    return prediction.predict(CONFIG, sample, pool, of, {}).estimates["all", "kept", "hours"]
+    return prediction.predict(CONFIG, sample, pool, of, {}).estimates[prediction.Quantity("all", "kept", "hours")]
 
 
 def test_a_server_that_hangs_holds_up_the_end() -> None:
