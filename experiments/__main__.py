@@ -45,8 +45,9 @@ def _written(argv: Sequence[str]) -> Path:
         absent = queue.run(module, experiment, folder, processes=arguments.processes)
     if queue.results(folder):  # else the page is made again, of the results that are committed
         write_results(place, experiment, folder, absent)
-    write_page(arguments.name, experiment, json.loads(place.read_bytes()), place.parent)
-    return place.with_suffix(".md")
+    made = place.with_suffix(".md")
+    made.write_text(page.markdown(arguments.name, experiment, json.loads(place.read_bytes())), encoding="utf-8")
+    return made
 
 
 def write_results(place: Path, experiment: Experiment, folder: Path, absent: dict[str, str]) -> None:
@@ -67,12 +68,6 @@ def write_results(place: Path, experiment: Experiment, folder: Path, absent: dic
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(run)}" for name, run in runs.items())  # a run a line
     head = json.dumps({"machine": machine(), "absent": lacking})[:-1]
     place.write_text(f'{head}, "runs": {{\n{lines}\n}}}}\n', encoding="utf-8")
-
-
-def write_page(name: str, experiment: Experiment, results: page.Results, folder: Path) -> None:
-    """Write the page and its figure."""
-    folder.joinpath(f"{name}.md").write_text(page.markdown(name, experiment, results), encoding="utf-8")
-    folder.joinpath(f"{name}.svg").write_text(page.figure(experiment, results), encoding="utf-8")
 
 
 def machine() -> str:

@@ -1,16 +1,27 @@
-"""The page of an experiment: tables, verdicts and a figure, from results alone. Pure."""
+"""The page of an experiment: tables and verdicts, from results alone. Pure."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
-from experiments.figure import Line, svg
-from experiments.intervals import Difference, difference
+from scipy.stats import t as students_t
+
 from experiments.plan import Arm, Experiment, Section
 
 Results = Mapping[str, Any]  # `runs`: what each run came to, by ARM-SEED; `absent`: reasons, by arm; `machine`
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference of pairs, and its 95 % interval; without an interval where there is one pair."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,16 @@ class Compared:
     measure: str
     difference: Difference
     verdict: str
+
+
+def difference(values: Sequence[float], others: Sequence[float]) -> Difference:
+    """How much greater values are than the others at the same places, by Student's t."""
+    apart = [value - other for value, other in zip(values, others, strict=True)]
+    mean = fmean(apart)
+    if len(apart) == 1:
+        return Difference(mean, -math.inf, math.inf, 1)
+    half = float(students_t.ppf(0.975, len(apart) - 1)) * stdev(apart) / math.sqrt(len(apart))
+    return Difference(mean, mean - half, mean + half, len(apart))
 
 
 def values(experiment: Experiment, results: Results, arm: str, measure: str) -> dict[int, float]:
@@ -59,28 +80,11 @@ def markdown(name: str, experiment: Experiment, results: Results) -> str:
         experiment.about.strip(),
         _method(name, experiment, results),
         "## In short",
-        f"![Differences of arms to what they replace, with intervals: the tables below have the numbers.]({name}.svg)",
         _summary(experiment, results),
         *(_section(experiment, section, results) for section in experiment.sections),
         _ends(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def figure(experiment: Experiment, results: Results) -> str:
-    """Its figure: every comparison in the first measure, as SVG."""
-    first, lines = next(iter(experiment.measures)), []
-    for section in experiment.sections:
-        found = [one for one in _comparisons(experiment, section, results) if one.measure == first]
-        if found:
-            lines += [Line(section.title), *(_line(experiment, one) for one in found)]
-    return svg(lines, unit=experiment.measures[first])
-
-
-def _line(experiment: Experiment, one: Compared) -> Line:
-    arm = experiment.arms[one.arm]
-    colour = next((name for name in ("as", "against") if one.verdict.strip("*").startswith(name)), "")
-    return Line(f"{arm.about}, against {_short(experiment.arms[arm.replaces])}", one.difference, colour)
 
 
 def _method(name: str, experiment: Experiment, results: Results) -> str:

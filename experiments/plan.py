@@ -17,79 +17,47 @@ Tree = Mapping[str, Any]
 class Arm(Settings):
     """Runs of the same settings, one a seed."""
 
-    about: str
-    """What it is, in the words of a table."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """What differs from the base, section by section."""
+    about: str  # in the words of a table
+    settings: dict[str, Any] = Field(default_factory=dict)  # what differs from the base, or from the arm it extends
     extends: str = ""
-    """The arm whose settings stand below its own. Empty: those of the base alone."""
-    train: list[str] = Field(default_factory=list)
-    """The sets that it trains on, if others than the experiment's; `{seed}` in a name stands for the run's seed."""
+    train: list[str] = Field(default_factory=list)  # sets, if others than the experiment's; `{seed}` is the run's seed
     tests: list[str] = Field(default_factory=list)
-    """The sets that recall is measured on, if others than the experiment's."""
-    needs: list[str] = Field(default_factory=list)
-    """Sets that its settings name beside those."""
-    replaces: str = ""
-    """The arm that it is compared with, seed by seed. Empty: none."""
-    paper: dict[str, Direction] = Field(default_factory=dict)
-    """What the paper finds of this arm beside the other, by measure."""
-    variant: str = ""
-    """A change that no setting makes, of `VARIANTS` in the experiment's module."""
-    ranks: Annotated[int, Field(ge=1)] = 1
-    """Processes of a run."""
+    needs: list[str] = Field(default_factory=list)  # sets that its settings name beside those
+    replaces: str = ""  # the arm that it is compared with, seed by seed
+    paper: dict[str, Direction] = Field(default_factory=dict)  # what the paper finds beside that one, by measure
+    variant: str = ""  # a change that no setting makes, of `VARIANTS` in the experiment's module
+    ranks: Annotated[int, Field(ge=1)] = 1  # processes of a run
 
 
 class Section(Settings):
-    """Arms that answer one question."""
+    """Arms that answer one question: a table, with a row an arm."""
 
     title: str
-    """Its heading."""
     about: str
-    """What the paper does and finds, and what is done here."""
     arms: list[str]
-    """Rows of its table, in this order."""
     measures: list[str] = Field(default_factory=lambda: ["rsum"])
-    """What is compared, by the names in results."""
 
 
 class Experiment(Settings):
     """A page of results."""
 
     title: str
-    """Its heading."""
     about: str
-    """Where the claims are from, and what holds for all arms."""
-    seeds: Annotated[list[int], Field(min_length=2)]
-    """Of every arm."""
-    measures: dict[str, str]
-    """The words for each measure."""
-    train: list[str]
-    """Sets to train on, of `SETS` in the experiment's module."""
+    seeds: Annotated[list[int], Field(min_length=2)]  # of every arm
+    measures: dict[str, str]  # the words for each
+    train: list[str]  # of `SETS` in the experiment's module
     tests: list[str]
-    """Sets to measure recall on."""
-    base: dict[str, Any]
-    """Settings of training, for all arms."""
+    base: dict[str, Any]  # settings of training, for all arms
     arms: dict[str, Arm]
-    """By their names."""
     sections: list[Section]
-    """In the order of the page."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
-        named = {
-            **{f"arms.{name}.replaces": [arm.replaces] for name, arm in self.arms.items() if arm.replaces},
-            **{f"arms.{name}.extends": [arm.extends] for name, arm in self.arms.items() if arm.extends},
-            **{f"sections {section.title!r}": section.arms for section in self.sections},
-        }
-        for where, names in named.items():
-            if unknown := [name for name in names if name not in self.arms]:
-                raise ValueError(f"{where}: {', '.join(unknown)}: no such arm; there are {', '.join(self.arms)}")
-        order = list(self.arms)
-        for name, arm in self.arms.items():
-            if arm.extends and order.index(arm.extends) >= order.index(name):
-                raise ValueError(f"arms.{name}.extends: {arm.extends}: it stands below; give an arm above")
-        unworded = {name for section in self.sections for name in section.measures} - self.measures.keys()
-        if unworded:
+        named = {name for arm in self.arms.values() for name in (arm.replaces, arm.extends) if name}
+        named |= {name for section in self.sections for name in section.arms}
+        if unknown := named - self.arms.keys():
+            raise ValueError(f"arms: {', '.join(sorted(unknown))}: no such arm; there are {', '.join(self.arms)}")
+        if unworded := {name for section in self.sections for name in section.measures} - self.measures.keys():
             raise ValueError(f"measures: no words for {', '.join(sorted(unworded))}; add them")
         return self
 

@@ -1,13 +1,11 @@
-"""The queue: trains the runs of an experiment that are not finished yet, a process a core.
+"""Trains the runs of an experiment that are not finished yet, a process a core.
 
 Below `runs/experiments/NAME`: `data/`, the sets; `finished/ARM-SEED.json`, what each run came to; `runs/`, which a run
-leaves when it ends; `log/`. A run is taken by a lock on its file in `taken/`, which the system lets go of with the
-process, however that ends. So commands share the work, and a queue goes on where it was stopped: a run that was stopped
-begins again. Results that are committed, each with the digest of its settings, count as finished in every checkout.
+leaves when it ends; `log/`. A run that was stopped begins again. Results that are committed, each with the digest of
+its settings, count as finished in every checkout.
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import multiprocessing
@@ -17,8 +15,10 @@ import socket
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import nullcontext, suppress
+from itertools import repeat
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
@@ -31,7 +31,7 @@ from experiments.data import Absent
 from experiments.plan import Experiment, Job
 
 ROOT = Path(__file__).parents[1]
-_PROCESSES = multiprocessing.get_context("spawn")
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 def read(name: str) -> Experiment:
@@ -55,12 +55,10 @@ def run(module: str, experiment: Experiment, folder: Path, *, processes: int) ->
     """
     absent = make_sets(module, experiment, folder)
     planned = list(plan.jobs(experiment, absent=absent))
-    count = min(processes, len(plan.left(planned, digests(folder))))
-    lanes = [_PROCESSES.Process(target=_lane, args=(module, planned, str(folder))) for _ in range(count)]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
+    todo = plan.left(planned, digests(folder))
+    with suppress(BrokenExecutor), ProcessPoolExecutor(processes, _SPAWN) as pool:
+        for line in pool.map(_tried, repeat(module), todo, repeat(str(folder))):
+            terminal.stderr().print(line, soft_wrap=True)
     if missing := plan.left(planned, digests(folder)):
         raise AltalignError(
             f"{len(missing)} of {len(planned)} runs are not finished, {missing[0].name} among them; look at "
@@ -106,37 +104,19 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: result["digest"] for name, result in results(folder).items()}
 
 
-def _lane(module: str, planned: list[Job], folder: str) -> None:
-    """One process of the queue: takes run after run. Paths in settings begin at the folder."""
+def _tried(module: str, job: Job, folder: str) -> str:
+    """Train a run in a process of the pool; gives what it came to in a line, its error where it is to be tried again.
+
+    Paths in settings begin at the folder.
+    """
     os.chdir(folder)
-    with contextlib.suppress(KeyboardInterrupt):  # which the command tells of
-        for job in planned:
-            with taken(Path("taken", job.name)) as is_ours:
-                if is_ours and plan.left([job], digests(Path())):
-                    terminal.stderr().print(f"{job.name}: {_tried(module, job)}", soft_wrap=True)
-
-
-def _tried(module: str, job: Job) -> str:
-    """Train a run; gives what it came to in a line, its error where it is to be tried again."""
     try:
         result = trained(module, job)
     except AltalignError as error:
-        return str(error)
+        return f"{job.name}: {error}"
     values = result["values"]
-    return result["failed"] or f"rsum {values['rsum']:.1f}, {values['cpu_s']:.0f} CPU seconds, {values['wall_s']:.0f} s"
-
-
-@contextlib.contextmanager
-def taken(place: Path) -> Iterator[bool]:
-    """Hold a run, unless another process holds it."""
-    place.parent.mkdir(exist_ok=True)
-    with place.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    ended = f"rsum {values.get('rsum', 0):.1f}, {values['cpu_s']:.0f} CPU seconds, {values['wall_s']:.0f} s"
+    return f"{job.name}: {result['failed'] or ended}"
 
 
 def trained(module: str, job: Job) -> dict[str, Any]:
@@ -229,7 +209,7 @@ def _train_by_ranks(module: str, job: Job) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": str(job.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [_PROCESSES.Process(target=_rank, args=(module, job, {**world, "RANK": str(n)})) for n in range(job.ranks)]
+    ranks = [_SPAWN.Process(target=_rank, args=(module, job, {**world, "RANK": str(n)})) for n in range(job.ranks)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from altalign.errors import AltalignError
-from experiments import plan, queue
-from experiments.__main__ import write_page, write_results
+from experiments import page, plan, queue
+from experiments.__main__ import write_results
 from tests.experiments.small import EXPERIMENT
 
 pytestmark = pytest.mark.trained
@@ -43,8 +43,7 @@ def test_a_killed_queue_goes_on_and_trains_no_run_twice(tmp_path: Path) -> None:
     found = json.loads(place.read_bytes())
     assert found["absent"] == {"skipped": "it is far away"}
     assert found["runs"]["base-1"]["values"] == pytest.approx(results["base-1"]["values"], abs=1e-6)
-    write_page("small", EXPERIMENT, found, place.parent)
-    assert "it is far away" in place.with_suffix(".md").read_text(encoding="utf-8")
+    assert "it is far away" in page.markdown("small", EXPERIMENT, found)
 
 
 def test_two_ranks_come_to_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,15 +59,6 @@ def test_a_run_that_cannot_be_trained_is_no_result(tmp_path: Path, monkeypatch: 
     with pytest.raises(AltalignError, match="data/kites"):  # the sets are not there
         queue.trained(MODULE, next(plan.jobs(EXPERIMENT)))
     assert queue.results(tmp_path) == {}
-
-
-def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path) -> None:
-    with queue.taken(tmp_path / "taken" / "base-0") as is_ours:
-        assert is_ours
-        with queue.taken(tmp_path / "taken" / "base-0") as is_ours_too:
-            assert not is_ours_too
-    with queue.taken(tmp_path / "taken" / "base-0") as is_ours_again:
-        assert is_ours_again
 
 
 def test_a_run_of_other_settings_than_its_result_is_trained_again() -> None:
