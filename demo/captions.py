@@ -1,68 +1,26 @@
-"""Captions: English ones of a scene in several phrasings, and the texts of the web that describe nothing."""
+"""Captions of a scene in several languages and phrasings, and the texts of the web that describe nothing.
 
+`words.toml` has the words.
+"""
+
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
+from typing import Any
 
-from altalign.demo.languages import LANGUAGES
 from altalign.demo.scenes import Group, Scene
 
-_NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
-_PLURALS = {"cross": "crosses"}
-_AT = {
-    "centre": "in the centre",
-    "top": "at the top",
-    "bottom": "at the bottom",
-    "left": "on the left",
-    "right": "on the right",
-}
-_ORDERS = {"row": "in a row", "column": "in a column", "scattered": "scattered"}
-_RELATIONS = {"left": ("to the left of", "to the right of"), "above": ("above", "below")}
-
-_ONE = (
-    "{a} {on}",
-    "{a} {at}",
-    "{a} {at} {on}",
-    "picture of {a} {at}",
-    "{bare}, {place}, {ground} background",
-    "{ground} background with {a} {at}",
-    "the {shape} {at} is {colour}",
-    "drawing: {a} {on}",
-    "there is {a} {at} {on}",
-    "{bare} & {ground} background",
-)
-_SEVERAL = (
-    "{a} {on}",
-    "{a} {order}",
-    "{a} {order} {on}",
-    "picture of {a} {on}",
-    "{count} {shape}, all {colour}, {order}",
-    "drawing: {a} {order}",
-    "{ground} background with {a}",
-    "there are {a} {order} {on}",
-)
-_TWO = (
-    "{a} {relation} {b}",
-    "{b} {inverse} {a}",
-    "{a} and {b} {on}",
-    "picture of {a} {relation} {b}",
-    "{a} {relation} {b} {on}",
-    "drawing: {b} {inverse} {a}",
-    "{bare} & {other}, {ground} background",
-)
-
-BOILERPLATE = (
-    "click here to see more",
-    "View full size image",
-    "image for this article",
-    "please wait, loading",
-    "Advertisement: learn more",
-)
-TOO_SHORT = ("logo", "photo", "thumbnail", "red star", "Click here", "1920x1080", "banner 2", "img")
+_WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+_ENGLISH: dict[str, Any] = _WORDS["en"]
+LANGUAGES = ("de", "fr", "es", "ru", "ja", "zh")  # beside English
+BOILERPLATE: list[str] = _WORDS["boilerplate"]
+TOO_SHORT: list[str] = _WORDS["too_short"]
 
 
 def caption(scene: Scene, language: str, rng: Random) -> str:
     """A sentence or a title that says what the scene shows, 3 to 20 words."""
-    text = english(scene, rng) if language == "en" else LANGUAGES[language](scene, rng)
+    text = english(scene, rng) if language == "en" else foreign(scene, language, rng)
     return text[0].upper() + text[1:] if rng.random() < 0.3 else text
 
 
@@ -72,24 +30,56 @@ def english(scene: Scene, rng: Random) -> str:
     size = scene.size if rng.random() < 0.6 else ""
     ground = f"{scene.texture} {scene.ground}" if scene.texture != "plain" and rng.random() < 0.7 else scene.ground
     bare = " ".join(filter(None, (size, first.colour, first.shape)))
+    count = _ENGLISH["numbers"][first.count - 1]
+    shapes = first.shape if first.count == 1 else _ENGLISH["plurals"].get(first.shape, f"{first.shape}s")
     slots = {
-        "a": _with_article(bare) if first.count == 1 else f"{_NUMBERS[first.count]} {first.colour} {_plural(first)}",
+        "a": _with_article(bare) if first.count == 1 else f"{count} {first.colour} {shapes}",
         "bare": bare,
         "b": _with_article(f"{last.colour} {last.shape}"),
         "other": f"{last.colour} {last.shape}",
-        "count": _NUMBERS[first.count],
-        "shape": first.shape if first.count == 1 else _plural(first),
+        "count": count,
+        "shape": shapes,
         "colour": first.colour,
         "ground": ground,
-        "on": _with_article(f"{ground} background", "on"),
+        "on": f"on {_with_article(f'{ground} background')}",
     }
     if len(scene.groups) == 2:
-        slots["relation"], slots["inverse"] = _RELATIONS[scene.arrangement]
-        return rng.choice(_TWO).format(**slots)
+        slots["relation"], slots["inverse"] = _ENGLISH["relations"][scene.arrangement]
+        return rng.choice(_ENGLISH["two"]).format(**slots)
     if first.count > 1:
-        return rng.choice(_SEVERAL).format(**slots, order=_ORDERS[scene.arrangement])
-    at = _AT.get(scene.arrangement, f"in the {scene.arrangement} corner")
-    return rng.choice(_ONE).format(**slots, place=scene.arrangement, at=at)
+        return rng.choice(_ENGLISH["several"]).format(**slots, order=_ENGLISH["orders"][scene.arrangement])
+    at = _ENGLISH["at"].get(scene.arrangement, f"in the {scene.arrangement} corner")
+    return rng.choice(_ENGLISH["one"]).format(**slots, place=scene.arrangement, at=at)
+
+
+def foreign(scene: Scene, language: str, rng: Random) -> str:
+    """What a scene with common shapes, colours and places (`common=True`) shows, in another language."""
+    words = _WORDS[language]
+    first, last = scene.groups[0], scene.groups[-1]
+    gender = words["genders"][words["shapes"][first.shape][0]]
+    slots = {
+        "a": _noun(words, first),
+        "b": _noun(words, last),
+        "bare": _noun(words, Group(first.shape, first.colour), has_article=False),
+        "count": gender["numbers"][first.count - 2] if first.count > 1 else "",
+        "on": words["on"].format(colour=words["colours"][scene.ground][words["of_ground"]]),
+        "place": words["places"].get(scene.arrangement, ""),
+    }
+    kind = "two" if len(scene.groups) == 2 else "several" if first.count > 1 else "one"
+    return rng.choice(words[kind]).format(**slots)
+
+
+def _noun(words: dict[str, Any], group: Group, *, has_article: bool = True) -> str:
+    """Colour and shape, in agreement, with an article or a number before them."""
+    gender_of, *_ = forms = words["shapes"][group.shape]
+    gender, colours = words["genders"][gender_of], words["colours"][group.colour]
+    if group.count == 1:
+        before, colour, shape = gender["article"] if has_article else "", colours[gender["one"]], forms[1]
+    else:
+        place = group.count - 2
+        before = gender["numbers"][place]
+        colour, shape = colours[gender["many"][place]], forms[words["plural"][place]]
+    return before + words["noun"].format(colour=colour, shape=shape)
 
 
 def long_text(told: Callable[[], str]) -> str:
@@ -119,10 +109,5 @@ def short_text(rng: Random) -> str:
     return rng.choice((*TOO_SHORT, f"IMG_{rng.randint(1000, 9999)}", f"DSC {rng.randint(1, 999):04}"))
 
 
-def _plural(group: Group) -> str:
-    return _PLURALS.get(group.shape, f"{group.shape}s")
-
-
-def _with_article(noun: str, preposition: str = "") -> str:
-    article = "an" if noun[0] in "aeiou" else "a"
-    return f"{preposition} {article} {noun}".strip()
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

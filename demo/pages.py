@@ -1,56 +1,20 @@
-"""HTML as the web has it: many ways to write the same image element, some of which are no element at all."""
+"""HTML as the web has it: many ways to write the same image element, some of which are no element at all.
+
+`pages.toml` has them.
+"""
 
 import posixpath
+import tomllib
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from random import Random
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-BLANK = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
-BAD_REFERENCES = (
-    "",
-    "http://",
-    "javascript:void(0)",
-    BLANK,
-    "http://[broken/a.png",
-    "ftp://files.example/a.jpg",
-    "http://bad host.example/a.jpg",
-    "about:blank",
-)
-
-# How an element is written: weight, and the HTML with {s} for the reference and {a} for the alt attribute, its leading
-# blank included.
-_FORMS: dict[str, tuple[float, str]] = {
-    "plain": (40, '<img src="{s}"{a}>'),
-    "xhtml": (8, '<img{a} src="{s}" width="300" />'),
-    "upper": (5, '<IMG SRC="{s}"{a} BORDER=0>'),
-    "single quotes": (5, "<img class='photo' src='{s}'{a}>"),
-    "lines": (4, '<img\n  loading=lazy\n  src=" {s}\n"\n {a}>'),
-    "lazy": (5, f'<img src="{BLANK}" data-src="{{s}}"{{a}}>'),
-    "lazy name": (2, '<img data-lazy-src="{s}"{a}>'),
-    "lazy original": (2, '<img src="" data-original="{s}"{a}>'),
-    "lazy noscript": (2, f'<img src="{BLANK}" data-src="{{s}}"{{a}}><noscript><img src="{{s}}"{{a}}></noscript>'),
-    "noscript": (3, '<noscript><img src="{s}"{a}></noscript>'),
-    "srcset": (3, '<img srcset="{s} 1x, {s} 2x"{a}>'),
-    "data-srcset": (1, '<img data-srcset="{s} 320w"{a}>'),
-    "sizes": (4, '<img src="{s}" srcset="/no-such.jpg 2x"{a}>'),
-    "picture": (4, '<picture><source srcset="/no-such.webp" type="image/webp"><img src="{s}"{a}></picture>'),
-    "figure": (4, '<figure><a href="{s}"><img src="{s}"{a}></a><figcaption>&copy; 2021</figure>'),
-    "repeated": (1, '<img src="{s}" src="/no-such.jpg"{a}>'),
-    "table": (3, '<table><tr><td><img src="{s}"{a}><td>&nbsp;</table>'),
-}
-# None of these counts.
-_DECOYS = (
-    '<template><img src="/template.jpg" alt="an image inside a template"></template>',
-    '<!-- <img src="/comment.jpg" alt="an image inside a comment"> -->',
-    '<script>document.write(\'<img src="/script.jpg" alt="an image inside a script">\')</script>',
-    '<textarea><img src="/textarea.jpg" alt="an image inside a text area"></textarea>',
-    (
-        '<style>p { background: url("/style.png") } /* <img src="/style.jpg" alt="an image inside a style sheet"> '
-        "*/</style>"
-    ),
-    '<input type="image" src="/button.png" alt="a button is no image element">',
-)
+_WRITTEN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+BAD_REFERENCES: list[str] = _WRITTEN["bad_references"]
+_FORMS: dict[str, tuple[float, str]] = _WRITTEN["forms"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +51,7 @@ def html(
         text = _FORMS[element.form][1].format(s=_source(element.url, base or url, rng), a=_alt(element.alt, rng))
         body.append(rng.choice(("<p>{}", "<div>{}</div>", "<ul><li>{}</ul>", "<p>{}<br>")).format(text))
     if rng.random() < 0.3:
-        body.insert(rng.randint(1, len(body)), rng.choice(_DECOYS))
+        body.insert(rng.randint(1, len(body)), rng.choice(_WRITTEN["decoys"]))
     count = sum(map(times, elements))
     return f'<!DOCTYPE html>\n<html lang="{language}"><head>{head}</head>\n<body>\n' + "\n".join(
         body
