@@ -6,9 +6,9 @@ answer; what is given up there is told to them.
 """
 
 import logging
+import multiprocessing
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -18,16 +18,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from altalign.errors import AltalignError
 from altalign.machine import ahead, children, interrupts, memory, startup
 from altalign.machine.cores import cores
 from altalign.machine.threads import in_threads
 
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 SECONDS_OF_WORK = 5.0  # that each process is to have before it: it takes about 1.5 of CPU time to start
 THREADS_AT_MOST = 4  # of a process that is one of several: more of them wait for Python's lock
-_LOOK_EVERY_MS = 100  # whether the work is given up
+_LOOK_EVERY_S = 0.1  # whether the work is given up
 _ENDS_WITHIN_S = 10.0
 
 Item = TypeVar("Item")
@@ -35,8 +38,8 @@ Result = TypeVar("Result")
 
 # The whole program of a process: what is imported is found where its parent found it.
 _PROGRAM = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign.machine import processes; "
-    "processes.serve()"
+    "import sys; from multiprocessing.connection import Connection; connection = Connection(int(sys.argv[1])); "
+    "sys.path[:] = connection.recv(); from altalign.machine import processes; processes.serve(connection)"
 )
 
 
@@ -94,6 +97,10 @@ class Processes:
         for process in [process for process in self._all if not process.is_there]:
             process.close()
             self._all.remove(process)
+        # where a stream of the command was closed, its place is not to be taken by a connection
+        while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(lowest)
         with suppress(OSError):  # the system starts no more of them: threads do the rest
             while len(self._all) < count:
                 self._all.append(_Process())
@@ -135,46 +142,42 @@ class _Process:
     """One process, seen from its parent."""
 
     def __init__(self) -> None:
-        # A session of its own: Ctrl-C at a terminal is for us.
-        command = [sys.executable, "-P", "-c", _PROGRAM]  # -P: nothing is imported from the working directory
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._connection, theirs = multiprocessing.Pipe()
+        # -P: nothing is imported from the working directory. A session of its own: Ctrl-C at a terminal is for us. What
+        # libraries print goes to the standard error output.
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                stderr=2,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         self._has: InProcesses[Any, Any] | None = None  # what it was given to do last
-        with suppress(BrokenPipeError):  # the first call says so
-            self._send(sys.path)
+        with suppress(OSError):  # the first call says so
+            self._connection.send(sys.path)
 
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
         """Return the result of an item from that process, or raise its error."""
         try:
             pickled = None if self._has is work else work.pickled
             self._has = None  # until it is known to have read it
-            self._send((pickled, item))
+            self._connection.send((pickled, item))
             try:
-                self._wait()
+                while not self._connection.poll(_LOOK_EVERY_S):
+                    interrupts.check()
             except BaseException:
-                self._send(None)
-                pickle.load(self._answers)  # it has cleaned up then
+                self._connection.send(None)
+                self._connection.recv()  # it has cleaned up then
                 raise
-            is_error, result = pickle.load(self._answers)
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
+            is_error, result = self._connection.recv()
+        except (BrokenPipeError, ConnectionResetError, EOFError):
             raise AltalignError(f"{self._ended()}; run the same command again") from None
         if is_error:
             raise result
         self._has = work
         return result
-
-    def _send(self, message: object) -> None:
-        pickle.dump(message, self._requests, pickle.HIGHEST_PROTOCOL)
-        self._requests.flush()
-
-    def _wait(self) -> None:
-        """Wait until there is an answer, or none can come."""
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        while not poll.poll(_LOOK_EVERY_MS):
-            interrupts.check()
 
     @property
     def is_there(self) -> bool:
@@ -194,9 +197,7 @@ class _Process:
 
     def close(self) -> None:
         """End the process at once."""
-        with suppress(BrokenPipeError):
-            self._requests.close()
-        self._answers.close()
+        self._connection.close()
 
     def wait(self) -> int:
         """Wait for its exit code; kill it if it does not end by itself."""
@@ -217,22 +218,16 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: fl
 # In the process -------------------------------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """The life of a process: work by work, until its parent closes what it reads, or is gone."""
+def serve(connection: "Connection[Any, Any]") -> None:
+    """The life of a process: work by work, until its parent closes the connection, or is gone."""
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     startup.prepare()
     logging.getLogger().setLevel(logging.CRITICAL)
     ahead.OF_PROCESS.at_most = THREADS_AT_MOST
-    # where the command's own were closed, ours are to be no pipe of answers
-    while (lowest := os.open(os.devnull, os.O_WRONLY)) <= 2:
-        pass
-    os.close(lowest)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
     requests: SimpleQueue[tuple[bytes | None, Any]] = SimpleQueue()
     given_up = threading.Event()
-    threading.Thread(target=_listen, args=(requests, given_up), daemon=True).start()
+    threading.Thread(target=_listen, args=(connection, requests, given_up), daemon=True).start()
     work: Any = None
     while True:
         pickled, item = requests.get()
@@ -247,20 +242,21 @@ def serve() -> None:
         except BaseException as error:
             answer = _pickled(error)
         try:
-            answers.write(answer)
-            answers.flush()
+            connection.send_bytes(answer)
         except OSError:  # nobody reads it
             os._exit(0)
 
 
-def _listen(requests: "SimpleQueue[tuple[bytes | None, object]]", given_up: threading.Event) -> None:
+def _listen(
+    connection: "Connection[Any, Any]", requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event
+) -> None:
     """Receive from the parent: work, or None if the current work is given up.
 
     Where nothing more can come, all ends: nobody would read it.
     """
     while True:
         try:
-            request = pickle.load(sys.stdin.buffer)
+            request = connection.recv()
         except Exception:  # also in the middle of a request
             os._exit(0)
         if request is None:

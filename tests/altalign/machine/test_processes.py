@@ -1,9 +1,9 @@
 """Processes beside a command: work in them and its errors, what is given up, and how they end."""
 
 import os
-import pickle
 import select
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -275,7 +275,7 @@ with processes.OF_COMMAND.used(2):
 def test_one_ends_where_its_parent_dies_in_the_middle_of_a_message(two: Processes, size: int) -> None:
     InProcesses(where)(0)
     process = two._all[0]
-    process._requests.write(pickle.dumps((None, b"x" * 300_000))[:size])
+    os.write(process._connection.fileno(), (struct.pack("!i", 300_000) + b"x" * 300_000)[:size])
     process.close()
     assert process.wait() == 0
 
