@@ -1,9 +1,8 @@
-"""How many cores this process may use."""
+"""How many cores this process may use; the control groups that limit it, on systems that have them."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-
-from altalign.machine import control_groups
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -15,7 +14,7 @@ def cores(root: Path = Path("/")) -> int:
 def _quotas(root: Path) -> list[int]:
     """The CPU quota of each control group of this process (both versions), in cores, rounded up."""
     found = []
-    for place, is_first_version in control_groups.of_process("cpu", root):
+    for place, is_first_version in control_groups("cpu", root):
         try:
             if is_first_version:
                 quota, period = (
@@ -28,3 +27,18 @@ def _quotas(root: Path) -> list[int]:
         if quota.isdecimal() and period.isdecimal() and int(period):  # "max", or -1, is none
             found.append(-(-int(quota) // int(period)))
     return found
+
+
+def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:
+    """The folders of this process's group and of its parents, for a controller; and whether they are of version 1."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / controllers
+        group = mount / path.lstrip("/")
+        for place in [group, *(above for above in group.parents if above.is_relative_to(mount))]:
+            yield place, bool(controllers)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from altalign.errors import UsageError
-from altalign.machine import control_groups
-from altalign.machine.cores import cores
+from altalign.machine.cores import control_groups, cores
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
@@ -104,7 +103,7 @@ def _of_machine(root: Path) -> Iterator[Free]:
 
 def _of_groups(root: Path) -> Iterator[Free]:
     """The free bytes of each control group of this process."""
-    for place, is_first_version in control_groups.of_process("memory", root):
+    for place, is_first_version in control_groups("memory", root):
         names = (
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
             if is_first_version
@@ -144,14 +143,9 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
         UsageError: there is too little for one.
     """
     wanted = (config.engine.workers or cores()) if config.engine.runner == "embedded" else 1
-    fit = next(
-        (
-            threads
-            for threads in range(wanted, 0, -1)
-            if needed(threads, is_address_space=there.is_address_space) <= there.bytes
-        ),
-        0,
-    )
+    fit = wanted
+    while fit and needed(fit, is_address_space=there.is_address_space) > there.bytes:
+        fit -= 1
     if not fit:
         least = needed(1, is_address_space=there.is_address_space) // MB
         raise UsageError(
@@ -180,8 +174,7 @@ class _Spare:
     """Memory that threads share for large images. A thread that asks for more than is left waits for the others."""
 
     def __init__(self, most: int):
-        self.bytes = most
-        self._left = most
+        self.bytes = self._left = most
         self._given_back = threading.Condition()
 
     @contextmanager
@@ -197,12 +190,8 @@ class _Spare:
                 self._given_back.notify_all()
 
 
-@cache
-def _spare() -> _Spare:
-    return _Spare(free().bytes * 3 // 4)
-
-
 _ONE = threading.Lock()
+_spare = cache(lambda: _Spare(free().bytes * 3 // 4))
 
 
 def spare() -> _Spare:
