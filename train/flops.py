@@ -1,14 +1,22 @@
 """Arithmetic of a pair, and the share of a GPU's that a training uses."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from altalign.train.footprint import inputs_of, without_memory
+from altalign.train.model.bert_layer import Packed
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.on_cpu import as_a_gpu
 from altalign.train.settings import TrainConfig
+from altalign.train.step import token_drop
+from altalign.train.step.learner import model_of
 
 # dense bfloat16 operations a second, of the makers' data sheets
 PEAKS = {"H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12}
@@ -41,13 +49,39 @@ def of_a_pair(config: TrainConfig, *, vocabulary: int) -> float:
     They are convolutions and products of matrices, counted on tensors without memory. What a second pass or
     checkpointing computes again is not among them: so it is with model FLOPs utilisation.
     """
-    with without_memory(config, vocabulary=vocabulary) as model:
-        given, drawn = inputs_of(config, model, _PAIRS)
-        with counter() as counted:
-            trained = [part for part in model(*given, **drawn) if part.requires_grad]
-            if trained:
-                torch.autograd.backward(trained, [torch.ones_like(part) for part in trained])
+    with without_memory(config, vocabulary=vocabulary) as model, counter() as counted:
+        trained = [part for part in encoded(config, model, _PAIRS) if part.requires_grad]
+        if trained:
+            torch.autograd.backward(trained, [torch.ones_like(part) for part in trained])
     return counted.get_total_flops() / _PAIRS
+
+
+@contextmanager
+def without_memory(config: TrainConfig, *, vocabulary: int) -> Iterator[DualEncoder]:
+    """The model of the settings, in training; inside no tensor has memory, and all is computed as on a GPU."""
+    with torch.device("meta"):
+        model = model_of(config, vocabulary=vocabulary).train()
+    with FakeTensorMode(allow_non_fake_inputs=True), as_a_gpu():
+        yield model.to_empty(device="cpu")
+
+
+def encoded(config: TrainConfig, model: DualEncoder, pairs: int) -> tuple[Tensor, ...]:
+    """What a model makes of so many pairs of zeros, with captions as long as they may be."""
+    side, length = config.data.crop_px, config.tokenizer.tokens_at_most
+    images = torch.empty(pairs, side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    drawn: dict[str, Any] = {}
+    if (drop := token_drop.drawn(config.image_tower, seed=0, step=1)) is not None:
+        patches = (side // drop.patch_px) ** 2
+        drawn["kept"] = torch.zeros(pairs, max(1, patches - round(drop.share * patches)), dtype=torch.int64)
+    if model.packs_captions:
+        drawn["packed"] = Packed(*(torch.zeros(size, dtype=torch.int64) for size in (pairs * length, pairs)))
+    if model.has_decoders:
+        drawn |= {"prompted": _tokens(pairs, config.captioner.tokens_at_most), "has_losses": True}
+    return model(images, *_tokens(pairs, length), **drawn)
+
+
+def _tokens(pairs: int, length: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(pairs, length, dtype=torch.int64), torch.ones(pairs, length, dtype=torch.bool)
 
 
 def counter() -> FlopCounterMode:

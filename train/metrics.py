@@ -17,11 +17,10 @@ from rich.console import Console
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError
-from altalign.train import flops, stored, training_folder
+from altalign.train import flops, stored, training_folder, wandb_run
 from altalign.train.flops import Work
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
-from altalign.train.wandb_run import WandbRun
 
 _T = TypeVar("_T")
 LINE_EVERY_S = 30.0
@@ -51,7 +50,7 @@ class Metrics:
         ]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
         self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
-        self._wandb = WandbRun(config) if config.loop.wandb_project else None
+        self._wandb = wandb_run.opened(config) if config.loop.wandb_project else None
         self._files = stored.Published(config.run.folder)
         self._console, self._work, self._device = console, work, device
         self._begin = self._last = time.monotonic()
@@ -101,7 +100,7 @@ class Metrics:
         """Write out buffered lines, as `published`; of a run that has failed as far as its store can be reached."""
         self._events.close()
         if self._wandb:
-            self._wandb.close(failed=failed)
+            self._wandb.finish(exit_code=int(failed))
         with suppress(AltalignError) if failed else nullcontext():
             self._files.files()
 
@@ -112,7 +111,7 @@ class Metrics:
             if name != "step":
                 self._events.add_scalar(name, value, line["step"])
         if self._wandb:
-            self._wandb.log(line)
+            self._wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
 
     def _say(self, line: Mapping[str, Any]) -> None:
         """Print a line now and then, with the time left at the pace of this attempt."""

@@ -11,26 +11,13 @@ from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
 from altalign.train.exchange import export
-from altalign.train.footprint import Foreseen
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.ranks import device_of
+from altalign.train.ranks import Ranks, device_of
 from altalign.train.settings import TrainConfig
 from altalign.train.step import optimizers
 from altalign.train.step.learner import model_of
 
 MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimiser keeps of each
-_SHARDED_OVER = (1, 8, 64)  # ranks that a sharded training is foreseen for
-_OF_MEMORY = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "moments": "moments",
-    "blocks that are gathered": "gathered",
-    "activations, kept": "activations",
-    "activations, at most": "towers",
-    "gradients of CUDA graphs": "recorded",
-    "logits and embeddings": "loss",
-    "at most at once": "total",
-}
 
 
 def describe(config: TrainConfig) -> int:
@@ -69,31 +56,28 @@ def describe(config: TrainConfig) -> int:
             out.print(f"- {why}", soft_wrap=True)
     out.print(_groups(config, optimizer))
     if not config.classification.train:
-        _print_memory(config, vocabulary=vocabulary)
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        _print_memory(config, vocabulary=vocabulary, kept=kept + trained)
     return 0
 
 
-def _print_memory(config: TrainConfig, *, vocabulary: int) -> None:
-    """Print what one device holds, and how many pairs it takes at a time."""
-    out, loop, ranks = terminal.stdout(), config.loop, int(os.environ.get("WORLD_SIZE", "1"))
-    foreseen = Foreseen.of(config, vocabulary=vocabulary)
-    chunk = loop.chunk
-    if not chunk:
-        memory = footprint.memory_of(config, device_of(loop.device))
-        chunk = footprint.largest_chunk(config, foreseen, memory_bytes=memory, pairs=loop.global_batch, ranks=ranks)
-    chunk = min(chunk, loop.global_batch)
+def _print_memory(config: TrainConfig, *, vocabulary: int, kept: int) -> None:
+    """Print how many pairs a device takes at a time, and the memory of a step that a GPU has taken."""
+    out, loop = terminal.stdout(), config.loop
+    ranks = Ranks(0, int(os.environ.get("WORLD_SIZE", "1")), device_of(loop.device))
+    config = footprint.with_chunk(config, ranks, vocabulary=vocabulary)
+    chunk = min(config.loop.chunk, loop.global_batch)
     passes = "once" if chunk >= loop.global_batch else "twice"
     out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
-    table = Table(title="a device's memory, by arithmetic")
-    table.add_column("what")
-    columns = [foreseen.footprint(chunk, ranks=number) for number in (_SHARDED_OVER if loop.sharded else (1,))]
-    for number in _SHARDED_OVER[: len(columns)]:
-        table.add_column(f"MB, {number} rank{'s' * (number > 1)}" if loop.sharded else "MB", justify="right")
-    for name, field in _OF_MEMORY.items():
-        sizes = [getattr(column, field) for column in columns]
-        if any(sizes) or field not in ("gathered", "recorded"):
-            table.add_row(name, *(f"{size / 1e6:,.1f}" for size in sizes))
-    out.print(table)
+    if ranks.device.type != "cuda":
+        out.print(
+            f"memory: {kept * 4 / 1e6:,.1f} MB of weights, gradients and moments; what the towers need beside them is "
+            "measured on a GPU, which takes one step, and this is a CPU",
+            soft_wrap=True,
+        )
+        return
+    most = footprint.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
+    out.print(f"memory: {most / 1e9:,.2f} GB, measured by one step of this GPU", soft_wrap=True)
 
 
 def _less(config: TrainConfig) -> str:

@@ -242,9 +242,9 @@ class LoopSettings(Settings):
     """Pairs of a step, over all devices (section 5)."""
     chunk: Annotated[Whole, BeforeValidator(_of_words)] = 512
     """Pairs in the towers of a device at a time. A step of more runs them twice, for the same gradient. `0`, or
-    `"auto"`: the most that `memory_bytes` hold, as `--dry-run` foresees it."""
+    `"auto"`: the global batch, or its half, its quarter and so on, whatever first fits into `memory_bytes`."""
     memory_bytes: Whole = 0
-    """`chunk = 0`: bytes of a device that training may take. `0`: 90 % of a GPU's."""
+    """`chunk = "auto"`: bytes of a GPU that training may take. `0`: 90 % of it."""
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "bfloat16"

@@ -23,8 +23,8 @@ from altalign.train.settings import TrainConfig
 FREE = (
     *(
         "data.workers",
-        "loop.device",
         "loop.memory_bytes",
+        "loop.device",
         "loop.timeout_s",
         "loop.compile",
         "loop.cuda_graphs",

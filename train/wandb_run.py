@@ -1,11 +1,9 @@
 """A training run's metrics at Weights & Biases, beside those in its own folder: the extra `wandb`.
 
-Where they go, and as whom, its own environment says: `WANDB_API_KEY`, `WANDB_ENTITY`, `WANDB_BASE_URL`; with
-`WANDB_MODE=offline` they stay in RUN/wandb until `wandb sync`. Settings and metrics are sent, and what wandb measures
-of the machine; no source code, nothing of git, nothing of what is printed.
+Its own environment says where they go: `WANDB_API_KEY`, `WANDB_ENTITY`, `WANDB_BASE_URL`; with `WANDB_MODE=offline`
+they stay in RUN/wandb until `wandb sync`. No source code is sent, nothing of git, and nothing of what is printed.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -30,45 +28,25 @@ def check_installed(config: TrainConfig) -> None:
         )
 
 
-class WandbRun:
-    """One run over there, however often training is stopped and goes on: its id is kept in RUN/wandb.json.
-
-    Steps that are taken again, after a checkpoint, are there already: Weights & Biases leaves them out.
-    """
-
-    def __init__(self, config: TrainConfig) -> None:
-        library: Any = import_module("wandb")  # seconds, and not there for everybody
-        settings = library.Settings(
-            console="off", silent=True, disable_git=True, save_code=False, disable_job_creation=True
-        )
-        try:
-            self._run: Any = library.init(
-                project=config.loop.wandb_project,
-                id=_id_of(config),
-                resume="allow",
-                name=storage.name(config.run.folder),
-                dir=training_folder.local(config),
-                config=config.model_dump(mode="json"),
-                settings=settings,
-            )
-        except library.Error as error:
-            said = " ".join(str(error).split()).rstrip(".")
-            raise AltalignError(
-                f"[loop] wandb_project = {config.loop.wandb_project!r}: {said}; or give WANDB_MODE=offline, and send "
-                "the metrics later with `wandb sync`"
-            ) from None
-
-    def log(self, line: Mapping[str, object]) -> None:
-        """The metrics of a step, `step` among them."""
-        self._run.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
-
-    def close(self, *, failed: bool) -> None:
-        """Send what is left, and say how it ended."""
-        self._run.finish(exit_code=int(failed))
-
-
-def _id_of(config: TrainConfig) -> str:
+def opened(config: TrainConfig) -> Any:
+    """The package's own run, with the id that RUN/wandb.json keeps however often training is stopped and goes on."""
+    library: Any = import_module("wandb")  # takes seconds
     place = training_folder.path(config, "wandb.json")
     if not storage.exists(place):
         storage.write_json(place, {"id": uuid4().hex[:16]})
-    return storage.read_json(place)["id"]
+    try:
+        return library.init(
+            project=config.loop.wandb_project,
+            id=storage.read_json(place)["id"],
+            resume="allow",
+            name=storage.name(config.run.folder),
+            dir=training_folder.local(config),
+            config=config.model_dump(mode="json"),
+            settings={"console": "off", "silent": True, "disable_git": True, "disable_job_creation": True},
+        )
+    except library.Error as error:
+        message = " ".join(str(error).split()).rstrip(".")
+        raise AltalignError(
+            f"[loop] wandb_project = {config.loop.wandb_project!r}: {message}; or give WANDB_MODE=offline, and send "
+            "the metrics later with `wandb sync`"
+        ) from None

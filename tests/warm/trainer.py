@@ -3,7 +3,6 @@
 import importlib
 
 from altalign.train import flops
-from altalign.train.footprint import inputs_of, without_memory
 from altalign.train.settings import TrainConfig
 
 _LATE = (
@@ -31,6 +30,5 @@ def warm() -> None:
     for name in _LATE:
         importlib.import_module(name)
     config = TrainConfig.model_validate(_SMALL)
-    with without_memory(config, vocabulary=50) as model, flops.counter():
-        given, drawn = inputs_of(config, model, 2)
-        model(*given, **drawn)
+    with flops.without_memory(config, vocabulary=50) as model, flops.counter():
+        flops.encoded(config, model, 2)

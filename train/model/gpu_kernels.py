@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from torch._subclasses.fake_tensor import FakeTensor
 from triton import knobs
 from triton import language as tl
 from triton.language.extra import libdevice
@@ -321,10 +320,8 @@ def _in_parts(
 
 
 def launched(kernel: Any, grid: tuple[int, int, int], *given: Any, **constants: Any) -> None:
-    """Start the programs; where memory is only foreseen, there are none. Each tensor is read or written once."""
+    """Start the programs. Each tensor is read or written once."""
     *tensors_and_sizes, sides = given
     first: torch.Tensor = tensors_and_sizes[0]
-    if isinstance(first, FakeTensor):
-        return
     with torch.cuda.device_of(first):  # Triton starts them on the current device
         kernel[grid](*tensors_and_sizes, **sides, **constants, num_warps=_WARPS, enable_fp_fusion=True)

@@ -129,12 +129,11 @@ _OWN: Any = sys.modules[__name__]
 
 def kernels_for(images: torch.Tensor) -> Any:
     """The module `gpu_kernels`, if it can compute with such images, or None."""
-    if is_on_cpu(images) or images.dtype == torch.float64 or images.shape[1] % EIGHT or not _has_triton():
+    if not images.is_cuda or images.dtype == torch.float64 or images.shape[1] % EIGHT or not _has_triton():
         return None
     from altalign.train.model import gpu_kernels
 
-    is_foreseen = images.device.type == "cpu"
-    return gpu_kernels if is_foreseen or gpu_kernels.compile_for(images.device) else None
+    return gpu_kernels if gpu_kernels.compile_for(images.device) else None
 
 
 @cache

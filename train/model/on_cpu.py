@@ -1,4 +1,4 @@
-"""Where a CPU computes the same in a way of its own, and how a GPU's way is taken there: to foresee its memory."""
+"""Where a CPU computes the same in a way of its own, and how a GPU's way is taken there to count operations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
