@@ -29,7 +29,7 @@ from altalign.audit.opened.run import Run
 from altalign.audit.opened.shown import Gallery
 from altalign.audit_tables import AuditTable
 from altalign.curation import LARGEST, CurateConfig
-from altalign.eval.settings import EvalSets
+from altalign.eval.settings import TASKS, EvalSets
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.scoring import ScoreConfig
 from altalign.settings import stage_of
@@ -38,14 +38,13 @@ from docs.read_source import comments, docstrings, sentence
 
 ROOT = Path(__file__).parents[1]
 NOT_YET = "not yet"
-_NOT_LISTS = ("intervals", "near_duplicates")  # of an evaluation's sets
 # sections that are given as [[…]]
 ARRAYS = (
     "input",
     "score",
     "evaluation.retrieval",
     "phases",
-    *(name for name in EvalSets.model_fields if name not in _NOT_LISTS),
+    "set",
 )
 PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
@@ -209,6 +208,15 @@ def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, T
             heading = f"[[{section}]]" if section in ARRAYS else f"[{section}]"
             found[heading] = [head, *rows]
     return found
+
+
+def tasks_table() -> Table:
+    """The tasks of an evaluation's sets: what may stand for a set, and the settings of each."""
+    rows = [
+        [f"`{name}`", *(", ".join(f"`{each}`" for each in names) for names in (task.metrics, task.needs, task.takes))]
+        for name, task in TASKS.items()
+    ]
+    return [["`task`", "`metric`, the first where none is given", "Needs", "Takes"], *rows]
 
 
 def _names(cls: type[BaseModel], name: str) -> list[str]:
@@ -435,7 +443,10 @@ def path_of(module: ModuleType) -> str:
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/settings.md": lambda: settings_tables(CurateConfig, has_stages=True),
     "docs/reference/training-settings.md": lambda: settings_tables(SweepConfig, has_stages=False),
-    "docs/reference/evaluation-sets.md": lambda: settings_tables(EvalSets, has_stages=False),
+    "docs/reference/evaluation-sets.md": lambda: {
+        "tasks": tasks_table(),
+        **settings_tables(EvalSets, has_stages=False),
+    },
     "docs/reference/scores.md": lambda: settings_tables(ScoreConfig, has_stages=False),
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},

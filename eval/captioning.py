@@ -4,9 +4,9 @@ import numpy as np
 
 from altalign.eval.caption_metrics import bleu_counts, bleu_of, cider, words_of
 from altalign.eval.encoded import Features
-from altalign.eval.image_sets import ImageSet
+from altalign.eval.image_sources import UNDECODABLE, reasons
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
-from altalign.eval.places import UNDECODABLE, reasons
+from altalign.eval.sets import ImageSet
 
 _EXAMPLES = 8
 

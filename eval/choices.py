@@ -15,8 +15,8 @@ from torch import Tensor
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
+from altalign.eval.image_sources import NO_FILE, UNDECODABLE, Images, files_in, paths_of, reasons
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.places import NO_FILE, UNDECODABLE, Images, files_in, found, reasons
 
 
 def caption_choices(images: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def read_examples(patterns: str) -> list[Example]:
         UnreadableError: a file is neither.
     """
     examples = []
-    for path in found([patterns]):
+    for path in paths_of([patterns]):
         name = path.rpartition("/")[2].rpartition(".")[0]
         try:
             text = storage.read_bytes(path).decode()

@@ -11,8 +11,8 @@ from altalign import storage
 from altalign.errors import UsageError
 from altalign.eval import outcomes
 from altalign.eval.evaluation import MEASURES
+from altalign.eval.image_sources import reading
 from altalign.eval.outcomes import Difference, Outcomes, chosen
-from altalign.eval.places import reading
 from altalign.eval.results import outcomes_path
 from altalign.terminal import shown
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
+from altalign.eval.image_sources import UNDECODABLE, Images, reasons
 from altalign.eval.outcomes import Example, Outcomes, Result
-from altalign.eval.places import UNDECODABLE, Images, reasons
 from altalign.eval.precision import NEVER, in_float32
 
 KS = (1, 5, 10)

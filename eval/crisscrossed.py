@@ -19,10 +19,10 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.correlation import sampled_spearman
 from altalign.eval.encoded import Features
-from altalign.eval.image_sets import ImageSet
+from altalign.eval.image_sources import UNDECODABLE, reasons
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.places import UNDECODABLE, reasons
 from altalign.eval.retrieval import KS, ranks_of_pairs
+from altalign.eval.sets import ImageSet
 
 POSITIVE = 3.0
 Task = Literal["sts", "sis", "sits"]

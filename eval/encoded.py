@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval.places import Images
+from altalign.eval.image_sources import Images
 
 
 @dataclass(frozen=True)

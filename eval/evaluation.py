@@ -6,14 +6,13 @@ A set that cannot be read is missing, with the reason, and the others are measur
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from altalign.errors import AltalignError
+from altalign import storage
+from altalign.errors import AltalignError, UsageError
 from altalign.eval import (
-    captioned,
     captioning,
     choices,
     composed,
     crisscrossed,
-    image_sets,
     knn,
     languages,
     linear_probe,
@@ -26,28 +25,11 @@ from altalign.eval import (
 )
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.encoded import Features
-from altalign.eval.image_sets import ImageSet
-from altalign.eval.labelled_sets import LabelledSet, labelled_set
+from altalign.eval.image_sources import Images, folder_of
 from altalign.eval.near_duplicates import Without
 from altalign.eval.outcomes import Measure, Result
-from altalign.eval.places import Images, folder_of, nothing_read
-from altalign.eval.settings import (
-    CaptioningSet,
-    ChoicesSet,
-    ComposedSet,
-    CxcSet,
-    EvalSets,
-    KnnSet,
-    LabelledSetSettings,
-    LinearProbeSet,
-    MultilingualSet,
-    RetrievalSet,
-    SetSettings,
-    VtabSet,
-    WordSimilaritySet,
-    ZeroShotSet,
-)
-from altalign.eval.web_folders import beside
+from altalign.eval.sets import ImageSet, LabelledSet, captioned_set, labelled_set
+from altalign.eval.settings import EvalSets, Set
 
 MEASURES: Mapping[str, Measure] = {
     "retrieval": retrieval.measured,
@@ -75,12 +57,16 @@ class Evaluated:
         without: the same without images that have near-duplicates, by the run that looked for them.
     """
 
-    task: str
-    settings: SetSettings
+    settings: Set
     images: Images
     result: Result
     intervals: Mapping[str, tuple[float, float]]
     without: Sequence[Without]
+
+    @property
+    def task(self) -> str:
+        """Of the set."""
+        return self.settings.task
 
     @property
     def name(self) -> str:
@@ -144,15 +130,15 @@ def evaluate(
         say: is told of each set.
     """
     evaluated, missing = list[Evaluated](), dict[str, str]()
-    for task, chosen in sets.by_task:
-        name = f"{task}/{chosen.name}"
+    for chosen in sets.set:
+        name = f"{chosen.task}/{chosen.name}"
         say(name)
         try:
             images, result = _result(chosen, features, held_out)
         except AltalignError as error:
             missing[name] = str(error)
             continue
-        measure, drawn = MEASURES[task], sets.intervals
+        measure, drawn = MEASURES[chosen.task], sets.intervals
         intervals = (
             outcomes.intervals(result.outcomes, measure, resamples=drawn.resamples, seed=drawn.seed)
             if drawn.resamples
@@ -161,62 +147,78 @@ def evaluate(
         without = near_duplicates.without(
             result, images, measure, test_set=chosen.test_set or chosen.name, runs=[*runs, *sets.near_duplicates.runs]
         )
-        evaluated.append(Evaluated(task, chosen, images, result, intervals, without))
+        evaluated.append(Evaluated(chosen, images, result, intervals, without))
     return Evaluation(evaluated, missing)
 
 
-def _result(chosen: SetSettings, features: Features, held_out: HeldOut | None) -> tuple[Images, Result]:
-    match chosen:
-        case RetrievalSet():
-            pairs = captioned.opened(chosen, held_out)
-            found = retrieval.retrieval(pairs, features, shared_captions=chosen.shared_captions)
-            return pairs.files, found
-        case ZeroShotSet():
+def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[Images, Result]:
+    match chosen.task:
+        case "retrieval":
+            pairs = _captioned(chosen, held_out)
+            return pairs.files, retrieval.retrieval(pairs, features, shared_captions=chosen.shared_captions)
+        case "zero_shot":
             labelled = _labelled(chosen, only_own_classes=chosen.only_own_classes)
-            beside_it = beside(chosen.path, "zeroshot_classification_templates.txt")
-            prompts = templates(chosen.templates or [beside_it or "{}"])
+            own = storage.join(chosen.path, "zeroshot_classification_templates.txt")
+            has_own = storage.kind(chosen.path) == "folder" and storage.exists(own)
+            prompts = templates(chosen.templates or [own if has_own else "{}"])
             return labelled.images, zero_shot.zero_shot(labelled, features, templates=prompts)
-        case KnnSet():
+        case "knn":
             index = _labelled(chosen, path=chosen.index, split=chosen.index_split, needs_names=False)
             labelled = _labelled(chosen, classes=index.classes)
             return labelled.images, knn.knn(labelled, index, features)
-        case LinearProbeSet():
+        case "linear_probe":
             train = _labelled(chosen, path=chosen.train, split=chosen.train_split, needs_names=False)
             held = _labelled(chosen, path=chosen.validation, classes=train.classes) if chosen.validation else None
             labelled = _labelled(chosen, classes=train.classes)
             return labelled.images, linear_probe.linear_probe(labelled, train, held, features)
-        case VtabSet():
+        case "vtab":
             return vtab.of_folder(chosen.path, features)
-        case CxcSet():
-            of = image_sets.karpathy_set(chosen.path, images=chosen.images, split=chosen.split)
-            of = of.with_captions(at_most=chosen.captions_at_most)
+        case "cxc":
+            pairs = captioned_set([chosen.path], "karpathy", images=chosen.images, split=chosen.split)
+            pairs = pairs.with_captions(at_most=chosen.captions_at_most)
             ids = crisscrossed.read_ids(chosen.path)
             given = {"folder": chosen.ratings, "split": chosen.split, "samples": chosen.samples}
-            return of.files, crisscrossed.of_set(of, features, ids=ids, **given)
-        case CaptioningSet():
-            of = captioned.at(chosen, chosen.path).with_captions(at_most=chosen.captions_at_most)
-            return of.files, captioning.captioning(of, features)
-        case MultilingualSet():
+            return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, **given)
+        case "captioning":
+            pairs = _captioned(chosen, None)
+            return pairs.files, captioning.captioning(pairs, features)
+        case "multilingual":
             if chosen.captions:
                 captions = languages.read_lines(chosen.path, chosen.captions)
             else:
                 captions = languages.read_xm3600(chosen.path, chosen.languages)
             return languages.of_set(captions, chosen.images, features)
-        case WordSimilaritySet():
+        case "word_similarity":
             words = word_similarity.read_word_pairs(chosen.path)
             names = [f"{pair.first} {pair.second}" for pair in words]
-            return nothing_read(names), word_similarity.word_similarity(words, features.encode_word)
-        case ChoicesSet():
+            return Images(names, names), word_similarity.word_similarity(words, features.encode_word)
+        case "choices":
             return choices.of_examples(choices.read_examples(chosen.path), chosen.images, features)
-        case ComposedSet():
+        case "composed":
             searched = folder_of(chosen.images)
             weights = {"text_weight": chosen.text_weight, "image_weight": chosen.image_weight}
             return searched, composed.of_set(searched, composed.read_queries(chosen.path), features, **weights)
-    raise TypeError(f"no task of {type(chosen).__name__}")
+
+
+def _captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
+    if not chosen.held_out:
+        pairs = captioned_set(
+            [chosen.path],
+            split=chosen.split,
+            images=chosen.images,
+            image_column=chosen.image_column,
+            caption_column=chosen.caption_column,
+            images_at_most=chosen.images_at_most,
+        )
+    elif held_out is None:
+        raise UsageError("held_out: no training run is evaluated; give a path")
+    else:
+        pairs = held_out(chosen.images_at_most)
+    return pairs.with_captions(at_most=chosen.captions_at_most, repeated=chosen.repeated_captions)
 
 
 def _labelled(
-    chosen: LabelledSetSettings,
+    chosen: Set,
     *,
     path: str = "",
     split: str = "",

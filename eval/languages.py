@@ -14,8 +14,8 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval import retrieval
 from altalign.eval.encoded import Features
+from altalign.eval.image_sources import NO_FILE, UNDECODABLE, Images, files_in, reasons
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.places import NO_FILE, UNDECODABLE, Images, files_in, reasons
 
 
 @dataclass(frozen=True)

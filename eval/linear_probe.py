@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from altalign.eval.encoded import Features
-from altalign.eval.labelled_sets import LabelledSet
 from altalign.eval.outcomes import Result
+from altalign.eval.sets import LabelledSet
 from altalign.eval.zero_shot import classified
 
 ITERATIONS_AT_MOST = 1_000

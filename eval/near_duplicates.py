@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.audit_tables import NEAR_TEST_IMAGES
 from altalign.errors import UsageError
+from altalign.eval.image_sources import Images, reading
 from altalign.eval.outcomes import Measure, Result, chosen
-from altalign.eval.places import Images, reading
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,6 @@ from markupsafe import Markup
 
 from altalign.eval.compare import Compared
 from altalign.eval.evaluation import Evaluated, Evaluation
-from altalign.eval.outcomes import Example, Found
 from altalign.filters import pixels, thumbnails
 from altalign.pages import frame
 
@@ -20,30 +20,12 @@ _CLASSES, _CONFUSED, _MATRIX = 20, 12, 20  # shown: the worst classes, confusion
 _PIXELS_AT_MOST = 1 << 26
 
 
-@dataclass(frozen=True)
-class ClassShare:
+class ClassShare(NamedTuple):
     """A class, how many images of it were right, and of how many."""
 
     name: str
     right: int
     images: int
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A query or an answer: a picture (a data URI), a text, or both."""
-
-    picture: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Card:
-    """An example: what was asked, what was found, best first, and the rank of the right answer."""
-
-    query: Shown
-    found: Sequence[Shown]
-    rank: int
 
 
 @dataclass(frozen=True)
@@ -54,17 +36,15 @@ class Part:
         of: the set.
         classes: of the set, the worst first; empty where it has none.
         confused: the true class, another that images of it were taken for, and how many.
-        names: of all classes.
-        matrix: images by true and predicted class, in the order of `names`; empty of many classes.
-        cards: right and wrong ones.
+        matrix: images by true and predicted class; empty of many classes.
+        pictures: data URIs of the images that examples name and that decode, by their numbers.
     """
 
     of: Evaluated
     classes: Sequence[ClassShare]
     confused: Sequence[tuple[str, str, int]]
-    names: Sequence[str]
     matrix: Sequence[Sequence[int]]
-    cards: Sequence[Card]
+    pictures: Mapping[int, str]
 
 
 def html(evaluation: Evaluation, *, of: str) -> bytes:
@@ -93,18 +73,17 @@ def _rendered(name: str, **values: object) -> bytes:
 def _part(each: Evaluated) -> Part:
     outcomes, names = each.result.outcomes, each.result.classes
     classes = list[ClassShare]()
-    confused, matrix = list[tuple[str, str, int]](), np.zeros((0, 0), np.int64)
     if names and {"label", "rank"} <= outcomes.keys():
         labels, is_right = outcomes["label"], outcomes["rank"] <= 1
         images, right = np.bincount(labels, minlength=len(names)), np.bincount(labels[is_right], minlength=len(names))
         rows = [ClassShare(names[row], int(right[row]), int(images[row])) for row in range(len(names)) if images[row]]
         classes = sorted(rows, key=lambda one: (one.right / one.images, one.name))
-    if names and "predicted" in outcomes:
-        matrix = np.zeros((len(names), len(names)), np.int64)
+    matrix = np.zeros((len(names), len(names)), np.int64)
+    has_predictions = bool(names) and "predicted" in outcomes
+    if has_predictions:
         np.add.at(matrix, (outcomes["label"], outcomes["predicted"]), 1)
-        confused = _confused(matrix, names)
-    shown = matrix.tolist() if len(names) <= _MATRIX else []
-    return Part(each, classes, confused, names, shown, _cards(each))
+    shown = matrix.tolist() if has_predictions and len(names) <= _MATRIX else []
+    return Part(each, classes, _confused(matrix, names), shown, _pictures(each))
 
 
 def _confused(matrix: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, str, int]]:
@@ -116,21 +95,8 @@ def _confused(matrix: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple
     return [(names[row], names[column], int(wrong[row, column])) for row, column in places if wrong[row, column]]
 
 
-def _cards(each: Evaluated) -> list[Card]:
+def _pictures(each: Evaluated) -> dict[int, str]:
     examples = each.result.examples
-    pictures = _pictures(each, examples)
-    return [
-        Card(_shown(one.query, pictures, one.text), [_shown(found, pictures) for found in one.found], one.rank)
-        for one in examples
-    ]
-
-
-def _shown(what: Found, pictures: Mapping[int, str], text: str = "") -> Shown:
-    return Shown(pictures.get(what, ""), text) if isinstance(what, int) else Shown("", what)
-
-
-def _pictures(each: Evaluated, examples: Sequence[Example]) -> dict[int, str]:
-    """Thumbnails of all images that examples name, by their numbers; those that do not decode are left out."""
     rows = sorted({one for example in examples for one in (example.query, *example.found) if isinstance(one, int)})
     return {row: uri for row, data in zip(rows, each.images.read(rows), strict=True) for uri in _thumbnail(data)}
 

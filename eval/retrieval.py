@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from altalign.eval.encoded import Features
-from altalign.eval.image_sets import ImageSet
+from altalign.eval.image_sources import UNDECODABLE, reasons
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
-from altalign.eval.places import UNDECODABLE, reasons
 from altalign.eval.precision import NEVER, in_float32
+from altalign.eval.sets import ImageSet
 
 KS = (1, 5, 10)
 SharedCaptions = Literal["own", "all"]

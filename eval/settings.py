@@ -1,6 +1,8 @@
-"""Settings of `altalign eval --sets FILE`: the sets that models are measured on, one table each, by task."""
+"""Settings of `altalign eval --sets FILE`: the sets that models are measured on, each of a task."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -9,28 +11,72 @@ from altalign.settings import Settings
 Text = Annotated[str, StringConstraints(min_length=1)]
 Positive = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
+TaskName = Literal[
+    "retrieval",
+    "zero_shot",
+    "knn",
+    "linear_probe",
+    "vtab",
+    "cxc",
+    "captioning",
+    "multilingual",
+    "word_similarity",
+    "choices",
+    "composed",
+]
 
 
-class SetSettings(Settings):
-    """What every set has."""
+@dataclass(frozen=True)
+class Task:
+    """What a set of a task is given, beside `task`, `name`, `metric` and `test_set`.
 
-    name: Text
-    """What its metrics are called: `TASK/NAME`."""
-    metric: Any  # of each task its own
-    """What stands for the set in the table and in means."""
-    split: str = "test"
-    """Of Karpathy's JSON the images of this split; of CLIP_benchmark's folders the tars in this one."""
-    image_column: Text = "image"
-    """Of a table: column of the image's bytes."""
-    test_set: str = ""
-    """What this set is called in `[decontaminate] test_sets` of the runs. Empty: as here."""
+    Attributes:
+        metrics: those that may stand for the set; the first does where nothing is given.
+        needs: settings without which there is no set.
+        takes: others.
+        defaults: of settings that have another default than elsewhere.
+    """
+
+    metrics: tuple[str, ...]
+    needs: tuple[str, ...] = ("path",)
+    takes: tuple[str, ...] = ()
+    defaults: Mapping[str, int] = field(default_factory=dict)
+
+
+_CAPTIONED = ("split", "images", "image_column", "caption_column", "images_at_most", "captions_at_most")
+_LABELLED = ("split", "image_column", "label_column", "classes")
+_RECALLS = tuple(f"{direction}_r{k}" for direction in ("image_to_text", "text_to_image") for k in (1, 5, 10))
+_ACCURACIES = ("top1", "top5", "mean_per_class")
+TASKS: Mapping[str, Task] = {
+    "retrieval": Task(
+        ("mean_recall", "rsum", *_RECALLS),
+        (),
+        ("path", "held_out", *_CAPTIONED, "repeated_captions", "shared_captions"),
+    ),
+    "zero_shot": Task(_ACCURACIES, takes=(*_LABELLED, "templates", "only_own_classes")),
+    "knn": Task(("r1", "r10"), ("path", "index"), (*_LABELLED, "index_split")),
+    "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "train_split", "validation")),
+    "vtab": Task(("mean_there", "mean_all", "mean_natural", "mean_specialised", "mean_structured")),
+    "cxc": Task(
+        tuple(f"{direction}_r1" for direction in ("image_to_text", "text_to_image", "text_to_text", "image_to_image")),
+        ("path", "images", "ratings"),
+        ("split", "captions_at_most", "samples"),
+        {"captions_at_most": 5},
+    ),
+    "captioning": Task(("cider", "bleu_4"), takes=_CAPTIONED),
+    "multilingual": Task(("mean_recall", "rsum"), ("path", "images"), ("captions", "languages")),
+    "word_similarity": Task(("spearman",)),
+    "choices": Task(("right", "mean_of_files", "text", "image", "group"), ("path", "images")),
+    "composed": Task(("r1", "r5", "r10"), ("path", "images"), ("text_weight", "image_weight")),
+}
+_OF_ALL = ("task", "name", "metric", "test_set")
 
 
 class CaptionSettings(Settings):
     """Which images and captions of a set are searched, here and while a model trains."""
 
     name: Text
-    """What its metrics are called: `retrieval/NAME`."""
+    """What its metrics are called, after their task: `retrieval/NAME`."""
     image_column: Text = "image"
     """Of a table: column of the image's bytes."""
     caption_column: Text = "caption"
@@ -45,164 +91,82 @@ class CaptionSettings(Settings):
     """A caption that several images have is right for its `own` (published protocols), or for `all` of them."""
 
 
-class RetrievalSet(CaptionSettings, SetSettings):
-    """Image-text retrieval in both directions (ALIGN, 5.1; ZeroVL, 5.2)."""
+class Set(CaptionSettings):
+    """A set: `TASKS` says which of these settings a task needs, and which it takes."""
 
-    metric: Literal[
-        "mean_recall",
-        "rsum",
-        "image_to_text_r1",
-        "image_to_text_r5",
-        "image_to_text_r10",
-        "text_to_image_r1",
-        "text_to_image_r5",
-        "text_to_image_r10",
-    ] = "mean_recall"
+    task: TaskName
+    """What is measured."""
+    metric: str = ""
+    """What stands for the set in the table and in means. Empty: the first of the task's."""
+    test_set: str = ""
+    """What this set is called in `[decontaminate] test_sets` of the runs. Empty: as here."""
     path: str = ""
-    """Karpathy's JSON, a glob of Parquet files or tars, a folder of CLIP_benchmark or `save_to_disk`, or a run."""
+    """Where the set is; what each task takes is above."""
+    split: str = "test"
+    """Of Karpathy's JSON the images of this split; of CLIP_benchmark's folders the tars in this one."""
+    images: str = ""
+    """The folder of the images that `path` names; of Karpathy's JSON with or without the folders that it names."""
     held_out: bool = False
     """The pairs that the training run's `[data] held_out` keeps back; in place of `path`."""
-    images: str = ""
-    """Of Karpathy's JSON: the folder of the images, with or without the folders that the JSON names."""
-
-    @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
-        if self.held_out == bool(self.path):
-            raise ValueError("give a path or held_out = true, one of both")
-        return self
-
-
-class LabelledSetSettings(SetSettings):
-    """What sets of labelled images have."""
-
-    path: Text
-    """A folder of class folders, a folder of CLIP_benchmark or `save_to_disk`, a glob of Parquet files or tars, or a
-    list (`.txt`) of files and classes."""
     label_column: Text = "label"
     """Of a table: column of the class, a number or a name."""
     classes: str = ""
     """`imagenet`, or a file with a class a line: its name, or its folder's name, a tab, its name. Empty: as the set
     says."""
-
-
-class ZeroShotSet(LabelledSetSettings):
-    """Zero-shot classification by prompts (ALIGN, 5.2; NLIP)."""
-
-    metric: Literal["top1", "top5", "mean_per_class"] = "top1"
     templates: list[Text] = Field(default_factory=list)
     """Prompts in which `{}` or `{c}` stands for the class, files with one a line, or `imagenet` (80 of CLIP's). Empty:
     as the set says, or the class's name alone."""
     only_own_classes: bool = False
     """Choose among the classes of the set's images alone, as for ImageNet-R and ImageNet-A."""
-
-
-class KnnSet(LabelledSetSettings):
-    """Whether an image's class is among those of its nearest k images (ALIGN, tables 8 to 10)."""
-
-    metric: Literal["r1", "r10"] = "r1"
-    index: Text
+    index: str = ""
     """Where the images are that are searched; as `path`."""
     index_split: str = "train"
     """As `split`, of `index`."""
-
-
-class LinearProbeSet(LabelledSetSettings):
-    """A linear layer on embeddings, fitted by L-BFGS (CLIP, A.3)."""
-
-    metric: Literal["top1", "top5", "mean_per_class"] = "top1"
-    train: Text
-    """Where the images are that it is fitted on; as `path`."""
+    train: str = ""
+    """Where the images are that the probe is fitted on; as `path`."""
     train_split: str = "train"
     """As `split`, of `train`."""
     validation: str = ""
     """Where those are that choose the penalty; as `path`. Empty: a fifth of `train`, drawn by lot."""
-
-
-class VtabSet(SetSettings):
-    """VTAB's 19 tasks with 1,000 examples each, by the linear probe."""
-
-    metric: Literal["mean_all", "mean_natural", "mean_specialised", "mean_structured", "mean_there"] = "mean_there"
-    path: Text
-    """A folder with one of each task: `caltech101/train800.txt`, `val200.txt`, `test.txt`, lines of FILE CLASS."""
-
-
-class CxcSet(SetSettings):
-    """Crisscrossed Captions: retrieval with its positives, and correlation with ratings (ALIGN, table 3)."""
-
-    metric: Literal["image_to_text_r1", "text_to_image_r1", "text_to_text_r1", "image_to_image_r1"] = "image_to_text_r1"
-    path: Text
-    """Karpathy's JSON of MSCOCO."""
-    images: Text
-    """The folder of the images, with or without the folders that the JSON names."""
-    ratings: Text
+    ratings: str = ""
     """The folder of `sts_test.csv`, `sis_test.csv` and `sits_test.csv`, plain or gzipped."""
-    captions_at_most: Whole = 5
-    """Take the first so many captions of an image. `0`: all."""
     samples: Positive = 1_000
     """Of each correlation."""
-
-
-class CaptioningSet(SetSettings):
-    """Captions that the model writes, beside those of the set: BLEU-4 and CIDEr (NLIP, table 3)."""
-
-    metric: Literal["cider", "bleu_4"] = "cider"
-    path: Text
-    """As of retrieval: Karpathy's JSON, a glob of Parquet files or tars, a folder of CLIP_benchmark or
-    `save_to_disk`, or a run."""
-    images: str = ""
-    """Of Karpathy's JSON: the folder of the images, with or without the folders that the JSON names."""
-    caption_column: Text = "caption"
-    """Of a table: column of the caption, or of a list of them. Rows of one image's bytes are one image."""
-    images_at_most: Whole = 0
-    """Take this many images, chosen by the hash of their identity. `0`: all."""
-    captions_at_most: Whole = 0
-    """Compare with the first so many captions of an image. `0`: all."""
-
-
-class MultilingualSet(SetSettings):
-    """Image-text retrieval in several languages, and on average: Multi30K, XM3600 (ALIGN, table 11)."""
-
-    metric: Literal["mean_recall", "rsum"] = "mean_recall"
-    path: Text
-    """XM3600's `captions.jsonl`, or a list of names of images, a line each."""
-    images: Text
-    """The folder of the images."""
     captions: dict[str, list[Text]] = Field(default_factory=dict)
-    """With a list: files of captions by language, a line an image, as Multi30K has them."""
+    """With a list of names of images: files of captions by language, a line an image, as Multi30K has them."""
     languages: list[Text] = Field(default_factory=list)
     """Of XM3600 these languages. Empty: all."""
-
-
-class WordSimilaritySet(SetSettings):
-    """Similarity of words by the text tower: SimLex-999 (ALIGN, table 12)."""
-
-    metric: Literal["spearman"] = "spearman"
-    path: Text
-    """SimLex-999.txt, or lines of word, word, rating with tabs between."""
-
-
-class ChoicesSet(SetSettings):
-    """Captions, or images, that differ in few words: SugarCrepe, Winoground."""
-
-    metric: Literal["right", "mean_of_files", "text", "image", "group"] = "right"
-    path: Text
-    """A glob of SugarCrepe's JSON files; or Winoground's `examples.jsonl`, with `metric` `text`, `image` or `group`."""
-    images: Text
-    """The folder of the images."""
-
-
-class ComposedSet(SetSettings):
-    """Retrieval by an image plus or minus a text (ALIGN, figure 5)."""
-
-    metric: Literal["r1", "r5", "r10"] = "r1"
-    path: Text
-    """Queries as JSON Lines: `image`, `text`, `sign` ("+" or "-"), and `target` where it is known."""
-    images: Text
-    """The folder of the images, all of which are searched."""
     text_weight: float = 2.0
-    """Of the text (footnote 4)."""
+    """Of the text (ALIGN, footnote 4)."""
     image_weight: float = 1.0
     """Of the image."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_task(cls, values: Any) -> Any:
+        """Fill in what the task has as a default."""
+        task = TASKS.get(str(values.get("task"))) if isinstance(values, dict) else None
+        return {"metric": task.metrics[0], **task.defaults, **values} if task else values
+
+    @model_validator(mode="after")
+    def _fits_its_task(self) -> Self:
+        task = TASKS[self.task]
+        taken = (*task.needs, *task.takes)
+        for name in self.model_fields_set.difference(_OF_ALL, taken):
+            raise ValueError(f'{name}: task = "{self.task}" takes no such setting; it takes {", ".join(taken)}')
+        if missing := [name for name in task.needs if not getattr(self, name)]:
+            raise ValueError(f'{missing[0]}: missing; task = "{self.task}" needs it')
+        if self.metric not in task.metrics:
+            raise ValueError(f'metric = "{self.metric}": give {", ".join(task.metrics)}')
+        if self.task == "retrieval" and self.held_out == bool(self.path):
+            raise ValueError("give a path or held_out = true, one of both")
+        return self
+
+    @property
+    def of_task(self) -> dict[str, Any]:
+        """The settings that the task has, by name."""
+        task = TASKS[self.task]
+        return self.model_dump(mode="json", include={*_OF_ALL, *task.needs, *task.takes})
 
 
 class IntervalSettings(Settings):
@@ -224,32 +188,22 @@ class NearDuplicateSettings(Settings):
 class EvalSets(Settings):
     """The sets of an evaluation."""
 
-    retrieval: list[RetrievalSet] = Field(default_factory=list)
-    zero_shot: list[ZeroShotSet] = Field(default_factory=list)
-    knn: list[KnnSet] = Field(default_factory=list)
-    linear_probe: list[LinearProbeSet] = Field(default_factory=list)
-    vtab: list[VtabSet] = Field(default_factory=list)
-    cxc: list[CxcSet] = Field(default_factory=list)
-    captioning: list[CaptioningSet] = Field(default_factory=list)
-    multilingual: list[MultilingualSet] = Field(default_factory=list)
-    word_similarity: list[WordSimilaritySet] = Field(default_factory=list)
-    choices: list[ChoicesSet] = Field(default_factory=list)
-    composed: list[ComposedSet] = Field(default_factory=list)
+    set: list[Set] = Field(default_factory=list)
     intervals: IntervalSettings = IntervalSettings()
     near_duplicates: NearDuplicateSettings = NearDuplicateSettings()
 
-    @property
-    def by_task(self) -> list[tuple[str, SetSettings]]:
-        """Every set with its task, in this order."""
-        tasks = (name for name in type(self).model_fields if name not in ("intervals", "near_duplicates"))
-        return [(task, each) for task in tasks for each in getattr(self, task)]
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_section_of_a_task(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (task := next(filter(TASKS.__contains__, values), "")):
+            raise ValueError(f'[[{task}]] is [[set]] now; write [[set]] and task = "{task}" below it')
+        return values
 
     @model_validator(mode="after")
     def _sets_are_told_apart(self) -> Self:
-        names = [f"{task}/{each.name}" for task, each in self.by_task]
+        names = [f"{each.task}/{each.name}" for each in self.set]
         if twice := next((name for number, name in enumerate(names) if name in names[:number]), ""):
             raise ValueError(f"two sets are called {twice}; give each its own name")
         if not names:
-            tasks = [name for name in type(self).model_fields if name not in ("intervals", "near_duplicates")]
-            raise ValueError(f"no set; add one of [[{']], [['.join(tasks)}]]")
+            raise ValueError(f"no set; add a [[set]] with a name and task = {', '.join(get_args(TaskName))}")
         return self

@@ -12,10 +12,10 @@ import numpy as np
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
-from altalign.eval.labelled_sets import classes_of_lists, labelled_set
+from altalign.eval.image_sources import Images
 from altalign.eval.linear_probe import linear_probe
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.places import Images, nothing_read
+from altalign.eval.sets import classes_of_lists, labelled_set
 
 GROUPS = {
     "natural": ("caltech101", "cifar", "dtd", "oxford_flowers102", "oxford_iiit_pet", "sun397", "svhn"),
@@ -68,7 +68,7 @@ def of_folder(folder: str, features: Features) -> tuple[Images, Result]:
         names += [f"{name}/{one}" for one in test.images.names]
     outcomes = {"task": np.array(tasks), "rank": np.array(ranks)}
     facts = {"tasks": len(there), "of_tasks": len(TASKS)}
-    return nothing_read(names), Result(measured(outcomes), facts, outcomes, rows, left_out)
+    return Images(names, names), Result(measured(outcomes), facts, outcomes, rows, left_out)
 
 
 def measured(outcomes: Outcomes) -> dict[str, float]:

@@ -11,8 +11,8 @@ from torch.nn import functional
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.correlation import spearman
+from altalign.eval.image_sources import reading
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.places import reading
 
 _COLUMNS = ("word1", "word2", "POS", "SimLex999", "concQ", "SimAssoc333")  # of the file as its authors give it
 _PARTS = {"A": "adjectives", "N": "nouns", "V": "verbs"}

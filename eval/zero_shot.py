@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from altalign.eval.encoded import EncodedImages, Features
-from altalign.eval.labelled_sets import LabelledSet
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
 from altalign.eval.precision import NEVER, in_float32
+from altalign.eval.sets import LabelledSet
 
 Numbers = npt.NDArray[np.int64]
 

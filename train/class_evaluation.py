@@ -7,7 +7,7 @@ from torch import Tensor
 
 from altalign.eval import zero_shot
 from altalign.eval.encoded import Encoder, Features
-from altalign.eval.labelled_sets import labelled_set
+from altalign.eval.sets import labelled_set
 from altalign.train import checkpoints, training_folder
 from altalign.train.data import augment
 from altalign.train.data.class_numbers import ClassNumbers

@@ -19,8 +19,7 @@ import torch
 
 from altalign import storage, terminal
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval import image_sets
-from altalign.eval.image_sets import CaptionedImage
+from altalign.eval.sets import CaptionedImage, captioned_set
 from altalign.shards import IMAGE_NAMES
 from altalign.train import encoders
 from altalign.train.data.augment import UndecodableError
@@ -66,12 +65,12 @@ def _input(given: str, image_column: str, caption_column: str) -> Iterable[Capti
     suffix = Path(given).suffix.lower()
     if storage.kind(given) == "folder":
         return (
-            image_sets.run_set([given]) if storage.exists(storage.join(given, "manifest.json")) else _in_folder(given)
+            captioned_set([given], "run") if storage.exists(storage.join(given, "manifest.json")) else _in_folder(given)
         )
     if suffix == ".tar":
-        return image_sets.webdataset_set([given])
+        return captioned_set([given], "webdataset")
     if suffix == ".parquet":
-        return image_sets.parquet_set([given], image_column=image_column, caption_column=caption_column)
+        return captioned_set([given], "parquet", image_column=image_column, caption_column=caption_column)
     if suffix == ".txt" and storage.kind(given) == "file":
         return [CaptionedImage(b"", [line]) for line in _lines(given) if line.strip()]
     raise UsageError(

@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import assert_never
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
-from altalign.eval import image_sets as sets
 from altalign.eval import results
 from altalign.eval.encoded import Encoder, Features
-from altalign.eval.image_sets import ImageSet, Listed
-from altalign.eval.places import UNDECODABLE, Place
+from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
+from altalign.eval.sets import ImageSet, Listed, captioned_set
 from altalign.train import checkpoints, training_folder
 from altalign.train.data import tokenizer
 from altalign.train.data.runs import Runs
@@ -60,18 +58,16 @@ class Evaluation:
 
 
 def _set(chosen: RetrievalSettings, samples: Samples | None) -> ImageSet:
-    match chosen.kind:
-        case "held_out":
-            assert samples is not None
-            return held_out_set(samples, chosen.images_at_most)
-        case "run":
-            return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
-        case "webdataset":
-            return sets.webdataset_set(chosen.paths, images_at_most=chosen.images_at_most)
-        case "parquet":
-            columns = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
-            return sets.parquet_set(chosen.paths, **columns, images_at_most=chosen.images_at_most)
-    assert_never(chosen.kind)
+    if chosen.kind == "held_out":
+        assert samples is not None
+        return held_out_set(samples, chosen.images_at_most)
+    return captioned_set(
+        chosen.paths,
+        chosen.kind,
+        image_column=chosen.image_column,
+        caption_column=chosen.caption_column,
+        images_at_most=chosen.images_at_most,
+    )
 
 
 def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:

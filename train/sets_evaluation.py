@@ -6,7 +6,7 @@ from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import evaluation, page, results
 from altalign.eval.encoded import Encoder, Features
-from altalign.eval.image_sets import ImageSet
+from altalign.eval.sets import ImageSet
 from altalign.eval.settings import EvalSets
 from altalign.train import checkpoints, encoders, training_folder
 from altalign.train.captions.write import Captions

@@ -15,7 +15,7 @@ from rich.table import Table
 from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError
 from altalign.eval import vtab
-from altalign.eval.labelled_sets import beside, classes_of_lists, listed
+from altalign.eval.sets import beside, classes_of_lists, lines_of
 from altalign.settings import dump
 from altalign.train import loop, training_folder
 from altalign.train.settings import TrainConfig
@@ -222,7 +222,7 @@ def _write_lists(config: SweepConfig, task: str) -> None:
     own = training_folder.path(config, task)
     names = classes_of_lists(lists).names
     storage.write_bytes(storage.join(own, _CLASSES), "".join(f"{name}\n" for name in names).encode())
-    rows = [f"{beside(path, file)} {label}\n" for path in lists[:2] for file, label in listed(path)]
+    rows = [f"{beside(path, file)} {label}\n" for path in lists[:2] for file, label in lines_of(path)]
     storage.write_bytes(storage.join(own, _ALL), "".join(rows).encode())
 
 

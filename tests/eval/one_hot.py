@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from altalign.eval.encoded import Encoder
-from altalign.eval.places import Images
+from altalign.eval.image_sources import Images
 
 WIDTH = 10
 

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval import captioned
 from altalign.eval.captioning import captioning, measured
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.outcomes import intervals
-from altalign.eval.settings import CaptioningSet, EvalSets
+from altalign.eval.sets import ImageSet, captioned_set
+from altalign.eval.settings import EvalSets
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "cases" / "caption_metrics.json").read_text())
 NAMES = list(GOLDEN["written"])
@@ -63,13 +63,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chosen(folder: Path) -> CaptioningSet:
-    return CaptioningSet(name="coco", path=str(folder / "coco.json"), images=str(folder))
+def coco(folder: Path) -> ImageSet:
+    return captioned_set([str(folder / "coco.json")], images=str(folder))
 
 
 def test_metrics_are_those_of_pycocoevalcap(folder: Path) -> None:
-    of = captioned.at(chosen(folder), chosen(folder).path)
-    found = captioning(of, features())
+    found = captioning(coco(folder), features())
     assert found.metrics["bleu_4"] == pytest.approx(100 * GOLDEN["bleu_4"], rel=1e-12)
     assert found.metrics["cider"] == pytest.approx(100 * GOLDEN["cider"], rel=1e-12)
     assert found.outcomes["caption"].tolist() == list(GOLDEN["written"].values())
@@ -83,23 +82,23 @@ def test_metrics_are_those_of_pycocoevalcap(folder: Path) -> None:
 
 def test_an_image_that_cannot_be_decoded_is_left_out(folder: Path) -> None:
     (folder / "1.png").write_bytes(b"no image")
-    found = captioning(captioned.at(chosen(folder), chosen(folder).path), features())
+    found = captioning(coco(folder), features())
     assert found.rows == [row for row in range(len(NAMES)) if row != 1]
     assert [*found.left_out] == ["undecodable"]
 
 
 def test_a_model_that_writes_no_captions_says_so(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"this model writes no captions; give a training run with a \[captioner\]"):
-        captioning(captioned.at(chosen(folder), chosen(folder).path), features(writes=False))
+        captioning(coco(folder), features(writes=False))
 
 
 def test_a_set_without_captions_is_refused(folder: Path) -> None:
     images = [{"filename": "0.png", "split": "test", "sentences": []}]
     (folder / "coco.json").write_text(json.dumps({"images": images}))
     with pytest.raises(UnreadableError, match="no caption"):
-        captioned.at(chosen(folder), chosen(folder).path)
+        coco(folder)
 
 
 def test_the_set_is_of_the_settings() -> None:
-    sets = EvalSets.from_values({"captioning": [{"name": "coco", "path": "x"}]}, where="x")
-    assert [(task, each.metric) for task, each in sets.by_task] == [("captioning", "cider")]
+    sets = EvalSets.from_values({"set": [{"task": "captioning", "name": "coco", "path": "x"}]}, where="x")
+    assert [(each.task, each.metric) for each in sets.set] == [("captioning", "cider")]

@@ -8,7 +8,7 @@ import torch
 from altalign.errors import UnreadableError
 from altalign.eval.composed import Query, composed, measured, of_set, read_queries, search
 from altalign.eval.encoded import Features
-from altalign.eval.places import UNDECODABLE
+from altalign.eval.image_sources import UNDECODABLE
 from tests.eval.one_hot import ENCODER, images_of
 
 

@@ -22,7 +22,7 @@ from altalign.eval.crisscrossed import (
     read_ratings,
 )
 from altalign.eval.encoded import Features
-from altalign.eval.image_sets import karpathy_set
+from altalign.eval.sets import captioned_set
 from tests.eval.one_hot import ENCODER
 
 IMAGES, CAPTIONS = 12, 30
@@ -198,7 +198,7 @@ def test_a_set_of_coco_is_measured_with_its_ratings(tmp_path: Path) -> None:
     }
     for task, lines in rows.items():
         written(tmp_path / f"{task}_test.csv", task, lines, gzipped=False)  # type: ignore[arg-type]
-    of = karpathy_set(str(tmp_path / "coco.json"), images=str(tmp_path), split="test")
+    of = captioned_set([str(tmp_path / "coco.json")], images=str(tmp_path))
     given = {"folder": str(tmp_path), "split": "test", "samples": 3}
     found = of_set(of, Features(ENCODER, batch=2), ids=read_ids(str(tmp_path / "coco.json")), **given)
     assert (

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from altalign.eval import knn as module
 from altalign.eval.class_names import Classes
 from altalign.eval.encoded import Features
+from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.knn import knn, neighbours
-from altalign.eval.labelled_sets import LabelledSet
-from altalign.eval.places import UNDECODABLE
+from altalign.eval.sets import LabelledSet
 from tests.eval.one_hot import ENCODER, images_of
 
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -10,8 +10,8 @@ import pytest
 
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes, templates
-from altalign.eval.labelled_sets import EMPTY_CLASS, NO_LABEL, LabelledSet, labelled_set
-from altalign.eval.places import NO_IMAGE
+from altalign.eval.image_sources import NO_IMAGE
+from altalign.eval.sets import EMPTY_CLASS, NO_LABEL, LabelledSet, labelled_set
 from altalign.shards import IMAGE_NAMES
 
 

@@ -9,8 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from altalign.eval import linear_probe as module
 from altalign.eval.class_names import Classes
 from altalign.eval.encoded import Features
-from altalign.eval.labelled_sets import LabelledSet
 from altalign.eval.linear_probe import best_strength, fitted, linear_probe, probe
+from altalign.eval.sets import LabelledSet
 from tests.eval.one_hot import ENCODER, images_of
 
 

@@ -15,8 +15,8 @@ from torch.nn import functional
 from altalign.eval import retrieval, zero_shot
 from altalign.eval.class_names import Classes
 from altalign.eval.encoded import Encoder, Features
-from altalign.eval.labelled_sets import LabelledSet
 from altalign.eval.outcomes import Result
+from altalign.eval.sets import LabelledSet
 from tests.eval.one_hot import images_of
 
 CLIP_BENCHMARK = Path(__file__).parents[2] / ".cache" / "clip-benchmark"

@@ -8,9 +8,9 @@ from PIL import Image
 from altalign.eval import page
 from altalign.eval.compare import Compared
 from altalign.eval.evaluation import Evaluated, Evaluation
+from altalign.eval.image_sources import files_in
 from altalign.eval.outcomes import Difference, Example, Result
-from altalign.eval.places import files_in
-from altalign.eval.settings import ZeroShotSet
+from altalign.eval.settings import Set
 from altalign.eval.zero_shot import measured
 
 NAMES = ("<script>alert(1)</script>", "kite", "ring")
@@ -26,7 +26,7 @@ def evaluated(folder: Path) -> Evaluated:
     examples = [Example(0, ("kite", "ring"), 1, "kite"), Example(7, (1, 2), 2), Example("a <b> kite", (3,), 2)]
     rows = list(range(len(LABELS)))
     result = Result(measured(outcomes), {"images": 7}, outcomes, rows, {"no label": ["a", "b"]}, examples, NAMES)
-    return Evaluated("zero_shot", ZeroShotSet(name="a&b", path="x"), images, result, {"top1": (10.0, 90.0)}, [])
+    return Evaluated(Set(task="zero_shot", name="a&b", path="x"), images, result, {"top1": (10.0, 90.0)}, [])
 
 
 class Loaded(HTMLParser):
@@ -90,5 +90,5 @@ def test_two_models_are_shown_with_their_difference() -> None:
 
 def test_an_evaluation_without_classes_or_examples_has_its_numbers(tmp_path: Path) -> None:
     of = evaluated(tmp_path)
-    bare = Evaluated("word_similarity", of.settings, of.images, Result({"top1": 12.0}, {"pairs": 3}, {}, []), {}, [])
+    bare = Evaluated(of.settings, of.images, Result({"top1": 12.0}, {"pairs": 3}, {}, []), {}, [])
     assert "12.00" in page.html(Evaluation([bare], {}), of=json.dumps("x")).decode()

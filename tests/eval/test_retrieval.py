@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from altalign.errors import UnreadableError
 from altalign.eval import retrieval as module
 from altalign.eval.encoded import Features
-from altalign.eval.image_sets import ImageSet, Listed
+from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.outcomes import Result
-from altalign.eval.places import UNDECODABLE, Place
 from altalign.eval.retrieval import measured, outcomes_of, ranks, retrieval
+from altalign.eval.sets import ImageSet, Listed
 from tests.eval.one_hot import ENCODER, encode_image
 
 KS = (1, 5, 10)

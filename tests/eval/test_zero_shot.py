@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from altalign.eval import zero_shot as module
 from altalign.eval.class_names import Classes
 from altalign.eval.encoded import Features
-from altalign.eval.labelled_sets import LabelledSet
-from altalign.eval.places import UNDECODABLE
+from altalign.eval.image_sources import UNDECODABLE
+from altalign.eval.sets import LabelledSet
 from altalign.eval.zero_shot import measured, ranked, zero_shot
 from tests.eval.one_hot import ENCODER, images_of
 

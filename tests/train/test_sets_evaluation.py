@@ -14,21 +14,25 @@ from altalign.eval.compare import compare
 from tests.train.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
+SET = '[[set]]\nname = "a"\ntask = '
 SETS = """
 [intervals]
 resamples = 20
 
-[[zero_shot]]
+[[set]]
+task = "zero_shot"
 name = "colours"
 path = "{folder}/test"
 templates = ["a {{}} ring", "2 {{}} rings"]
 
-[[knn]]
+[[set]]
+task = "knn"
 name = "colours"
 path = "{folder}/test"
 index = "{folder}/train"
 
-[[knn]]
+[[set]]
+task = "knn"
 name = "nothing"
 path = "{folder}/nothing"
 index = "{folder}/train"
@@ -155,11 +159,18 @@ def test_a_wrong_use_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str
     ("text", "said"),
     [
         ("", "no set; add"),
-        ('[[knn]]\nname = "a"\npath = "b"\n', "[knn] index: missing"),
-        ('[[retrieval]]\nname = "a"\n', "give a path or held_out"),
-        ('[[zero_shot]]\nname = "a"\npath = "b"\nindex = "c"\n', "[zero_shot] index: no such setting"),
-        ('[[zero_shot]]\nname = "a"\npath = "b"\nmetric = "r1"\n', 'give "top1", "top5" or "mean_per_class"'),
-        ('[[knn]]\nname = "a"\npath = "b"\nindex = "c"\n' * 2, "two sets are called knn/a"),
+        (f'{SET}"knn"\npath = "b"\n', '[set]: index: missing; task = "knn" needs it'),
+        (f'{SET}"retrieval"\n', "give a path or held_out"),
+        (
+            f'{SET}"zero_shot"\npath = "b"\nindex = "c"\n',
+            '[set]: index: task = "zero_shot" takes no such setting; it takes path, split, image_column, label_column, '
+            "classes, templates, only_own_classes",
+        ),
+        (f'{SET}"zero_shot"\npath = "b"\nmetric = "r1"\n', '[set]: metric = "r1": give top1, top5, mean_per_class'),
+        (f'{SET}"zero"\npath = "b"\n', '[set] task = "zero": give "retrieval", "zero_shot"'),
+        (f'{SET}"vtab"\npaths = "b"\n', "[set] paths: no such setting (did you mean path?)"),
+        (f'{SET}"knn"\npath = "b"\nindex = "c"\n' * 2, "two sets are called knn/a"),
+        ('[[knn]]\nname = "a"\n', '[[knn]] is [[set]] now; write [[set]] and task = "knn" below it'),
     ],
 )
 def test_a_wrong_file_of_sets_is_named(

@@ -17,44 +17,52 @@ SETS = """
 [intervals]
 resamples = 5
 
-[[linear_probe]]
+[[set]]
+task = "linear_probe"
 name = "colours"
 path = "{folder}/test"
 train = "{folder}/train"
 
-[[vtab]]
+[[set]]
+task = "vtab"
 name = "vtab"
 path = "{folder}/vtab"
 
-[[cxc]]
+[[set]]
+task = "cxc"
 name = "cxc"
 path = "{folder}/coco.json"
 images = "{folder}/flat"
 ratings = "{folder}"
 samples = 5
 
-[[multilingual]]
+[[set]]
+task = "multilingual"
 name = "two"
 path = "{folder}/names.txt"
 images = "{folder}/flat"
 captions = {{ en = ["{folder}/names.en"], de = ["{folder}/names.de"] }}
 
-[[word_similarity]]
+[[set]]
+task = "word_similarity"
 name = "words"
 path = "{folder}/words.txt"
 
-[[choices]]
+[[set]]
+task = "choices"
 name = "sugar"
 path = "{folder}/add_att.json"
 images = "{folder}/flat"
 
-[[choices]]
+[[set]]
+task = "choices"
 name = "winoground"
 metric = "group"
 path = "{folder}/examples.jsonl"
 images = "{folder}/flat"
 
-[[composed]]
+[[set]]
+task = "composed"
 name = "mine"
 path = "{folder}/queries.jsonl"
 images = "{folder}/flat"

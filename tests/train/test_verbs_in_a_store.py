@@ -29,7 +29,8 @@ from tests.train.trained_folders import write_trained
 
 pytestmark = [pytest.mark.stores, pytest.mark.trained]
 SETS = """
-[[retrieval]]
+[[set]]
+task = "retrieval"
 name = "kites"
 path = "{0}/curated"
 """

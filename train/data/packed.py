@@ -12,10 +12,8 @@ from itertools import chain
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval import image_sets
 from altalign.eval.class_names import Classes
-from altalign.eval.image_sets import CaptionedImage, ImageSet
-from altalign.eval.labelled_sets import labelled_set
+from altalign.eval.sets import CaptionedImage, ImageSet, captioned_set, labelled_set
 from altalign.filters.image_headers import sniff
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
@@ -120,10 +118,10 @@ def _files(chosen: DataSettings) -> Iterator[str]:
 
 def _sets(chosen: DataSettings) -> Iterator[ImageSet]:
     if chosen.tars:
-        yield image_sets.webdataset_set(chosen.tars)
+        yield captioned_set(chosen.tars, "webdataset")
     if chosen.tables:
-        yield image_sets.parquet_set(
-            chosen.tables, image_column=chosen.image_column, caption_column=chosen.caption_column
+        yield captioned_set(
+            chosen.tables, "parquet", image_column=chosen.image_column, caption_column=chosen.caption_column
         )
 
 

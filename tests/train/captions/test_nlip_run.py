@@ -218,11 +218,13 @@ def test_concepts_that_were_stopped_go_on_to_the_same_bytes(tmp_path: Path, monk
 
 
 SETS = """
-[[captioning]]
+[[set]]
+task = "captioning"
 name = "kites"
 path = "{0}/curated"
 
-[[retrieval]]
+[[set]]
+task = "retrieval"
 name = "kites"
 path = "{0}/curated"
 """

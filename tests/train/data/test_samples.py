@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from altalign import storage
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
-from altalign.eval.image_sets import run_set
+from altalign.eval.sets import captioned_set
 from altalign.schema import CLUSTER
 from altalign.train.data import index
 from altalign.train.data.samples import Samples, key_of
@@ -316,6 +316,6 @@ def test_runs_in_a_store_are_read_as_those_of_a_disk(kind: str, tmp_path: Path, 
     )
     assert everything(remote) == everything(local)
     assert list(remote.held_out()) == list(local.held_out())
-    assert [image.captions for image in run_set([f"{store.url}/run"])] == [
-        image.captions for image in run_set([str(run)])
+    assert [image.captions for image in captioned_set([f"{store.url}/run"], "run")] == [
+        image.captions for image in captioned_set([str(run)])
     ]

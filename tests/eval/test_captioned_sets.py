@@ -1,7 +1,8 @@
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 
 from altalign import key, shards
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
-from altalign.eval import image_sets, tables
-from altalign.eval.image_sets import ImageSet, parquet_set, run_set, webdataset_set
-from altalign.eval.places import NO_IMAGE
+from altalign.eval import image_sources
+from altalign.eval.image_sources import NO_IMAGE
+from altalign.eval.sets import NO_CAPTION, ImageSet, captioned_set
 
+parquet_set = partial(captioned_set, kind="parquet")
+webdataset_set = partial(captioned_set, kind="webdataset")
+run_set = partial(captioned_set, kind="run")
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
@@ -46,7 +50,7 @@ def table(
 
 @pytest.mark.parametrize("rows", [1, 2, 256])
 def test_rows_of_one_image_are_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(tables, "_ROWS", rows)
+    monkeypatch.setattr(image_sources, "_ROWS", rows)
     table(tmp_path / "a.parquet", [b"x", b"y", b"x", b"z"], ["one", "two", "three", "four"])
     table(tmp_path / "b.parquet", [b"w", b"y", b"y"], ["five", "six", "two"])  # the last says again what was said
     images = parquet_set([f"{tmp_path}/*.parquet"])
@@ -92,7 +96,7 @@ def test_images_in_structs_as_hugging_face_writes_them(tmp_path: Path) -> None:
 def test_rows_without_image_or_caption_are_counted(tmp_path: Path) -> None:
     images = parquet_set([table(tmp_path / "a.parquet", [b"x", None, b"", b"y", b"z"], ["a", "b", "c", "", None])])
     assert found(images) == [(b"x", ["a"])]
-    assert counted(images) == {NO_IMAGE: 2, image_sets.NO_CAPTION: 2}
+    assert counted(images) == {NO_IMAGE: 2, NO_CAPTION: 2}
 
 
 def test_fewer_images_are_among_more_and_keep_all_captions(tmp_path: Path) -> None:
@@ -125,7 +129,9 @@ def test_columns_that_are_not_there_or_of_another_kind_are_named(
 
 
 @pytest.mark.parametrize("read", [parquet_set, webdataset_set])
-def test_what_is_not_there_or_damaged_is_said_in_one_line(tmp_path: Path, read: type[ImageSet]) -> None:
+def test_what_is_not_there_or_damaged_is_said_in_one_line(
+    tmp_path: Path, read: Callable[[Sequence[str]], ImageSet]
+) -> None:
     (tmp_path / "damaged").write_bytes(b"neither a table nor a tar" * 50)
     (tmp_path / "empty").write_bytes(b"")
     for path, error in (
@@ -182,7 +188,7 @@ def test_samples_of_tars_with_every_form_of_captions(tmp_path: Path) -> None:
         (b"u", ["seven"]),
     ]
     assert found(images) == expected
-    assert counted(images) == {image_sets.NO_CAPTION: 1, NO_IMAGE: 1}
+    assert counted(images) == {NO_CAPTION: 1, NO_IMAGE: 1}
     assert images.images[0].place.name == f"{tmp_path}/a.tar/a/0.jpg"
 
 
@@ -247,23 +253,23 @@ def test_images_of_karpathys_json_keep_their_captions_and_stay_apart(tmp_path: P
         (inner, "lost.jpg", "test", ["four"]),
     ]
     path = karpathy(tmp_path, images)
-    of = image_sets.karpathy_set(path, images=str(tmp_path / "images"), split="test")
+    of = captioned_set([path], images=str(tmp_path / "images"), split="test")
     assert found(of) == [(b"x", ["one", "one", "two"]), (b"x", ["three"])]
     assert of.left_out == {NO_IMAGE: [str(tmp_path / "images" / "lost.jpg")]}
-    flat = image_sets.karpathy_set(path, images=str(place), split="val")
+    flat = captioned_set([path], images=str(place), split="val")
     assert found(flat) == [(b"y", ["no"])]
 
 
 def test_a_json_that_is_none_of_karpathys_is_named(tmp_path: Path) -> None:
     path = karpathy(tmp_path, [("", "a.jpg", "test", ["one"])])
     with pytest.raises(UsageError, match="no image of split 'dev'"):
-        image_sets.karpathy_set(path, images=str(tmp_path), split="dev")
+        captioned_set([path], images=str(tmp_path), split="dev")
     with pytest.raises(UnreadableError, match="1 rows with no image"):
-        image_sets.karpathy_set(path, images=str(tmp_path), split="test")
+        captioned_set([path], images=str(tmp_path), split="test")
     for content, said in (('{"images": [{}]}', "KeyError"), ("{}", "no image of"), ('{"images": [3]}', "TypeError")):
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(UsageError, match=said):
-            image_sets.karpathy_set(str(tmp_path / "other.json"), images=str(tmp_path), split="test")
+            captioned_set([str(tmp_path / "other.json")], images=str(tmp_path), split="test")
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,342 @@
+"""Where the images of a set are, and their bytes: in files, in tars, or in rows of tables. Needs no torch."""
+
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign import storage
+from altalign.errors import UnreadableError, UsageError, first_line
+from altalign.shards import BESIDE, IMAGE_NAMES
+
+IMAGES = {name[1:] for name in IMAGE_NAMES}  # endings of names of images, in lower case
+NO_IMAGE, NO_FILE, UNDECODABLE = "no image", "no such file", "undecodable"  # reasons to leave out a row
+
+_ROWS = 256  # rows of a table that are held: tens of megabytes of images
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an image's bytes are: a file or some of its bytes, or a row of a table where a `column` is named."""
+
+    path: str
+    offset: int = 0  # bytes; of a table the row
+    length: int | None = None  # bytes; None: to the end
+    name: str = ""  # for messages: FILE#ROW, FILE/MEMBER
+    column: str = ""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of a set by number, known at once; their bytes are read when they are needed.
+
+    Attributes:
+        identities: what an image is known by: a digest of its content.
+        names: for messages, and for people who look for it.
+        read: gives the bytes of the images of rising numbers.
+    """
+
+    identities: Sequence[str]
+    names: Sequence[str]
+    read: Callable[[Sequence[int]], Iterator[bytes]] = lambda _: iter(())
+
+    @classmethod
+    def at(
+        cls,
+        identities: Sequence[str],
+        places: Sequence[Place],
+        read: "Callable[[Sequence[Place]], Iterator[bytes]] | None" = None,
+    ) -> "Images":
+        """Those at some places, by `read_places` or another function."""
+        of_places = read or read_places
+        return cls(identities, [place.name for place in places], lambda rows: of_places([places[row] for row in rows]))
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, which an image is known by."""
+    return sha256(data).hexdigest()
+
+
+def reasons(names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """What was left out, without the reasons that nothing has."""
+    return {reason: list(some) for reason, some in names.items() if some}
+
+
+def read_places(places: Sequence[Place]) -> Iterator[bytes]:
+    """The bytes at each place, in order. Rows of a table rise.
+
+    Raises:
+        UnreadableError: a file ends before an image does, or cannot be read.
+    """
+    for (path, column), some in groupby(places, key=lambda place: (place.path, place.column)):
+        if column:
+            yield from _read_rows(path, column, [place.offset for place in some])
+        else:
+            yield from map(read_place, some)
+
+
+def read_place(place: Place) -> bytes:
+    """The bytes at a place that is no row of a table. Raises as `read_places`."""
+    if place.length is None:
+        with reading(place.path, "a file"):
+            return storage.read_bytes(place.path)
+    with reading(place.path, "tar"):
+        data = storage.read_range(place.path, place.offset, place.length)
+    if len(data) != place.length:
+        why = "it was changed since it was listed, or is cut: give a whole one"
+        raise UnreadableError(f"{place.path}: ends within {place.name}; {why}")
+    return data
+
+
+@contextmanager
+def reading(path: str, what: str) -> Iterator[None]:
+    """Around the reading of a file.
+
+    Raises:
+        UnreadableError: it cannot be read as what it should be.
+    """
+    try:
+        yield
+    except (OSError, pa.ArrowException, tarfile.TarError, UnicodeDecodeError) as error:
+        reason = first_line(error)
+        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); give a whole one") from error
+
+
+# Files and folders ---------------------------------------------------------------------------------------------------
+
+
+def files_in(folder: str, names: Sequence[str]) -> tuple[Images, list[str]]:
+    """The images of these files of a folder, each once, and the names of those that are not there."""
+    places = [Place(storage.join(folder, name), name=name) for name in dict.fromkeys(names)]
+    is_there = [storage.exists(place.path) for place in places]
+    existing = [place for place, there in zip(places, is_there, strict=True) if there]
+    missing = [place.name for place, there in zip(places, is_there, strict=True) if not there]
+    return Images.at([digest(data) for data in read_places(existing)], existing), missing
+
+
+def folder_of(path: str) -> Images:
+    """All images of a folder and the folders in it, by the names of their files.
+
+    Raises:
+        UsageError: there is none.
+    """
+    files = sorted(str(each.relative_to(path)) for each in Path(path).rglob("*") if each.suffix.lower()[1:] in IMAGES)
+    if not files:
+        raise UsageError(f"{path}: no image is in this folder; give another")
+    return files_in(path, files)[0]
+
+
+def paths_of(patterns: Sequence[str]) -> Iterator[str]:
+    """The files of globs, each once, sorted within a glob.
+
+    Raises:
+        UsageError: nothing is there, or a folder.
+    """
+    seen: set[str] = set()
+    for pattern in patterns:
+        storage.check(pattern)
+        paths = sorted(storage.find(pattern))
+        if not paths:
+            repair = "give paths relative to the working directory, or globs"
+            raise UsageError(f"nothing is at {pattern!r}; {repair}")
+        for path in paths:
+            if storage.kind(path) == "folder":
+                repair = f"give its files, as a glob: {storage.join(path, '*')}"
+                raise UsageError(f"{path}: a folder; {repair}")
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+
+def clip_benchmark_tars(folder: str, split: str) -> list[str] | None:
+    """The tars of a split of CLIP_benchmark's: SPLIT/nshards.txt says how many, SPLIT/0.tar is the first.
+
+    None where the folder is none of these.
+
+    Raises:
+        UnreadableError: nshards.txt says no number, or a tar is not there.
+    """
+    mark = storage.join(folder, split, "nshards.txt")
+    if not storage.exists(mark):
+        return None
+    number = storage.read_bytes(mark).decode("utf-8", "replace").strip()
+    if not number.isdecimal() or not int(number):
+        raise UnreadableError(f"{mark}: {number[:40]!r} is no number of tars; bring the file back")
+    paths = [storage.join(folder, split, f"{each}.tar") for each in range(int(number))]
+    if lost := [path for path in paths if not storage.exists(path)]:
+        raise UnreadableError(f"{lost[0]}: not there, of {len(paths):,} tars that {mark} names; bring it back")
+    return paths
+
+
+def saved_tables(folder: str) -> list[str]:
+    """The files of a data set that `save_to_disk` wrote to a folder, in order; none where it is another folder.
+
+    Raises:
+        UsageError: it holds several splits.
+    """
+    splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
+    if isinstance(splits, list) and splits:
+        raise UsageError(f"{folder}: a data set of splits ({', '.join(splits)}); name one: {folder}/{splits[0]}")
+    entries = storage.read_json(storage.join(folder, "state.json")).get("_data_files") or []
+    return [storage.join(folder, entry["filename"]) for entry in entries]
+
+
+# Tars ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sample:
+    """The members of a tar of one name up to its first dot.
+
+    Attributes:
+        image: SHA-256 and place of the first member that is an image by its name; None where there is none.
+        place: of the image, or of what stands for it in messages.
+        texts: content of other members by their extension: `txt`, `cls`, `json`.
+    """
+
+    key: str
+    place: Place
+    image: str | None = None
+    texts: dict[str, bytes] = field(default_factory=dict)
+
+
+def samples_of(path: str) -> Iterator[Sample]:
+    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image.
+
+    Raises:
+        UnreadableError: it is damaged, or cut.
+    """
+    sample, beside = Sample("", Place(path)), list[Sample]()
+    with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all it has met
+            folder, _, name = member.name.rpartition("/")
+            stem, _, extension = name.partition(".")
+            key = f"{folder}/{stem}" if folder else stem
+            if member.isfile() and BESIDE.search(member.name):
+                beside.append(Sample(member.name, Place(path, 0, 0, f"{path}/{member.name}")))
+                continue
+            if not member.isfile() or not stem:
+                continue
+            if key != sample.key and sample.key:
+                yield sample
+            if key != sample.key:
+                sample = Sample(key, Place(path, 0, 0, f"{path}/{key}"))
+            if (extension := extension.lower()) in {*IMAGES, "txt", "json", "cls"}:
+                file.seek(member.offset_data)
+                data = file.read(member.size)
+                if len(data) != member.size:
+                    raise tarfile.ReadError(f"it ends within {member.name}")
+                if extension not in IMAGES:
+                    sample.texts[extension] = data
+                elif sample.image is None:
+                    sample.place = Place(path, member.offset_data, member.size, f"{path}/{member.name}")
+                    sample.image = digest(data)
+        file.seek(tar.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile ends there without a word
+            raise tarfile.ReadError(f"no header of a member, nor zeros, at {tar.offset:,}: it is damaged, or cut")
+    yield from [sample, *beside] if sample.key else beside
+
+
+# Tables: Parquet, and Arrow as Hugging Face's `save_to_disk` leaves it -----------------------------------------------
+
+
+def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str | None, Place, Any]]:
+    """Of each row the image's digest (None: no image), its place, and the cell of another column.
+
+    Raises:
+        UsageError: the table has no such columns, or no bytes of images.
+        UnreadableError: it is damaged.
+    """
+    row = 0
+    for batch in batches_of(path, (image_column, column)):
+        _check_images(path, image_column, batch.schema.field(image_column).type)
+        for image, cell in zip(_images_of(batch, image_column, path), batch.column(column).to_pylist(), strict=True):
+            yield digest(image) if image else None, Place(path, row, name=f"{path}#{row}", column=image_column), cell
+            row += 1
+
+
+def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of a table, some rows at a time.
+
+    Raises:
+        UsageError: it has no such columns.
+        UnreadableError: it is damaged.
+    """
+    with _opened(path) as (schema, batches):
+        for column in columns:
+            if schema.names.count(column) != 1:
+                wrong = "more than one" if column in schema.names else "no"
+                given = ", ".join(schema.names[:10])
+                raise UsageError(f"{path}: {wrong} column {column!r} (there are {given}); name another")
+        yield from batches(list(columns))
+
+
+def schema_of(path: str) -> pa.Schema:
+    """The schema of a table, with its metadata."""
+    with _opened(path) as (schema, _):
+        return schema
+
+
+def _check_images(path: str, column: str, type_: pa.DataType) -> None:
+    of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
+    if not (pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of)):
+        raise UsageError(f"{path}: column {column!r} is {type_}, not bytes of images; name another image_column")
+
+
+def _images_of(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | None]:
+    """Bytes of each row's image; None where there are none."""
+    with reading(path, "a table"):
+        values = batch.column(column).to_pylist()
+        return [(value["bytes"] if isinstance(value, dict) else value) or None for value in values]
+
+
+def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
+    """The images of rows, whose numbers rise."""
+    first, next_row = 0, iter([*rows, -1])
+    row = next(next_row)
+    for batch in batches_of(path, (column,)):
+        images = _images_of(batch, column, path)
+        while first <= row < first + len(batch):
+            yield images[row - first] or b""
+            row = next(next_row)
+        first += len(batch)
+        if row == -1:
+            break
+    if row != -1:
+        raise UnreadableError(f"{path}: ends before row {row:,}; it was changed since it was listed: give a whole one")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[pa.Schema, Any]]:
+    """The schema of a table, and a function that gives batches of columns."""
+    is_arrow = path.endswith(".arrow")
+    with reading(path, "Arrow" if is_arrow else "Parquet"), storage.open_read(path) as file:
+        if is_arrow:
+            has_footer = file.read(6) == b"ARROW1"
+            file.seek(0)
+            stream: Any = (pa.ipc.open_file if has_footer else pa.ipc.open_stream)(cast(Any, file))
+            batches = map(stream.get_batch, range(stream.num_record_batches)) if has_footer else stream
+            yield stream.schema, lambda columns: _narrow(batches, columns)
+        else:
+            table = pq.ParquetFile(file)
+            yield (
+                table.schema_arrow,
+                lambda columns: table.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False),
+            )
+
+
+def _narrow(stream: Iterable[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for batch in stream:
+        chosen = batch.select(columns)
+        yield from (chosen.slice(first, _ROWS) for first in range(0, len(chosen), _ROWS))

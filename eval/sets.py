@@ -1,0 +1,437 @@
+"""Sets of images with captions, or with a class each, as the user has them. Needs no torch.
+
+A set is listed once; the bytes of its images are read when they are needed. It is a glob of tars (WebDataset) or of
+tables (Parquet), a folder of CLIP_benchmark or of `save_to_disk`; with captions also Karpathy's JSON or a finished run,
+with classes a folder of class folders or a list (`.txt`) of files and classes. Captioned rows of the same bytes (in a
+run, of the same `image_id`) are one image, which has all their captions; with classes every image counts.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign import storage
+from altalign.errors import DamagedError, UnreadableError, UsageError, first_line
+from altalign.eval import image_sources as sources
+from altalign.eval.class_names import Classes
+from altalign.eval.image_sources import (
+    IMAGES,
+    NO_IMAGE,
+    UNDECODABLE,
+    Images,
+    Place,
+    Sample,
+    digest,
+    paths_of,
+    read_place,
+    read_places,
+    reading,
+    reasons,
+)
+
+NO_CAPTION, NO_LABEL, EMPTY_CLASS = "no caption", "no label", "class without images"  # reasons to leave out
+Kind = Literal["webdataset", "parquet", "karpathy", "run", "list", "folder"]
+
+
+def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
+    """What is at a path, and its files; of a folder that is no set of tars or tables, the folder.
+
+    Raises:
+        UsageError: nothing is there.
+        UnreadableError: tars that CLIP_benchmark names are not there.
+    """
+    if storage.kind(path) == "folder":
+        if (tars := sources.clip_benchmark_tars(path, split)) is not None:
+            return "webdataset", tars
+        files = sources.saved_tables(path)
+        return ("parquet", files) if files else ("folder", [path])
+    if path.endswith(".json"):
+        return "karpathy", [path]
+    files = list(paths_of([path]))
+    if path.endswith(".txt"):
+        return "list", files
+    return "webdataset" if all(file.endswith(".tar") for file in files) else "parquet", files
+
+
+# With captions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """An image file's bytes and its captions, at least one."""
+
+    image: bytes
+    captions: list[str]
+    name: str = ""  # for messages: FILE#ROW, FILE/MEMBER
+
+
+@dataclass
+class Listed:
+    """An image of a set: where it is, and its captions."""
+
+    identity: str
+    place: Place
+    captions: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A set of captioned images in the order of their places; it can be iterated any number of times."""
+
+    images: Sequence[Listed]
+    left_out: Mapping[str, Sequence[str]]  # names of rows, by reason
+    read: Callable[[Sequence[Place]], Iterator[bytes]] = read_places
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __iter__(self) -> Iterator[CaptionedImage]:
+        for image, data in zip(self.images, self.read([image.place for image in self.images]), strict=True):
+            yield CaptionedImage(data, image.captions, image.place.name)
+
+    def with_captions(self, *, at_most: int = 0, repeated: bool = True) -> "ImageSet":
+        """The set with the first `at_most` captions of each image (0: all), each once where not `repeated`."""
+        chosen = [
+            replace(
+                image,
+                captions=(image.captions if repeated else list(dict.fromkeys(image.captions)))[: at_most or None],
+            )
+            for image in self.images
+        ]
+        return replace(self, images=chosen)
+
+    @property
+    def files(self) -> Images:
+        """The images without their captions."""
+        places = [image.place for image in self.images]
+        return Images.at([image.identity for image in self.images], places, self.read)
+
+
+def captioned_set(
+    paths: Sequence[str],
+    kind: Kind | None = None,
+    *,
+    split: str = "test",
+    images: str = "",
+    image_column: str = "image",
+    caption_column: str = "caption",
+    images_at_most: int = 0,
+) -> ImageSet:
+    """Images with captions.
+
+    Args:
+        paths: of tars or tables paths or globs; or a folder, a JSON, folders of runs.
+        kind: what the paths are of; None: `kind_of` says it of the one path.
+        split: of Karpathy's JSON, and of CLIP_benchmark's folders.
+        images: of Karpathy's JSON the folder of the images, or of the folders that the JSON names (`filepath`).
+        image_column: of tables: bytes, or Hugging Face's struct of `bytes` and `path`.
+        caption_column: of tables: a string, or a list of strings.
+        images_at_most: take this many, chosen by the hash of their bytes, in a run of their `image_id`, in Karpathy's
+            JSON of their names; 0: all.
+
+    Raises:
+        UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split.
+        UnreadableError: a file is damaged, or nothing of the set is left.
+        DamagedError: a side-car of a run is not as it was written.
+    """
+    if kind is None:
+        kind, paths = kind_of(paths[0], split)
+    if kind == "webdataset":
+        rows = ((one.image, one.place, _captions(one)) for path in paths_of(paths) for one in sources.samples_of(path))
+    elif kind == "karpathy":
+        rows = _karpathy_rows(paths[0], images, split)
+    elif kind in ("run", "folder"):
+        rows = (row for path in paths for row in _run_rows(path))
+    else:
+        rows = (row for path in paths_of(paths) for row in _captioned_rows(path, image_column, caption_column))
+    return _of_rows(rows, images_at_most, paths, by_name=kind == "karpathy")
+
+
+_Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, captions
+
+
+def _of_rows(rows: Iterable[_Row], images_at_most: int, paths: Sequence[str], *, by_name: bool) -> ImageSet:
+    """The set of chosen images, each at its first place and with the captions of all its rows.
+
+    Rows are of one image where their bytes are the same; with `by_name`, where their names are.
+    """
+    images: dict[str, Listed] = {}
+    left_out: dict[str, list[str]] = {}
+    for identity, place, captions in rows:
+        captions = [caption for caption in captions if caption.strip()]
+        if identity is None:
+            left_out.setdefault(NO_IMAGE, []).append(place.name)
+        elif not captions:
+            left_out.setdefault(NO_CAPTION, []).append(place.name)
+        else:
+            key = place.name if by_name else identity
+            images.setdefault(key, Listed(identity, place)).captions.extend(captions)
+    if not images:
+        why = ", ".join(f"{len(names):,} rows with {reason}" for reason, names in left_out.items()) or "no rows"
+        raise UnreadableError(
+            f"{', '.join(paths)}: no image with a caption ({why}); look at the files and the names of columns"
+        )
+    chosen = set(images)
+    if 0 < images_at_most < len(images):
+        chosen = set(sorted(images, key=lambda identity: sha256(identity.encode()).digest())[:images_at_most])
+    return ImageSet([image for identity, image in images.items() if identity in chosen], left_out)
+
+
+def _captioned_rows(path: str, image_column: str, caption_column: str) -> Iterator[_Row]:
+    schema = sources.schema_of(path)
+    if schema.names.count(caption_column) == 1:
+        kind: Any = schema.field(caption_column).type
+        is_many = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind)
+        of = kind.value_type if is_many else kind
+        if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
+            why = f"column {caption_column!r} is {kind}, not captions or lists of them"
+            raise UsageError(f"{path}: {why}; name another caption_column")
+    for identity, place, cell in sources.table_rows(path, image_column, caption_column):
+        yield identity, place, [cell] if isinstance(cell, str) else [one for one in cell or () if one is not None]
+
+
+def _captions(sample: Sample) -> list[str]:
+    """`captions` (a list) or `caption` (a string, or a list) of KEY.json; where that gives none, lines of KEY.txt."""
+    try:
+        columns = json.loads(sample.texts.get("json", b"{}"))
+    except (ValueError, RecursionError) as error:
+        why = f"{sample.key}.json: not JSON ({error})"
+        raise UnreadableError(f"{sample.place.path}: {why}; make the tar anew") from None
+    columns = columns if isinstance(columns, dict) else {}
+    lines = sample.texts.get("txt", b"").decode("utf-8", "replace").splitlines()
+    given = columns.get("captions") or columns.get("caption") or lines
+    captions = [given] if isinstance(given, str) else given
+    return [one for one in captions if isinstance(one, str)] if isinstance(captions, list) else []
+
+
+def _karpathy_rows(path: str, folder: str, split: str) -> Iterator[_Row]:
+    entries = storage.read_json(path).get("images")
+    try:
+        chosen = [
+            (each.get("filepath", ""), each["filename"], [one["raw"] for one in each["sentences"]])
+            for each in entries or []
+            if each["split"] == split
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path}: no JSON of Karpathy's ({error!r} in an image); give dataset_coco.json as it is"
+        ) from None
+    if not chosen:
+        raise UsageError(f"{path}: no image of split {split!r}; give another split, or a JSON of Karpathy's")
+    for inner, name, captions in chosen:
+        places = [storage.join(folder, inner, name) if inner else "", storage.join(folder, name)]
+        existing = next((place for place in places if place and storage.exists(place)), None)
+        place = Place(existing or places[-1], name=existing or places[-1])
+        yield digest(read_place(place)) if existing else None, place, captions
+
+
+def _run_rows(folder: str) -> Iterator[_Row]:
+    """All pairs of a finished run, by their `image_id`."""
+    storage.check(folder)
+    manifest = storage.read_json(storage.join(folder, "manifest.json"))
+    if not isinstance(manifest.get("shards"), list):
+        raise UsageError(
+            f"{folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it"
+        )
+    for shard in manifest["shards"]:
+        tar = storage.join(folder, "shards", shard["name"])
+        sidecar = f"{tar.removesuffix('.tar')}.parquet"
+        try:
+            with storage.open_read(sidecar) as file:
+                columns = ["key", "image_id", "caption", "tar_offset", "tar_bytes"]
+                rows = pq.read_table(file, columns=columns, use_threads=False).to_pylist()
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            reason = first_line(error)
+            raise DamagedError(
+                f"{sidecar}: not as it was written ({reason}); `altalign curate` with --rerun write makes it anew"
+            ) from error
+        for row in rows:
+            place = Place(tar, row["tar_offset"], row["tar_bytes"], f"{tar}/{row['key']}")
+            yield row["image_id"], place, [row["caption"]]
+
+
+# With classes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Images, the class of each, and the names of the classes, which are what prompts say.
+
+    Attributes:
+        labels: numbers of classes, int64 (n,).
+        left_out: names of rows, or of classes, by reason.
+    """
+
+    images: Images
+    labels: npt.NDArray[np.int64]
+    classes: Classes
+    left_out: Mapping[str, Sequence[str]]
+
+    def left_out_with(self, undecodable: Sequence[int]) -> dict[str, list[str]]:
+        """What was left out when the set was listed, and these images."""
+        names = [self.images.names[row] for row in undecodable]
+        return reasons({**self.left_out, UNDECODABLE: names})
+
+
+def labelled_set(
+    path: str,
+    *,
+    split: str = "test",
+    image_column: str = "image",
+    label_column: str = "label",
+    classes: Classes | None = None,
+    only_own_classes: bool = False,
+    needs_names: bool = True,
+) -> LabelledSet:
+    """Images with a class each.
+
+    Args:
+        path: a folder, a glob of Parquet files or of tars, or a list (`.txt`) of files and classes.
+        split: the folder of CLIP_benchmark's tars.
+        image_column: of tables: bytes, or a struct of `bytes` and `path`.
+        label_column: of tables: a number of a class, or its name.
+        classes: names of the classes; None: what the set says of them.
+        only_own_classes: drop the classes that no image has, as ImageNet-R and ImageNet-A are scored.
+        needs_names: refuse a set of whose classes only numbers are known.
+
+    Raises:
+        UsageError: nothing is there, or a label is no class.
+        UnreadableError: a file is damaged, or no image is left.
+    """
+    rows, own = _labelled_rows(path, split, image_column, label_column)
+    if classes and own and own.ids:
+        classes = classes.in_folders(own.ids, path)
+    if needs_names and not classes and not own:
+        raise UsageError(f"{path}: nothing says what its classes are called; name a file of them in classes")
+    identities, places, labels = list[str](), list[Place](), list[int | str]()
+    left_out: dict[str, list[str]] = {NO_IMAGE: [], NO_LABEL: []}
+    for identity, place, label in rows:
+        if identity is None or label is None:
+            left_out[NO_IMAGE if identity is None else NO_LABEL].append(place.name)
+            continue
+        identities.append(identity)
+        places.append(place)
+        labels.append(label)
+    if not places:
+        raise UnreadableError(f"{path}: no image with a label in it; look at its files and the names of columns")
+    known = classes or own or Classes.of_labels(labels)
+    numbers = np.array([known.number(one, place.name) for one, place in zip(labels, places, strict=True)], np.int64)
+    present = np.unique(numbers)
+    if only_own_classes:
+        numbers, known = np.searchsorted(present, numbers), known.only(present.tolist())
+    else:
+        missing = np.setdiff1d(np.arange(len(known.names)), present)
+        left_out[EMPTY_CLASS] = [known.names[number] for number in missing]
+    return LabelledSet(Images.at(identities, places), numbers, known, reasons(left_out))
+
+
+_LabelledRow = tuple[str | None, Place, int | str | None]  # digest (None: no image), place, a number or a name
+
+
+def _labelled_rows(
+    path: str, split: str, image_column: str, label_column: str
+) -> tuple[Iterator[_LabelledRow], Classes | None]:
+    """Rows of a set, and the classes that it names."""
+    kind, files = kind_of(path, split)
+    if kind == "webdataset":
+        names = storage.join(path, "classnames.txt")
+        is_named = storage.kind(path) == "folder" and storage.exists(names)
+        return _tar_rows(files), Classes.of_file(names) if is_named else None
+    if kind == "folder":
+        return _folder_rows(path), Classes.of_folders(_class_folders(path))
+    if kind == "list":
+        return _list_rows(path), None
+    rows = (row for file in files for row in _table_rows(file, image_column, label_column))
+    return rows, _classes_of_tables(files, label_column)
+
+
+def _tar_rows(files: Sequence[str]) -> Iterator[_LabelledRow]:
+    for sample in (sample for path in files for sample in sources.samples_of(path)):
+        label = sample.texts.get("cls", b"").decode("utf-8", "replace").strip()
+        yield sample.image, sample.place, int(label) if label.isdecimal() else label or None
+
+
+def _table_rows(path: str, image_column: str, label_column: str) -> Iterator[_LabelledRow]:
+    for identity, place, label in sources.table_rows(path, image_column, label_column):
+        if label is not None and not isinstance(label, int | str):
+            raise UsageError(f"{path}: column {label_column!r} holds no classes; name another label_column")
+        yield identity, place, label
+
+
+def _class_folders(folder: str) -> list[str]:
+    names = sorted(each.name for each in Path(folder).iterdir() if each.is_dir() and not each.name.startswith("."))
+    if not names:
+        raise UsageError(f"{folder}: no folder of a class is in it; give a folder with one of each class, or a glob")
+    return names
+
+
+def _folder_rows(folder: str) -> Iterator[_LabelledRow]:
+    for name in _class_folders(folder):
+        for file in sorted(each for each in Path(folder, name).rglob("[!.]*") if each.is_file()):
+            place = Place(str(file), name=str(file))
+            is_image = file.suffix.lower().removeprefix(".") in IMAGES
+            yield digest(read_place(place)) if is_image else None, place, name
+
+
+def lines_of(path: str) -> list[tuple[str, int | str]]:
+    """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder.
+
+    Raises:
+        UnreadableError: it is no such list.
+    """
+    with reading(path, "a list of files and classes"):
+        lines = storage.read_bytes(path).decode().splitlines()
+    rows = list[tuple[str, int | str]]()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        file, _, label = line.strip().rpartition(" ")
+        if not file:
+            raise UnreadableError(
+                f"{path}: line {number}: {line!r} is no file and class; write them with a space between"
+            )
+        rows.append((file, int(label) if label.isdecimal() else label))
+    return rows
+
+
+def beside(path: str, file: str) -> str:
+    """The path of a file that a list names."""
+    return file if storage.is_remote(file) else storage.join(storage.folder_of(path), file)
+
+
+def _list_rows(path: str) -> Iterator[_LabelledRow]:
+    for file, label in lines_of(path):
+        place = Place(beside(path, file), name=file)
+        yield digest(read_place(place)), place, label
+
+
+def classes_of_lists(paths: Sequence[str]) -> Classes:
+    """The classes that lists of one task have together: some may have no image in a small part."""
+    labels = [label for path in paths for _, label in lines_of(path)]
+    if not labels:
+        raise UnreadableError(f"{', '.join(paths)}: no line FILE CLASS; give whole lists")
+    return Classes.of_labels(labels)
+
+
+def _classes_of_tables(files: Sequence[str], column: str) -> Classes | None:
+    """The names that Hugging Face wrote beside the schema, or those that the column has itself, in all files."""
+    schema = sources.schema_of(files[0])
+    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    names = about.get("info", {}).get("features", {}).get(column, {}).get("names")
+    if names:
+        return Classes(tuple(names))
+    number = schema.get_field_index(column)
+    kind: Any = schema.field(number).type if number >= 0 else pa.null()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        return None
+    batches = (batch for path in files for batch in sources.batches_of(path, (column,)))
+    return Classes(tuple(sorted({one for batch in batches for one in batch.column(0).to_pylist() if one})))
