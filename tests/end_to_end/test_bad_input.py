@@ -66,7 +66,7 @@ CLAUSES: dict[str, list[str]] = {
         f"{WARC}: test_a_broken_or_exploding_body_costs_its_page",
     ],
     "hostile page": [
-        "pipelines/read/pages/test_html_kernels.py: test_a_page_made_to_hurt_is_read_to_its_end",
+        "pipelines/read/pages/test_html_kernels.py: test_steps_are_in_proportion_to_bytes",
         f"{PAGES}: test_a_page_of_too_many_images_is_refused",
     ],
     # A whole file that cannot be read.
