@@ -13,19 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-
-from altalign import extras, storage
+from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
-from altalign.filters import urls
 from altalign.pipelines.files import parquet
+from altalign.pipelines.read import samples
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, kept, unreadable
-from altalign.pipelines.read.tables import columns, needed_columns, table
-from altalign.pipelines.read.tables.lines import parse_json
+from altalign.pipelines.read.samples import SampleError
+from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, unreadable
+from altalign.pipelines.read.tables import needed_columns, table
 from altalign.pipelines.read.tars import side_cars
 from altalign.shards import IMAGE_NAMES
 from altalign.storage import Stamp
@@ -34,7 +32,6 @@ from altalign.terminal import shown
 IMAGES_PER_PART = 16_384
 _BESIDE = (".txt", ".json")
 _GONE = Stamp(-1, 0)
-_PIECE_BYTES = 1 << 20
 _ROWS_LOOKED_AT = 1_000  # of a table of captions, in search of a file that is there
 
 
@@ -148,14 +145,14 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
     Raises:
         UnreadableError: a file, or the table of captions, cannot be read.
     """
-    gatherer = Gatherer(part.folder, partial(_finish, settings))
+    gatherer = Gatherer(part.folder, partial(samples.finish, settings))
     for number, url, captions in _samples(part, of_part, settings, gatherer):
         file = of_part[number]
         name = storage.join(part.folder, file.name)
         try:
             _check_name(file.name)
             identity, sha256 = _identity(name, file.stamp, url)
-        except _BrokenError as error:
+        except SampleError as error:
             gatherer.broken(0, str(error), path=shown(name))
         except OSError as error:
             if not settings.skip_unreadable:
@@ -167,18 +164,13 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
                 gatherer.row((url, caption, None, _in(named, file.name), extra, sha256), size=size)
             if identity is not None and file.stamp.size:
                 gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
-            elif identity == _OF_NOTHING:
-                gatherer.place(_OF_NOTHING, None, None, b"")  # decoding drops it: no image, but no fault of an address
+            elif identity == samples.OF_NOTHING:
+                gatherer.place(
+                    samples.OF_NOTHING, None, None, b""
+                )  # decoding drops it: no image, but no fault of an address
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
-
-
-_OF_NOTHING = hashlib.sha256().hexdigest()  # a file without a byte
-
-
-class _BrokenError(ValueError):
-    """The file is a broken record."""
 
 
 _Caption = tuple[str | None, str | None]  # its text, and what is kept with it (`extra`)
@@ -186,27 +178,18 @@ _Sample = tuple[int, str | None, Sequence[_Caption]]  # number of an image in it
 _NONE: _Caption = (None, None)
 
 
-def _finish(settings: InputSettings, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    plain = columns.candidates_of(*columns.string_columns([row[:5] for row in rows]), settings=settings)
-    return kept(columns.in_hand(plain, [row[5] for row in rows]))
-
-
 def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str | None]:
     """Identity of an image, and the SHA-256 of its bytes where it is that."""
     if stamp == _GONE:
         raise FileNotFoundError(2, "a link that leads nowhere", path)
-    if url is not None:
-        written, is_valid = urls.table_urls(pa.array([url], pa.string()))
-        if is_valid[0]:
-            return written[0].as_py(), None
-    if not stamp.size:  # which may be a pipe, that nobody writes to
-        return _OF_NOTHING, _OF_NOTHING
-    hashed, left = hashlib.sha256(), min(stamp.size, IMAGE_BYTES)
-    with storage.open_read(path) as file:
-        while left and (piece := file.read(min(left, _PIECE_BYTES))):
-            hashed.update(piece)
-            left -= len(piece)
-    return hashed.hexdigest(), hashed.hexdigest()
+
+    def sha256() -> str:
+        if not stamp.size:  # which may be a pipe, that nobody writes to
+            return samples.OF_NOTHING
+        with storage.open_read(path) as file:
+            return samples.sha256_of(file, min(stamp.size, IMAGE_BYTES))
+
+    return samples.identity(url, sha256)
 
 
 # Captions -------------------------------------------------------------------------------------------------------------
@@ -244,14 +227,15 @@ def _beside(
         path = storage.join(folder, file.name)
         try:
             if not images:
-                raise _BrokenError("a caption without an image of its name beside it")
+                raise SampleError("a caption without an image of its name beside it")
             is_text = file.name.lower().endswith(".txt")
             content = _content(path, file)
             if is_text:
-                captions[True] = [_text(content)]
+                captions[True] = [samples.text(content)]
             else:
-                url, captions[False], extra = _of_json(content, settings)
-        except _BrokenError as error:
+                names = settings.url_column, settings.caption_column, settings.keep_columns
+                url, captions[False], extra = samples.described(content, *names, may_be_list=True)
+        except SampleError as error:
             gatherer.broken(0, str(error), path=shown(path))
             return
     of_each = [(text, extra) for text in captions.get(True) or captions.get(False) or [None]]
@@ -260,36 +244,11 @@ def _beside(
 
 def _content(path: str, file: File) -> bytes:
     if file.stamp.size > LINE_BYTES:
-        raise _BrokenError(f"longer than {LINE_BYTES >> 20} MiB")
+        raise SampleError(f"longer than {LINE_BYTES >> 20} MiB")
     try:
         return storage.read_bytes(path) if file.stamp.size else b""
     except OSError as error:
-        raise _BrokenError(f"cannot be read ({error.strerror or error})") from None
-
-
-def _text(content: bytes) -> str:
-    try:
-        return content.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise _BrokenError(f"not UTF-8 (byte {error.start}); convert the file") from None
-
-
-def _of_json(content: bytes, settings: InputSettings) -> tuple[str | None, list[str | None], str | None]:
-    """URL, captions, and what is kept with them."""
-    try:
-        value = parse_json(content)
-    except ValueError as error:
-        raise _BrokenError(f"no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise _BrokenError(f"{type(value).__name__}, where an object is meant")
-    url, captions = value.get(settings.url_column), value.get(settings.caption_column)
-    captions = captions if isinstance(captions, list) else [captions]
-    for name, texts in ((settings.url_column, [url]), (settings.caption_column, captions)):
-        for text in texts:
-            if not (text is None or isinstance(text, str)):
-                raise _BrokenError(f"{name} is no string but {type(text).__name__}")
-    keep = settings.keep_columns
-    return url, captions, extras.encode({name: value.get(name) for name in keep}) if keep else None
+        raise SampleError(f"cannot be read ({error.strerror or error})") from None
 
 
 def _caption_in(name: str, pattern: str) -> str | None:
@@ -390,7 +349,7 @@ def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
 
 def _check_name(name: str) -> None:
     if not name.isprintable() or any("\ud800" <= character <= "\udfff" for character in name):
-        raise _BrokenError("a name that is not UTF-8 or holds control characters; rename the file")
+        raise SampleError("a name that is not UTF-8 or holds control characters; rename the file")
 
 
 def _is_image(name: str) -> bool:

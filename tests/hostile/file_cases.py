@@ -147,7 +147,10 @@ TARS = [
         error="files of attributes, as macOS adds them: 1 left out, such as ._it.png",
     ),
     tars(
-        "a text that is no UTF-8", _text(b"caf\xe9 at the corner"), dropped=BROKEN, error="it.txt: not UTF-8 (byte 3)"
+        "a text that is no UTF-8",
+        _text(b"caf\xe9 at the corner"),
+        dropped=BROKEN,
+        error="it.txt: not UTF-8 (byte 3); convert the file",
     ),
     tars("a text of 17 MiB", _text(b"a" * (17 * MIB)), dropped=BROKEN, error="it.txt: longer than 16 MiB"),
     tars(

@@ -5,43 +5,28 @@ values that are kept. No more of a member is read than a limit: an image is cut 
 longer text breaks its sample.
 """
 
+import hashlib
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from altalign import extras, storage
+from altalign import storage
 from altalign.curation import InputSettings
+from altalign.pipelines.read import samples
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.stretches import (
-    LINE_BYTES,
-    STRETCH_BYTES,
-    STRETCH_ROWS,
-    Stretch,
-    batch,
-    kept,
-    readable,
-    unreadable,
-)
-from altalign.pipelines.read.tables import columns, table
-from altalign.pipelines.read.tables.lines import parse_json
+from altalign.pipelines.read.samples import SampleError
+from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, readable, unreadable
+from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tars import tar_members
-from altalign.schema import BROKEN, IMAGE_PLACE
 from altalign.shards import BESIDE, IMAGE_NAMES
 from altalign.terminal import shown
 
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
 _READ = (*_IMAGES, "txt", "json")
-
-
-class _SampleError(ValueError):
-    """The sample cannot be read."""
 
 
 @dataclass(slots=True)
@@ -71,20 +56,36 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     """
     if storage.stamp(path).size == 0:
         return
+    gatherer = Gatherer(path, partial(samples.finish, settings))
     with readable(path, "tar"), storage.open_read(path) as file:
-        samples: list[_Sample] = []
-        broken: list[tuple[str, int, str]] = []
-        size = 0
         for offset, sample in _samples(path, file, settings.keep_columns):
             if isinstance(sample, str):
-                broken.append((path, offset, sample))
+                gatherer.broken(offset, sample)
             elif sample.extensions:
-                samples.append(sample)
-                size += sample.size
-            if size > STRETCH_BYTES or len(samples) + len(broken) >= STRETCH_ROWS:
-                yield _found(samples, broken, file, settings, named)
-                samples, broken, size = [], [], 0
-        yield _found(samples, broken, file, settings, named)
+                _gather(sample, file, f"{named}#{table.shown_name(sample.name)}", gatherer)
+            gatherer.read = 0 if file.closed else file.tell()
+            if gatherer.full:
+                yield gatherer.take()
+        yield gatherer.take()
+
+
+def _gather(sample: _Sample, file: BinaryIO, name: str, gatherer: Gatherer) -> None:
+    """Add a sample that has this name, and the place of its image."""
+    caption = sample.caption_of_json if sample.caption is None else sample.caption
+
+    def sha256() -> str | None:
+        if sample.data is not None or not sample.length:
+            return None if sample.data is None else hashlib.sha256(sample.data).hexdigest()
+        file.seek(sample.offset)
+        return samples.sha256_of(file, sample.length)
+
+    identity, digest = samples.identity(sample.url, sha256)
+    gatherer.row((sample.url, caption, None, name, sample.extra, digest), size=sample.size)
+    # of a member without a byte decoding says so, but an address may lead to its image
+    if identity is not None and (sample.length or (sample.data is not None and digest is not None)):
+        is_copied = sample.data is not None
+        offset, length = (None, None) if is_copied else (sample.offset, sample.length)
+        gatherer.place(identity, offset, length, sample.data)
 
 
 def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[int, _Sample | str]]:
@@ -100,7 +101,7 @@ def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[i
                         is_used = _add(sample, tar, member, extension.lower(), keep, is_compressed=is_compressed)
                         if member.isfile() and not is_used:
                             others.append(member.name)
-                    except _SampleError as problem:
+                    except SampleError as problem:
                         error = str(problem)
                 if others and not sample.extensions:
                     error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
@@ -148,9 +149,9 @@ def _add(
     if extension not in _READ or not member.isfile():
         return False
     if member.issparse():
-        raise _SampleError(f"{member.name}: a sparse member")
+        raise SampleError(f"{member.name}: a sparse member")
     if extension in sample.extensions:
-        raise _SampleError(f"{member.name}: a second .{extension} of one sample; two samples may not have one name")
+        raise SampleError(f"{member.name}: a second .{extension} of one sample; two samples may not have one name")
     sample.extensions.add(extension)
     if extension in _IMAGES:
         if not sample.length:
@@ -159,77 +160,17 @@ def _add(
             sample.data = tar_members.content(tar, member, sample.length) if is_copied else None
         return True
     if member.size > LINE_BYTES:
-        raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
+        raise SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
     content = tar_members.content(tar, member, member.size)
-    if extension == "txt":
-        try:
-            sample.caption = content.decode().removeprefix("\ufeff")
-        except UnicodeDecodeError as error:
-            raise _SampleError(f"{member.name}: not UTF-8 (byte {error.start})") from None
-        return True
     try:
-        value = parse_json(content)
-    except ValueError as error:
-        raise _SampleError(f"{member.name}: no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise _SampleError(f"{member.name}: {type(value).__name__}, where an object is meant")
-    sample.url, sample.caption_of_json = (_text(member.name, value, name) for name in ("url", "caption"))
-    sample.extra = extras.encode({name: value.get(name) for name in keep}) if keep else None
+        if extension == "txt":
+            sample.caption = samples.text(content)
+        else:
+            described = samples.described(content, "url", "caption", keep, may_be_list=False)
+            sample.url, (sample.caption_of_json,), sample.extra = described
+    except SampleError as error:
+        raise SampleError(f"{member.name}: {error}") from None
     return True
-
-
-def _text(member: str, value: Mapping[str, object], name: str) -> str | None:
-    text = value.get(name)
-    if not (text is None or isinstance(text, str)):
-        raise _SampleError(f"{member}: {name} is no string but {type(text).__name__}")
-    return text
-
-
-def _found(
-    samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings, named: str
-) -> Stretch:
-    captions = [sample.caption_of_json if sample.caption is None else sample.caption for sample in samples]
-    texts = [
-        (sample.url, caption, None, f"{named}#{table.shown_name(sample.name)}", sample.extra)
-        for sample, caption in zip(samples, captions, strict=True)
-    ]
-    plain = columns.candidates_of(*columns.string_columns(texts), settings=settings)
-    is_known = plain["image_identity"].is_valid().to_pylist()
-    # of a member without a byte decoding says so, but an address may lead to its image
-    has_image = [
-        bool(sample.length) or (sample.data is not None and not known)
-        for sample, known in zip(samples, is_known, strict=True)
-    ]
-    hashes: list[str | None] = [
-        _sha256(sample, file) if image and not known else None
-        for sample, image, known in zip(samples, has_image, is_known, strict=True)
-    ]
-    rows = columns.in_hand(plain, hashes)
-    in_hand = [sample for sample, is_there in zip(samples, has_image, strict=True) if is_there]
-    places = [
-        pc.filter(rows["image_identity"], pa.array(has_image, pa.bool_())),
-        pa.array([None if sample.data is not None else sample.offset for sample in in_hand], pa.int64()),
-        pa.array([None if sample.data is not None else sample.length for sample in in_hand], pa.int64()),
-        pa.array([sample.data for sample in in_hand], pa.large_binary()),
-    ]
-    return Stretch(
-        kept(rows),
-        batch(broken, BROKEN),
-        pa.record_batch(places, schema=IMAGE_PLACE),
-        0 if file.closed else file.tell(),
-    )
-
-
-def _sha256(sample: _Sample, file: BinaryIO) -> str:
-    if sample.data is not None:
-        return sha256(sample.data).hexdigest()
-    file.seek(sample.offset)
-    hashed = sha256()
-    left = sample.length
-    while left and (piece := file.read(min(left, tar_members.PIECE_BYTES))):
-        hashed.update(piece)
-        left -= len(piece)
-    return hashed.hexdigest()
 
 
 def _split(name: str) -> tuple[str, str]:
