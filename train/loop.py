@@ -73,8 +73,8 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
             if not signal:
                 found = _ended(config, evaluated, ranks, lines)
                 lines.published()
-                if encoders:
-                    report.write(config, data, encoders, found, is_first=ranks.is_first)
+                if encoders and ranks.is_first:
+                    report.write(config, data, encoders, found)
     if signal:
         raise interrupts.Interrupted(signal)
     return 0

@@ -74,9 +74,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             assert found is not None
             terminal.stdout().print(_said(found), soft_wrap=True)
             terminal.stdout().print(f"noise: {terminal.shown(table_of(config))}", soft_wrap=True)
-        write.anew(
-            config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step, is_first=ranks.is_first
-        )
+            write.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
 
 
 def _measure(

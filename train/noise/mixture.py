@@ -32,10 +32,6 @@ class Mixture:
     deviations: Two
     is_one: bool = False
 
-    def densities(self, losses: Losses) -> Floats:
-        """The density of each group, times its share: (2, n)."""
-        return np.exp(self._logarithms(losses))
-
     def noise(self, losses: Losses) -> Floats:
         """The probability of each loss (n,) to be of the group with the higher mean, from 0 to 1.
 

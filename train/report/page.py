@@ -1,9 +1,8 @@
-"""Renders the report of a training run: one HTML file that loads nothing and runs nothing."""
+"""Renders the reports of trainings: HTML files that load nothing and run nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -12,7 +11,6 @@ from altalign.pages import frame
 from altalign.train.report.curves import Chart
 from altalign.train.report.noise import NoiseView
 from altalign.train.report.samples import Example
-from altalign.train.report.view import View
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "training.css")
@@ -20,7 +18,7 @@ _STYLES = ("page.css", "training.css")
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows.
+    """What the page of a training shows.
 
     Attributes:
         folder: the run.
@@ -29,7 +27,6 @@ class Report:
         charts: of the steps.
         recalls: over the evaluations, where there were any.
         negatives: how hard the negatives of each source are.
-        view: embeddings in two dimensions.
         examples: what augmentation makes of pairs.
         facts: of the run, in words.
         settings: config.toml.
@@ -42,35 +39,15 @@ class Report:
     charts: Sequence[Chart]
     recalls: Chart | None
     negatives: Chart | None
-    view: View | None
     examples: Sequence[Example]
     facts: dict[str, str]
     settings: str
     noise: NoiseView | None = None
 
 
-def html(report: Report) -> bytes:
-    """The page in UTF-8."""
+def html(template: str, **values: object) -> bytes:
+    """A page of a template and what it shows, in UTF-8."""
     style = frame.joined(_STYLES, _HERE / "static")
-    template = frame.environment(_HERE / "templates").get_template("training.html")
-    page = template.render(
-        report=report,
-        sources=list(dict.fromkeys(report.view.sources)) if report.view else [],
-        style=Markup(style),
-        policy=frame.policy("", style),
-        generator=f"altalign {__version__}",
-        dots=dots,
-    )
-    return page.encode("utf-8", "backslashreplace")
-
-
-def dots(view: View, source: str) -> dict[str, list[tuple[float, float]]]:
-    """The places of a source's images and captions in a square of 100 by 100, up is less."""
-    rows = [number for number, of in enumerate(view.sources) if of == source]
-    return {
-        name: [_place(places[row]) for row in rows] for name, places in (("image", view.images), ("text", view.texts))
-    }
-
-
-def _place(at: Any) -> tuple[float, float]:
-    return round(2 + 96 * float(at[0]), 1), round(98 - 96 * float(at[1]), 1)
+    page = frame.environment(_HERE / "templates").get_template(template)
+    shared = {"style": Markup(style), "policy": frame.policy("", style), "generator": f"altalign {__version__}"}
+    return page.render(**values, **shared).encode("utf-8", "backslashreplace")

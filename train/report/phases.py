@@ -2,29 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from markupsafe import Markup
 
-from altalign import __version__, storage, terminal
-from altalign.pages import frame
+from altalign import storage, terminal
 from altalign.train import metrics, training_folder
 from altalign.train.data.training_data import CAPTIONS, samples_of
 from altalign.train.encoders import decoder_of
 from altalign.train.noise import estimates
 from altalign.train.noise.found import in_order, table_of
-from altalign.train.report import curves, noise
+from altalign.train.report import curves, noise, page
 from altalign.train.report.curves import Chart
 from altalign.train.report.noise import NoiseView
 from altalign.train.report.samples import Seen, seen_of
 from altalign.train.settings import TrainConfig
 
 PAIRS = 12  # of the gallery of captions
-_HERE = Path(__file__).parent
-_STYLES = ("page.css", "training.css")
 
 
 @dataclass(frozen=True)
@@ -77,26 +72,9 @@ def write(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> None:
                 written = _written(config, before, measured)
                 views.append(PhaseView(phase.name, phase.does, is_there=bool(written), written=written))
     place = training_folder.path(config, "report.html")
-    storage.write_bytes(place, html(config.run.folder, views, training_folder.resolved(config)))
+    settings = training_folder.resolved(config)
+    storage.write_bytes(place, page.html("phases.html", folder=config.run.folder, phases=views, settings=settings))
     terminal.stdout().print(f"report of all phases: {terminal.shown(place)}", soft_wrap=True)
-
-
-def html(folder: str, phases: Sequence[PhaseView], settings: str) -> bytes:
-    """The page in UTF-8."""
-    style = frame.joined(_STYLES, _HERE / "static")
-    page = (
-        frame.environment(_HERE / "templates")
-        .get_template("phases.html")
-        .render(
-            folder=folder,
-            phases=phases,
-            settings=settings,
-            style=Markup(style),
-            policy=frame.policy("", style),
-            generator=f"altalign {__version__}",
-        )
-    )
-    return page.encode("utf-8", "backslashreplace")
 
 
 def _trained(name: str, config: TrainConfig) -> PhaseView:

@@ -1,6 +1,6 @@
 """What training sees of some pairs: their images and captions in several epochs, as augmentation makes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -14,10 +14,10 @@ from altalign.train.data.augment import UndecodableError
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.encoders import Encoders
-from altalign.train.report.view import chosen
 from altalign.train.settings import TrainConfig
 
 PAIRS, EPOCHS = 6, 4
+SOURCES_AT_MOST = 8
 _SIDE_PX = 160  # of the pictures on the page, at most
 Decode = Callable[[bytes], torch.Tensor]
 
@@ -41,10 +41,8 @@ class Example:
 
 def of_pairs(config: TrainConfig, samples: Samples, tokenizer: CaptionTokenizer, encoders: Encoders) -> list[Example]:
     """Examples of the sources in turn."""
-    of_sources = chosen(samples.sources)
-    turns = [(name, numbers[at]) for at in range(PAIRS) for name, numbers in of_sources.items() if at < len(numbers)]
     found = []
-    for source, number in turns[:PAIRS]:
+    for source, number in in_turn(samples.sources):
         (pair,) = rows = samples.pairs(np.array([number], np.int64))
         ((image, caption),) = samples.read(rows)
         try:
@@ -54,6 +52,17 @@ def of_pairs(config: TrainConfig, samples: Samples, tokenizer: CaptionTokenizer,
             continue
         found.append(Example(source, whole, epochs))
     return found
+
+
+def in_turn(sources: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The first pairs of the largest sources in turn: source, and number in `Samples`, whose order is of hashes."""
+    first, begins = 0, dict[str, int]()
+    for name, pairs in sources.items():
+        begins[name] = first
+        first += pairs
+    largest = sorted(sources, key=lambda name: (-sources[name], name))
+    names = sorted(largest[:SOURCES_AT_MOST])
+    return [(name, begins[name] + at) for at in range(PAIRS) for name in names if at < sources[name]][:PAIRS]
 
 
 def _seen(config: TrainConfig, tokenizer: CaptionTokenizer, image: bytes, caption: str, epoch: int, key: str) -> Seen:

@@ -10,7 +10,7 @@ from altalign.train import metrics, training_folder
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData
 from altalign.train.encoders import Encoders
-from altalign.train.report import curves, noise, page, samples, view
+from altalign.train.report import curves, noise, page, samples
 from altalign.train.settings import TrainConfig
 
 
@@ -19,14 +19,9 @@ def write(
     data: TrainingData,
     encoders: Encoders,
     results: Mapping[str, Mapping[str, float]],
-    *,
-    is_first: bool,
 ) -> None:
-    """Write the page, in the first of several ranks. A collective: all ranks call it."""
+    """Write the page. One rank alone calls it."""
     assert not isinstance(data.tokenizer, ClassNumbers)  # of classes there is no report
-    seen = view.of_sources(data.samples, encoders)
-    if not is_first:
-        return
     lines, steps = metrics.read(training_folder.path(config, "metrics.jsonl")), config.schedule.steps
     report = page.Report(
         folder=config.run.folder,
@@ -36,21 +31,20 @@ def write(
         recalls=curves.recalls(lines, steps),
         negatives=curves.negatives(lines, steps),
         noise=noise.of_run(config, data.samples),
-        view=seen,
         examples=samples.of_pairs(config, data.samples, data.tokenizer, encoders),
         facts=_facts(config),
         settings=training_folder.resolved(config),
     )
     place = training_folder.path(config, "report.html")
-    storage.write_bytes(place, page.html(report))
+    storage.write_bytes(place, page.html("training.html", report=report))
     terminal.stdout().print(f"report: {terminal.shown(place)}", soft_wrap=True)
 
 
-def anew(config: TrainConfig, data: TrainingData, encoders: Encoders, step: int, *, is_first: bool) -> None:
-    """Write the page of a finished training again, with what its last evaluation found. A collective."""
+def anew(config: TrainConfig, data: TrainingData, encoders: Encoders, step: int) -> None:
+    """Write the page of a finished training again, with what its last evaluation found."""
     found = storage.read_json(training_folder.path(config, "eval", f"step-{step:07}", "metrics.json"))
     results = {name: values for name, values in found.items() if name != "checkpoint"}
-    write(config, data, encoders, results, is_first=is_first)
+    write(config, data, encoders, results)
 
 
 def about(config: TrainConfig, data: TrainingData, model: nn.Module, first: int = 0) -> str:

@@ -6,7 +6,6 @@ import pytest
 
 from altalign.train import phases
 from altalign.train.report import page
-from altalign.train.report import phases as report
 from altalign.train.report.phases import PhaseView, Written
 from tests.train.captions.phased import PHASES, config
 from tests.train.report.test_training_report import HOSTILE
@@ -44,10 +43,10 @@ def test_strangers_words_are_text() -> None:
         PhaseView("captions", "captions", is_there=True, written=[Written(one.noise.cleanest[0].pair, HOSTILE, 0.25)]),
         PhaseView("last", "train"),
     ]
-    shown = report.html(f"runs/{HOSTILE}", views, one.settings).decode()
+    shown = page.html("phases.html", folder=f"runs/{HOSTILE}", phases=views, settings=one.settings).decode()
     assert "<script" not in shown
     assert "\u202e" not in shown
     assert "eps 0.250" in shown
     assert shown.count("Not finished yet") == 1
     assert "234 of 1,234 pairs" in shown
-    assert "234 of 1,234 pairs" in page.html(one).decode()
+    assert "234 of 1,234 pairs" in page.html("training.html", report=one).decode()
