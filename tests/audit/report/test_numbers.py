@@ -224,7 +224,8 @@ def test_a_threshold_of_hundredths_stands_where_it_is(
 
 def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candidate], tmp_path: Path):
     run = report_run.write(tmp_path, pool, extra='[image.nsfw]\nmodel = "some.onnx"\ndrop_at_or_above = 0.42\n')
-    drawn = {each.key: each for each in gathered(run).distributions}["nsfw"]
+    found = gathered(run)
+    drawn = {each.key: each for each in found.distributions}["nsfw"]
     scores = Counter(
         each.number % 100
         for each in pool
@@ -234,6 +235,10 @@ def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candid
         sum(scores[score] for score in range(*ends)) for ends in pairwise([0, *range(2, 101, 5), 101])
     ]
     assert [(line.label, drawn.bins[line.at].label) for line in drawn.thresholds] == [("0.42 or more", "0.42")]
+    curve = {each.key: each for each in found.thresholds}["nsfw_below"]
+    (own,) = curve.thresholds
+    good = [each.number % 100 for each in pool if report_run.outcome(each, OWN)[0] in ("", "decontaminate")]
+    assert (curve.bins[own.at].label, curve.bins[own.at].kept) == ("0.42", sum(score < 42 for score in good))
 
 
 # Other thresholds ----------------------------------------------------------------------------------------------------
