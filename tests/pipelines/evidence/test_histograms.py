@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from altalign.audit_tables import IMAGE_VALUES, MEASURED
 from altalign.pipelines.evidence import histograms
 from altalign.pipelines.evidence.histograms import OF_IMAGE, OF_TEXT, Histograms
+from altalign.pipelines.files import parquet
 
 TYPES: dict[str, pa.DataType] = {
     "source": pa.string(),
@@ -44,7 +46,7 @@ def table(rows: list[Any]) -> pa.Table:
 
 def counted(rows: pa.Table) -> pa.Table:
     found = Histograms(OF_IMAGE)
-    found.add(histograms.of_images(rows), rows["failed"].to_pylist(), np.arange(len(rows)))
+    found.add(histograms.of_images(rows), parquet.values(rows, "failed"), np.arange(len(rows)))
     return found.to_arrow()
 
 
@@ -81,7 +83,7 @@ def test_many_parts_are_added_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(histograms, "_AT_ONCE", 10)
     parts = [counted(table([((200 + number, 300), None, [])])) for number in range(40)]
     found = histograms.total(parts * 2, MEASURED)
-    assert found.filter(pa.compute.equal(found["measure"], "short_side_px"))["rows"].to_pylist() == [2] * 40
+    assert found.filter(pc.equal(found["measure"], pa.scalar("short_side_px")))["rows"].to_pylist() == [2] * 40
 
 
 def test_counts_of_texts_are_exact_below_1_024_and_in_eighths_of_an_octave_above():
