@@ -71,7 +71,7 @@ def test_the_same_run_gives_the_same_page(run: Path, found: Numbers):
 
 def test_every_number_of_the_page_is_in_its_json_or_in_a_file_of_the_run(found: Numbers):
     said = json.dumps(found.to_json())
-    for distribution in found.distributions:
+    for distribution in (*found.distributions, *found.thresholds):
         assert all(f'"kept": {part.kept}, "dropped": {part.dropped}' in said for part in distribution.bins)
     for stage in found.stages:
         assert all(
