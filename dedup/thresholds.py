@@ -31,25 +31,25 @@ Vectors = npt.NDArray[np.int16]
 
 @dataclass(frozen=True)
 class Share:
-    """A share: `found` of `asked`."""
+    """A share: `hits` of `total`."""
 
-    found: int
-    asked: int
+    hits: int
+    total: int
 
     @property
     def value(self) -> float:
-        """The share itself; nan where nothing was asked."""
-        return self.found / self.asked if self.asked else float("nan")
+        """The share itself; nan of nothing."""
+        return self.hits / self.total if self.total else float("nan")
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of Wilson (1927), least and most; (0, 1) where nothing was asked."""
-        if not self.asked:
+        """The 95 % interval of Wilson (1927), least and most; (0, 1) of nothing."""
+        if not self.total:
             return 0.0, 1.0
-        share, doubt = self.value, _Z**2 / self.asked
-        half = _Z * sqrt(share * (1 - share) / self.asked + doubt / (4 * self.asked))
+        share, doubt = self.value, _Z**2 / self.total
+        half = _Z * sqrt(share * (1 - share) / self.total + doubt / (4 * self.total))
         return (
-            max(0.0, (share + doubt / 2 - half) / (1 + doubt)) if self.found else 0.0,
-            min(1.0, (share + doubt / 2 + half) / (1 + doubt)) if self.found < self.asked else 1.0,
+            max(0.0, (share + doubt / 2 - half) / (1 + doubt)) if self.hits else 0.0,
+            min(1.0, (share + doubt / 2 + half) / (1 + doubt)) if self.hits < self.total else 1.0,
         )
 
 
@@ -227,8 +227,8 @@ def true_near_duplicates(pairs: Comparisons, decoys: Comparisons, *, similarity_
     many, where the test side is small, that a line through them would be level.
     """
     share = decoys.above(similarity_above)
-    unrelated = _DECOYS_FALL_SHORT * share.found / share.asked * pairs.compared if share.asked else 0.0
-    return max(0, pairs.above(similarity_above).found - ceil(unrelated))
+    unrelated = _DECOYS_FALL_SHORT * share.hits / share.total * pairs.compared if share.total else 0.0
+    return max(0, pairs.above(similarity_above).hits - ceil(unrelated))
 
 
 def smallest_threshold(lines: Sequence[Line], *, comparisons: int, budget: float) -> float:

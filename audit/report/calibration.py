@@ -35,7 +35,7 @@ def write(
         sentences: further findings.
         test_sets: images of each test set.
         copied: images whose copies were searched for.
-        recall: name, found, asked, recall and interval of each kind of copies, in words, the worst first.
+        recall: name, hits, total, recall and interval of each kind of copies, in words, the worst first.
         not_covered: the names of those that are lost.
         looked_at: the pairs nearest to the threshold, the greatest cosine first: `cosine`, `key`, `test_set`,
             `test_image`, and small WebP of both, `of_pool` and `of_test`.

@@ -420,7 +420,7 @@ def _looked_at(
     run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
 ) -> list[Looked]:
     """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
-    enough = np.flatnonzero(counted.counts >= counted.above(threshold).found + LOOKED_AT // 2)
+    enough = np.flatnonzero(counted.counts >= counted.above(threshold).hits + LOOKED_AT // 2)
     above = float(measures.THRESHOLDS[enough[-1] if len(enough) else 0])
     pairs = search.around(threshold, above=min(above, threshold), pairs=LOOKED_AT)
     numbers = tests.numbers[pairs.tests].tolist()

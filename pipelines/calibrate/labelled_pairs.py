@@ -26,7 +26,7 @@ class Labelled(NamedTuple):
 
     recall: Share
     precision: Share
-    by_how: dict[str, Share]  # of near-duplicates, found and asked by what was done to them
+    by_how: dict[str, Share]  # of near-duplicates, by what was done to them
     left_out: int  # pairs with an image that cannot be decoded
 
 
@@ -37,16 +37,18 @@ def check(pairs: str, of_images: str) -> None:
         UsageError: a file is not there, or has not the columns.
         UnreadableError: a file is no Parquet.
     """
-    for option, path, wanted in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):
+    for option, path, columns in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):
         if not storage.exists(path):
-            raise UsageError(f"{option} {path}: no such file; give a Parquet file with the columns {', '.join(wanted)}")
+            raise UsageError(
+                f"{option} {path}: no such file; give a Parquet file with the columns {', '.join(columns)}"
+            )
         with parquet.reading(path) as file:
             names = file.schema_arrow.names
-        for name in wanted:
+        for name in columns:
             if name not in names:
                 raise UsageError(
                     f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs '
-                    f"{', '.join(wanted)}"
+                    f"{', '.join(columns)}"
                 )
 
 
@@ -71,14 +73,14 @@ def measure(pairs: str, of_images: str, config: CurateConfig, calibration: Calib
     if not known:
         return Labelled(Share(0, 0), Share(0, 0), {}, len(rows))
     views = range(1 + config.decontaminate.mirrored)
-    found, _ = of_best_view(
+    cosines, _ = of_best_view(
         np.stack([a[0] for _, a, _ in known]), [np.stack([b[view] for _, _, b in known]) for view in views], buckets
     )
     is_near = np.array([row["relation"] in NEAR for row, _, _ in known])
-    recall, precision = recall_and_precision(found, is_near, similarity_above=calibration.similarity_above)
+    recall, precision = recall_and_precision(cosines, is_near, similarity_above=calibration.similarity_above)
     how = [str(row.get(HOW) or row["relation"]) for row, _, _ in known]
     near = np.flatnonzero(is_near)
-    by_how = recall_by_transform([how[i] for i in near], found[near], similarity_above=calibration.similarity_above)
+    by_how = recall_by_transform([how[i] for i in near], cosines[near], similarity_above=calibration.similarity_above)
     return Labelled(recall, precision, by_how, len(rows) - len(known))
 
 
@@ -93,7 +95,7 @@ def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[
     They are zeros where the image is flat, and None where it cannot be decoded.
     """
     hooks = measuring.hooks_of(config)
-    found: dict[object, np.ndarray | None] = {}
+    vectors: dict[object, np.ndarray | None] = {}
     for batch in parquet.read_whole(path, IMAGE_COLUMNS):
         for row in batch.to_pylist():
             interrupts.check()
@@ -101,11 +103,11 @@ def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[
                 row["image_bytes"] or b"", name=str(row["image"]), config=config.image, hooks=hooks
             ).pixels
             if decoded is None:
-                found[row["image"]] = None
+                vectors[row["image"]] = None
                 continue
             views = [hooks.embedder.features(view) for view in (decoded, decoded[:, ::-1])]
             nothing = np.zeros((1, calibration.dimensions), np.int16)
-            found[row["image"]] = np.concatenate(
+            vectors[row["image"]] = np.concatenate(
                 [nothing if view is None else calibration.vectors(view[np.newaxis]) for view in views]
             )
-    return found
+    return vectors

@@ -115,12 +115,12 @@ def _short(value: float) -> float:
 
 def _of_share(share: Share) -> dict[str, object]:
     least, most = share.interval()
-    return {"found": share.found, "asked": share.asked, "least": _short(least), "most": _short(most)}
+    return {"found": share.hits, "asked": share.total, "least": _short(least), "most": _short(most)}
 
 
 def _of_rate(comparisons: Comparisons, line: Line | None, threshold: float) -> dict[str, object]:
     fitted = {name: _short(value) for name, value in vars(line).items()} if line else None
-    return {"above": comparisons.above(threshold).found, "comparisons": comparisons.compared, "line": fitted}
+    return {"above": comparisons.above(threshold).hits, "comparisons": comparisons.compared, "line": fitted}
 
 
 def _of_labelled(labelled: Labelled) -> dict[str, object]:
@@ -143,7 +143,7 @@ def curves(findings: Findings) -> str:
     )
     for threshold in THRESHOLDS[:-1:_STEP].tolist():
         recall = measures.recall_by_transform(findings.transforms, findings.cosines, similarity_above=threshold)
-        counted = findings.pairs.above(threshold).found, findings.decoys.above(threshold).found
+        counted = findings.pairs.above(threshold).hits, findings.decoys.above(threshold).hits
         rate = f"{findings.expected(threshold):.6g}", findings.is_extrapolated(threshold)
         table.writerow([threshold, *counted, *rate, *(f"{recall[name].value:.6g}" for name in names)])
     return text.getvalue()
@@ -166,9 +166,9 @@ def sentences(findings: Findings) -> Iterator[str]:
         f"{_many(counts['views'], 'view')}.{beyond}"
     )
     yield (
-        f"Counted: {counted.found:,} of {counted.asked:,} pairs of {counts['pool_images']:,} pool images and test "
-        f"images are above it, true near-duplicates among them; of {decoys.asked:,} pairs with mirrored test images, "
-        f"{decoys.found:,}."
+        f"Counted: {counted.hits:,} of {counted.total:,} pairs of {counts['pool_images']:,} pool images and test "
+        f"images are above it, true near-duplicates among them; of {decoys.total:,} pairs with mirrored test images, "
+        f"{decoys.hits:,}."
     )
     yield (
         f"Flat images are never compared: {counts['flat_test_images']:,} of "
@@ -176,7 +176,7 @@ def sentences(findings: Findings) -> Iterator[str]:
         "passed over."
     )
     default = DecontaminateSettings().similarity_above
-    between = _many(abs(counted.found - findings.pairs.above(default).found), "pair")
+    between = _many(abs(counted.hits - findings.pairs.above(default).hits), "pair")
     if threshold > default:
         yield f"Stricter than {default:g}, the default: {between} between the two would stay in the data; look at them."
     elif threshold < default:
@@ -195,7 +195,7 @@ def _of_pairs(labelled: Labelled) -> Iterator[str]:
     left_out = f"; {_many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
     yield f"Labelled pairs: recall {_share(labelled.recall)}; precision {_share(labelled.precision)}{left_out}."
     shares = labelled.by_how.items()
-    lost = [f"{how} {share.found} of {share.asked}" for how, share in shares if share.found < share.asked]
+    lost = [f"{how} {share.hits} of {share.total}" for how, share in shares if share.hits < share.total]
     if lost:
         yield f"Not all found of: {', '.join(lost)}."
 
@@ -211,10 +211,10 @@ def verdict(findings: Findings) -> str:
 
 
 def _share(share: Share) -> str:
-    if not share.asked:
+    if not share.total:
         return "unknown (none)"
     least, most = share.interval()
-    return f"{share.found:,} of {share.asked:,} ({share.value:.1%}, 95 % interval {least:.1%} to {most:.1%})"
+    return f"{share.hits:,} of {share.total:,} ({share.value:.1%}, 95 % interval {least:.1%} to {most:.1%})"
 
 
 def _many(count: int, one: str, more: str = "") -> str:
@@ -222,11 +222,11 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 
 def recall_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
-    """Name, found, asked, recall and interval of each kind of copies, in words, the worst first."""
+    """Name, hits, total, recall and interval of each kind of copies, in words, the worst first."""
     rows = list[tuple[str, str, str, str, str]]()
     for name, share in findings.recall.items():
         least, most = share.interval()
-        rows.append((name, f"{share.found:,}", f"{share.asked:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}"))
+        rows.append((name, f"{share.hits:,}", f"{share.total:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}"))
     return rows
 
 

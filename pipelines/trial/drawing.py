@@ -90,7 +90,7 @@ def added(parts: list[Hosts]) -> Hosts:
     """Entries added up by name."""
     names, images, pairs = (np.concatenate(column) for column in zip(*parts, strict=True))
     distinct, place = np.unique(names, return_inverse=True)
-    sums = [np.bincount(place, weights=of, minlength=len(distinct)).astype(np.int64) for of in (images, pairs)]
+    sums = [np.bincount(place, weights=column, minlength=len(distinct)).astype(np.int64) for column in (images, pairs)]
     return Hosts(distinct, *sums)
 
 

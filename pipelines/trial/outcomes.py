@@ -30,14 +30,14 @@ class Outcomes:
         bytes: of the bodies that came, float64[n]; 0 where nothing came.
         shard_bytes: of their samples in shards, float64[n].
         seconds: of all tries, redirects and bodies included, float64[n]; 0 where nothing was asked.
-        asked: images that this sample asked for, and no earlier one.
+        requested: images that this sample asked for, and no earlier one.
     """
 
     dropped: Mapping[int, tuple[Stage, str]]
     bytes: Floats
     shard_bytes: Floats
     seconds: Floats
-    asked: int = 0
+    requested: int = 0
 
 
 def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
@@ -50,7 +50,7 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
                 rows = parquet.read_table(path, ["image_id", "reason"])
                 ids, reasons = (parquet.values(rows, column) for column in rows.column_names)
                 dropped |= {number_of[i]: (stage, reason) for i, reason in zip(ids, reasons, strict=True)}
-    size, (seconds, asked) = np.zeros(len(image_ids)), _tries(sample, number_of)
+    size, (seconds, requested) = np.zeros(len(image_ids)), _tries(sample, number_of)
     if sample.config.fetch.source == "web":
         begin = 0
         for name in sample.finished(Fetched.step):
@@ -58,19 +58,19 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
                 size[begin + number] = outcome.bytes
             partition, group = name.split("-")
             begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
-    return Outcomes(dropped, size, _shard_bytes(sample, number_of), seconds, asked)
+    return Outcomes(dropped, size, _shard_bytes(sample, number_of), seconds, requested)
 
 
 def _tries(sample: Sampled, number_of: Mapping[str, int]) -> tuple[Floats, int]:
     """Seconds of the tries of each image, of earlier samples too, and how many images this sample asked for."""
-    seconds, asked = np.zeros(len(number_of)), set[str]()
+    seconds, requested = np.zeros(len(number_of)), set[str]()
     for folder in trials(sample):
         for image_id, taken in _lines(storage.join(folder, "log", "fetch")):
             if image_id in number_of:
                 seconds[number_of[image_id]] += taken
                 if folder == sample.folder:
-                    asked.add(image_id)
-    return seconds, len(asked)
+                    requested.add(image_id)
+    return seconds, len(requested)
 
 
 def _lines(folder: str) -> Iterator[tuple[str, float]]:

@@ -41,19 +41,21 @@ class Prediction(NamedTuple):
     is_timed: bool
 
 
-def predict(config: CurateConfig, sample: Sample, pool: Hosts, of: Outcomes, cpu_s: Mapping[str, float]) -> Prediction:
+def predict(
+    config: CurateConfig, sample: Sample, pool: Hosts, outcomes: Outcomes, cpu_s: Mapping[str, float]
+) -> Prediction:
     """Estimate everything that a trial predicts; `cpu_s` are the CPU seconds of the sample's steps."""
-    columns = _counts(of, sample.pairs)
-    columns[Quantity(Stage.FETCH.value, KEPT, BYTES)] = of.bytes
-    columns[Quantity("shards", KEPT, SHARD_BYTES)] = of.shard_bytes
-    is_timed = _is_timed(config, of, cpu_s)
-    parts = {_ASKING: of.seconds, **(_cpu(of, cpu_s) if is_timed else {})}
+    columns = _counts(outcomes, sample.pairs)
+    columns[Quantity(Stage.FETCH.value, KEPT, BYTES)] = outcomes.bytes
+    columns[Quantity("shards", KEPT, SHARD_BYTES)] = outcomes.shard_bytes
+    is_timed = _is_timed(config, outcomes, cpu_s)
+    parts = {_ASKING: outcomes.seconds, **(_cpu(outcomes, cpu_s) if is_timed else {})}
     values = np.stack([*columns.values(), *parts.values()], axis=1)
     is_of_pairs = np.array([name.of == "pairs" for name in columns] + [False] * len(parts))
     replicates = totals(sample, pool, values, is_of_pairs)
     estimates = {name: estimate(replicates[:, number]) for number, name in enumerate(columns)}
     times = dict(zip(parts, replicates[:, len(columns) :].T, strict=True))
-    estimates[Quantity("all", KEPT, HOURS)] = estimate(_hours(config, pool, times, of, cpu_s))
+    estimates[Quantity("all", KEPT, HOURS)] = estimate(_hours(config, pool, times, outcomes, cpu_s))
     if config.dedup.within_pool != "off":  # a sample has few pairs of near-duplicates: what that rule drops is unknown
         for name in (name for name in estimates if name.reason == KEPT and name.stage in ("decontaminate", "shards")):
             estimates[name] = estimates[name]._replace(least=0.0)
@@ -61,12 +63,12 @@ def predict(config: CurateConfig, sample: Sample, pool: Hosts, of: Outcomes, cpu
     return Prediction(pool, len(sample.hosts), int(sample.pairs.sum()), estimates, frozenset(rare), is_timed)
 
 
-def _counts(of: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
+def _counts(outcomes: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
     """Pairs and images of each stage by reason, and kept."""
     columns, left = dict[Quantity, Floats](), np.ones(len(pairs))
     for stage in STAGES:
         by_reason = defaultdict[str, Floats](lambda: np.zeros(len(pairs)))
-        for number, (dropped_by, reason) in of.dropped.items():
+        for number, (dropped_by, reason) in outcomes.dropped.items():
             if dropped_by is stage:
                 by_reason[reason][number] = 1
         for mask in by_reason.values():
@@ -80,22 +82,24 @@ def _counts(of: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
 # Time ----------------------------------------------------------------------------------------------------------------
 
 
-def _is_timed(config: CurateConfig, of: Outcomes, cpu_s: Mapping[str, float]) -> bool:
+def _is_timed(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> bool:
     """Whether fetching was timed, on enough images: those that an earlier trial has fetched cost little."""
-    is_asked = config.fetch.source != "web" or of.asked >= _ASKED_AT_LEAST * max(1, int(np.count_nonzero(of.seconds)))
+    is_asked = config.fetch.source != "web" or outcomes.requested >= _ASKED_AT_LEAST * max(
+        1, int(np.count_nonzero(outcomes.seconds))
+    )
     return is_asked and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()
 
 
-def _cpu(of: Outcomes, cpu_s: Mapping[str, float]) -> dict[str, Floats]:
+def _cpu(outcomes: Outcomes, cpu_s: Mapping[str, float]) -> dict[str, Floats]:
     """CPU seconds of each image: of fetching by the bytes that came, of writing by those of shards, else evenly."""
-    images = len(of.bytes)
+    images = len(outcomes.bytes)
     searched = np.ones(images)
-    searched[[number for number, (stage, _) in of.dropped.items() if stage is not Stage.DECONTAMINATE]] = 0
-    asked = of.asked / max(1, np.count_nonzero(of.seconds)) or 1.0
+    searched[[number for number, (stage, _) in outcomes.dropped.items() if stage is not Stage.DECONTAMINATE]] = 0
+    share = outcomes.requested / max(1, np.count_nonzero(outcomes.seconds)) or 1.0
     others = sum(cpu_s.values()) - sum(cpu_s.get(name, 0.0) for name in (FETCHED.step, WRITTEN.step, *_ONCE))
     return {
-        _CPU_OF_FETCH: cpu_s[FETCHED.step] / asked * _shares(of.bytes),
-        _CPU_AFTER: others * _shares(searched) + cpu_s[WRITTEN.step] * _shares(of.shard_bytes),
+        _CPU_OF_FETCH: cpu_s[FETCHED.step] / share * _shares(outcomes.bytes),
+        _CPU_AFTER: others * _shares(searched) + cpu_s[WRITTEN.step] * _shares(outcomes.shard_bytes),
     }
 
 
@@ -104,7 +108,7 @@ def _shares(amounts: Floats) -> Floats:
 
 
 def _hours(
-    config: CurateConfig, pool: Hosts, times: Mapping[str, Floats], of: Outcomes, cpu_s: Mapping[str, float]
+    config: CurateConfig, pool: Hosts, times: Mapping[str, Floats], outcomes: Outcomes, cpu_s: Mapping[str, float]
 ) -> Floats:
     """Hours of `fetch` and what follows, float64[r], on this machine.
 
@@ -112,8 +116,8 @@ def _hours(
     images at its pace, and of the slowest image of the sample.
     """
     fetch, cores, asking = config.fetch, threads(config.engine), times[_ASKING]
-    limits = [asking / fetch.threads, np.full(len(asking), of.seconds.max(initial=0))]
-    if of.seconds.any():
+    limits = [asking / fetch.threads, np.full(len(asking), outcomes.seconds.max(initial=0))]
+    if outcomes.seconds.any():
         pace = np.maximum(1 / fetch.requests_per_host_s, asking / pool.images.sum() / fetch.connections_per_host)
         limits.append(pool.images.max() * pace)
     after = np.full(len(asking), sum(cpu_s.get(name, 0.0) for name in _ONCE))

@@ -39,7 +39,11 @@ def facts(trial: Trial, asked_for: int, seed: int) -> dict[str, Any]:
     }
     if (prediction := trial.prediction) is None:
         return content
-    content["sample"] |= {"images": prediction.images, "pairs": prediction.pairs, "images_asked_for_now": trial.asked}
+    content["sample"] |= {
+        "images": prediction.images,
+        "pairs": prediction.pairs,
+        "images_asked_for_now": trial.requested,
+    }
     names, images, pairs = prediction.pool
     content["pool"] = {"hosts": len(names), "images": int(images.sum()), "pairs": int(pairs.sum())}
     return {**content, "predicted": rows(prediction), "notes": [*notes(trial)]}

@@ -43,12 +43,12 @@ class Trial:
 
     Attributes:
         run: the run that was tried; its text stages are done.
-        asked: images that this sample asked for, and no earlier one.
+        requested: images that this sample asked for, and no earlier one.
         prediction: None where no pair passed the text rules.
     """
 
     run: Run
-    asked: int = 0
+    requested: int = 0
     prediction: Prediction | None = None
 
     def counted(self) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         image_ids, drawn = drawing.drawn(sample, pool, images)
         of_sample = outcomes.of_sample(sample, image_ids)
         cpu_s: dict[str, float] = storage.read_json(sample.path(_CPU))
-        return Trial(run, of_sample.asked, predict(run.config, drawn, pool, of_sample, cpu_s))
+        return Trial(run, of_sample.requested, predict(run.config, drawn, pool, of_sample, cpu_s))
 
 
 def _check_not_begun(run: Run) -> None:
@@ -121,7 +121,7 @@ def _sample(run: Run, grounds: Mapping[str, Grounds], images: int, seed: int) ->
     stale = (stage for stage in SAMPLE_STAGES if recorded.get(stage, {}).get("digest", "") != grounds[stage].digest)
     if recorded and (first := next(stale, None)):
         reopen.forget(sample, first)
-        recorded = {stage: of for stage, of in recorded.items() if stage in STAGES[: STAGES.index(first)]}
+        recorded = {stage: record for stage, record in recorded.items() if stage in STAGES[: STAGES.index(first)]}
     storage.write_sealed(sample.path("run.json"), reopen.of_this_call(config, recorded))
     return sample
 

@@ -78,7 +78,7 @@ def test_copies_are_found_that_should_be_and_crops_are_known_to_be_lost(
         similarity_above=0.975,
     )
     assert all(found[name].value >= 0.95 for name in RECODED)
-    assert found["crop 20 %"].found == found["letterbox 10 %"].found == 0
+    assert found["crop 20 %"].hits == found["letterbox 10 %"].hits == 0
 
 
 def test_it_finds_more_than_phash_where_neither_is_wrong(
@@ -118,7 +118,7 @@ def test_labelled_pairs_are_told_apart(learned: Map) -> None:
     is_turned = np.array(["flip" in pair["how"] or "rotat" in pair["how"] for pair in sound])
     is_related = np.array([pair["relation"] == "related" for pair in sound])
     recall, precision = recall_and_precision(plain[~is_turned], ~is_related[~is_turned], similarity_above=0.975)
-    assert (recall.found, recall.asked) == (27, 27)
+    assert (recall.hits, recall.total) == (27, 27)
     assert precision.value == 1.0
     assert plain[is_related].max() < 0.6
     assert (plain[is_turned] < 0.975).all()

@@ -114,8 +114,8 @@ def test_comparisons_count_what_is_strictly_above_each_threshold_and_parts_add_u
 
 def test_a_cosine_that_is_rounded_above_one_is_one() -> None:
     comparisons = Comparisons.of(np.array([0.6, 1.0, 1.0000001]), 10)
-    assert comparisons.above(0.9999).found == 2
-    assert comparisons.above(1.0).found == 0
+    assert comparisons.above(0.9999).hits == 2
+    assert comparisons.above(1.0).hits == 0
 
 
 def lawful(slope: float, intercept: float, comparisons: int) -> Comparisons:
@@ -134,7 +134,7 @@ def test_a_line_finds_the_law_of_the_rates(slope: float, intercept: float) -> No
     assert 0.9e-3 < line.fitted_from <= 1e-3
     assert 0.8e-5 < line.fitted_to <= 1e-5
     for threshold in (0.6, 0.8, 0.9):
-        if comparisons.above(threshold).found > 100:
+        if comparisons.above(threshold).hits > 100:
             assert line.rates(threshold) == pytest.approx(comparisons.above(threshold).value, rel=0.1)
 
 
@@ -163,7 +163,7 @@ def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
     alone = Comparisons.of(unrelated, 200_000)
     found, decoys = alone + Comparisons.of(copies, 60), Comparisons.of(of_decoys, 100_000)
     known = true_near_duplicates(found, decoys, similarity_above=0.975)
-    assert 0 < known <= 60 + alone.above(0.975).found
+    assert 0 < known <= 60 + alone.above(0.975).hits
     assert fit(found.without(known)).slope > 2 * fit(found).slope
     assert fit(found.without(known)).slope == pytest.approx(fit(alone).slope, rel=0.1)
 

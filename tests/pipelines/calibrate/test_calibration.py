@@ -112,8 +112,8 @@ def test_every_pair_is_counted_but_those_of_the_same_bytes(
     counted, pairs = drawn_search.search.counted(), plain_pairs(drawn_search)
     assert counted.compared == 230 * 60
     for at in (0.5, 0.7, 0.9, 0.97):
-        assert counted.above(at).found == sum(cosine > at for cosine, _, _ in pairs)
-    assert counted.above(0.5).found > 1_000
+        assert counted.above(at).hits == sum(cosine > at for cosine, _, _ in pairs)
+    assert counted.above(0.5).hits > 1_000
 
 
 def test_the_pairs_around_a_threshold_are_those_of_a_plain_sort(drawn_search: Drawn) -> None:
@@ -224,7 +224,7 @@ def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
     assert measured.recall == Share(27 + 2 * mirrored, 31)
     assert measured.precision.value == 1.0
     assert measured.left_out == 2
-    assert [how for how, share in measured.by_how.items() if share.found < share.asked] == (
+    assert [how for how, share in measured.by_how.items() if share.hits < share.total] == (
         ["_rotation"] if mirrored else ["_hflip", "_rotation"]
     )
 
@@ -338,7 +338,7 @@ def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findi
     assert [float(row["similarity_above"]) for row in at] == [i / 400 for i in range(200, 400)]
     for row in at:
         above = float(row["similarity_above"])
-        assert int(row["pairs_above"]) == findings.pairs.above(above).found
+        assert int(row["pairs_above"]) == findings.pairs.above(above).hits
         assert float(row["false_positives_expected"]) == pytest.approx(97 * findings.lines[0].rates(above), rel=1e-5)
         assert float(row["recall jpeg 75"]) == sum(cosine > above for cosine in (0.99, 0.98, 0.97, 0.96)) / 4
 
