@@ -29,7 +29,7 @@ pytestmark = pytest.mark.runs
 
 IMAGES = 150
 SAMPLE = ("--images", "60")
-SEEDS, SEEN = 60, 300
+SEEDS, SEEN = 60, 200
 DEMO = """
 [run]
 folder = "run"
@@ -177,7 +177,7 @@ def test_images_in_hand_are_tried_without_the_web(
 def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are drawn with many seeds from what became of every image; the full run of the demo is the truth."""
     monkeypatch.chdir(tmp_path)
-    demo.write(tmp_path / "demo-web", pages_a_site=25)
+    demo.write(tmp_path / "demo-web", pages_a_site=12)
     (tmp_path / "config.toml").write_text(DEMO)
     of_trial = dict[str, Any]()
 
