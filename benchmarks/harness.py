@@ -3,17 +3,19 @@
 Rounds are interleaved, so that a busy quarter of an hour hits all programs.
 """
 
+import argparse
 import contextlib
 import json
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Figures, measure
+from benchmarks.processes import Figures, ProgramError, measure
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "bench"  # made once, read by later runs
@@ -24,6 +26,29 @@ ALTALIGN = (str(OURS.with_name("altalign")),)
 DISTURBED_ABOVE = 0.25  # of the cores: a run beside which others took more is named
 
 Round = dict[str, Figures]
+
+
+def command(document: str | None, compete: Callable[..., int | None], **options: Any) -> int:
+    """The command line of a benchmark: calls `compete` with `--folder` and these options; the exit code.
+
+    Args:
+        document: what `--help` shows.
+        compete: generates, runs, writes the results; 1 where they are wrong.
+        options: names and defaults of further options; a list takes several values.
+    """
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--folder", type=Path, default=CACHE, help="of what is made once; what runs leave goes below it and is deleted"
+    )
+    for name, default in options.items():
+        several: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {"type": type(default)}
+        parser.add_argument(f"--{name}", default=default, **several)
+    arguments = parser.parse_args()
+    try:
+        return compete(**{**vars(arguments), "folder": arguments.folder.absolute()}) or 0
+    except ProgramError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
 
 
 def _silent(_: str) -> Figures:

@@ -6,31 +6,16 @@ Each program reads the same tar of JPEGs of the web's size. `no` is img2dataset'
 encodes every image anew; `skip_reencode` keeps the bytes, as ours does.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Program, interleave, last_json, ratio
-from benchmarks.processes import ProgramError, measure
+from benchmarks.harness import OURS, PEERS, ROOT, Program, command, interleave, last_json, ratio
+from benchmarks.processes import measure
 from benchmarks.report import target, write
 
 ROUNDS, PASSES, IMAGES = 3, 3, 300
 TIMES_AT_LEAST = {"no": 2.0, "skip_reencode": 1.2}
 PACKAGES = ("pillow", "simplejpeg", "img2dataset", "opencv-python-headless")
-
-
-def main() -> int:
-    """Generate, run, count the damage noticed, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path, default=CACHE)
-    arguments = parser.parse_args()
-    try:
-        compete(arguments.rounds, arguments.folder.absolute())
-    except ProgramError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
 
 
 def compete(rounds: int, folder: Path) -> None:
@@ -89,4 +74,4 @@ def program(way: str, tar: Path, *, passes: int) -> Program:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, rounds=ROUNDS))

@@ -9,7 +9,6 @@ batch on, so that none pays for its start. All run in `.venv-readers`, which has
 and Energon are in a folder beside it (`tools/loaders.txt`).
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -21,9 +20,8 @@ from typing import Any
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from benchmarks.harness import CACHE, READERS, ROOT, Program, interleave, last_json, ratio
+from benchmarks.harness import READERS, ROOT, Program, command, interleave, last_json, ratio
 from benchmarks.images import generated
-from benchmarks.processes import ProgramError
 from benchmarks.report import target, write
 
 ROUNDS, IMAGES, PAIRS, PER_SHARD, SOURCES = 2, 300, 1200, 200, 4
@@ -32,20 +30,6 @@ TIMES_AT_LEAST = 1.2
 PEERS = {"webdataset": "webdataset", "spdl": "SPDL", "energon": "Energon"}
 LOADERS = ROOT / ".cache" / "loaders"  # of those that the readers' environment has not
 PACKAGES = ("torch", "torchvision", "tokenizers", "simplejpeg", "webdataset", "spdl", "megatron-energon")
-
-
-def main() -> int:
-    """Write shards, run, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path, default=CACHE)
-    arguments = parser.parse_args()
-    try:
-        compete(arguments.rounds, arguments.folder.absolute())
-    except ProgramError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
 
 
 def compete(rounds: int, folder: Path) -> None:
@@ -171,4 +155,4 @@ def _row(number: int, image: bytes, sources: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, rounds=ROUNDS))

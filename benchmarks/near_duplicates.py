@@ -7,14 +7,12 @@ One core finds all pairs above a cosine of 0.975.
 Each program searches the same vectors for the same pairs, and must find all of them.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import CACHE, OURS, PEERS, Program, interleave, last_json, ratio, scratch
-from benchmarks.processes import ProgramError
+from benchmarks.harness import OURS, PEERS, Program, command, interleave, last_json, ratio, scratch
 from benchmarks.report import target, write
 from benchmarks.search import ABOVE, generated
 
@@ -23,20 +21,6 @@ TIMES_FLAT_AT_LEAST = {64: 7.0, 256: 4.0, 512: 4.0}
 WAYS = {"altalign": (OURS, "ours"), "faiss flat": (PEERS, "flat"), "GEMM": (PEERS, "gemm")}
 ONE_THREAD = ("env", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 PACKAGES = ("numba", "numpy", "faiss-cpu")
-
-
-def main() -> int:
-    """Generate, run, compare the pairs, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tests", type=int, default=TESTS, help="test images")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path, default=CACHE)
-    arguments = parser.parse_args()
-    try:
-        return compete(arguments.tests, arguments.rounds, arguments.folder.absolute())
-    except ProgramError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
 
 
 def compete(tests: int, rounds: int, folder: Path) -> int:
@@ -94,4 +78,4 @@ def differ(place: Path, tests: int, dimensions: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, tests=TESTS, rounds=ROUNDS))

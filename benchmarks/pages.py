@@ -7,12 +7,10 @@ The figure is pages a CPU second in one thread.
 The archives are the two books that ship with the repository, several times over; others can be named.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Program, interleave, last_json, ratio
-from benchmarks.processes import ProgramError
+from benchmarks.harness import OURS, PEERS, ROOT, Program, command, interleave, last_json, ratio
 from benchmarks.report import target, write
 
 ROUNDS, REPEAT = 11, 10  # one round of a second says little on a machine that others share
@@ -24,31 +22,15 @@ PROGRAMS = {
 PACKAGES = ("numba", "fastwarc", "selectolax")
 
 
-def main() -> int:
+def compete(rounds: int, repeat: int, archive: list[str], folder: Path) -> None:  # noqa: ARG001 - nothing is kept
     """Run, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--repeat", type=int, default=REPEAT, help="times over the archives in one run")
-    parser.add_argument("--archive", type=Path, nargs="+", help="other archives than the books")
-    parser.add_argument(
-        "--folder", type=Path, default=CACHE, help="taken for the sake of the other parts; nothing is written"
-    )
-    arguments = parser.parse_args()
-    archives = arguments.archive or sorted((ROOT / "examples" / "handbook").glob("*.warc.gz"))
-    try:
-        done = interleave([program(name, archives, arguments.repeat) for name in PROGRAMS], arguments.rounds)
-    except ProgramError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    archives = [Path(path) for path in archive] or sorted((ROOT / "examples" / "handbook").glob("*.warc.gz"))
+    done = interleave([program(name, archives, repeat) for name in PROGRAMS], rounds)
     faster = ratio(done, "pages_per_cpu_s", "altalign", "plain loop")
     targets = [target("pages a CPU second, times the plain loop's", faster["median"], at_least=TIMES_AT_LEAST)]
-    is_full = not arguments.archive and arguments.repeat == REPEAT and arguments.rounds >= ROUNDS
-    print(
-        write(
-            "pages", done, targets, packages=PACKAGES, is_full=is_full, repeat=arguments.repeat, times_plain_loop=faster
-        )
-    )
-    return 0
+    is_full = not archive and repeat == REPEAT and rounds >= ROUNDS
+    facts = {"repeat": repeat, "times_plain_loop": faster}
+    print(write("pages", done, targets, packages=PACKAGES, is_full=is_full, **facts))
 
 
 def program(name: str, archives: list[Path], repeat: int) -> Program:
@@ -57,4 +39,4 @@ def program(name: str, archives: list[Path], repeat: int) -> Program:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, rounds=ROUNDS, repeat=REPEAT, archive=[]))

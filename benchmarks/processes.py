@@ -1,10 +1,10 @@
-"""A program and all that it starts, measured: wall and CPU seconds, memory and open files.
+"""A program and all that it starts, measured: wall and CPU seconds, and memory.
 
 It says too what the rest of the machine did meanwhile.
 
 CPU seconds are the kernel's, of the program and of all that it started, also of what outlives it a little (a JVM);
-without /proc, of those that it waited for. Memory and files are read from /proc every 50 ms, summed over the tree;
-where there is no /proc they are None.
+without /proc, of those that it waited for. Memory is read from /proc every 50 ms, summed over the tree;
+where there is no /proc it is None.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     """Run a program to its end in a folder: its figures, and what it printed.
 
     wall_s, cpu_s, cores_busy (the one by the other); peak_bytes (resident), peak_unmapped_bytes (the same without pages
-    of mapped files), open_files (most of any one process); load (of the machine, a minute's mean, before), others_cores
+    of mapped files); load (of the machine, a minute's mean, before), others_cores
     (cores that everything else kept busy, the hypervisor included).
 
     Raises:
@@ -85,7 +85,7 @@ class Watch:
 
     def __init__(self, pid: int):
         self._pids = {pid}
-        self._peaks: dict[str, int] = {"peak_bytes": 0, "peak_unmapped_bytes": 0, "open_files": 0}
+        self._peaks: dict[str, int] = {"peak_bytes": 0, "peak_unmapped_bytes": 0}
         self._samples, self._ended = 0, threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
@@ -116,7 +116,6 @@ class Watch:
             self._keep(
                 "peak_unmapped_bytes", sum(state.get("RssAnon", 0) + state.get("RssShmem", 0) for state in states)
             )
-            self._keep("open_files", *(_open_files(pid) for pid in self._pids))
 
     def _keep(self, name: str, *values: int) -> None:
         self._peaks[name] = max(self._peaks[name], *values)
@@ -133,13 +132,6 @@ def _status(pid: int) -> dict[str, int]:
         for name, _, value in (line.partition(":") for line in lines)
         if value.endswith(" kB")
     }
-
-
-def _open_files(pid: int) -> int:
-    try:
-        return sum(1 for _ in (PROC / str(pid) / "fd").iterdir())
-    except OSError:
-        return 0
 
 
 def _descendants(pids: set[int]) -> set[int]:

@@ -6,17 +6,17 @@ Their generator is in the shared bench folder beside the checkout.
 from pathlib import Path
 
 from benchmarks.harness import CACHE, PEERS, ROOT
-from benchmarks.processes import measure
+from benchmarks.processes import ProgramError, measure
 
 SHARED_BENCH = ROOT.parent / "shared" / "bench"
 ROWS_PER_FILE = 250_000
 
 
-class MissingError(Exception):
+class MissingError(ProgramError):
     """Something that the benchmark needs is not there."""
 
 
-def rows(count: int, folder: Path = CACHE) -> Path:
+def generated(count: int, folder: Path = CACHE) -> Path:
     """A folder of Parquet files with this many rows, made unless it is there.
 
     It is read once, so that all who follow find it in memory.

@@ -6,10 +6,9 @@ The peers do their part of the same job on the same rows.
 
 Ours does more than they: it groups survivors by image, drops repeated pairs, and writes keys, reasons and measured
 values of every dropped row. CPU seconds of ours are of the whole process; those of a peer end with its last step, its
-totals left out.
+totals left out. duckdb needs 12 GB at 25 M rows.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -17,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import ALTALIGN, CACHE, PEERS, Program, interleave, last_json, ratio, scratch
-from benchmarks.processes import Figures, ProgramError
+from benchmarks.harness import ALTALIGN, PEERS, Program, command, interleave, last_json, ratio, scratch
+from benchmarks.processes import Figures
 from benchmarks.report import target, write
-from benchmarks.rows import MissingError, rows, script
+from benchmarks.rows import generated, script
 from benchmarks.verdicts import compare
 
 VOCABULARY_SIZE = 1_000_000
@@ -42,51 +41,31 @@ vocabulary_size = {vocabulary_size}
 PACKAGES = ("numba", "pyarrow", "polars", "duckdb")
 
 
-def main() -> int:
-    """Generate, run, compare the verdicts, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--peers", nargs="+", default=["polars", "duckdb"], help="duckdb needs 12 GB at 25 M rows")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=CACHE,
-        help="where rows are, or are put; what runs leave goes to a folder below it and is deleted",
-    )
-    arguments = parser.parse_args()
-    try:
-        return compete(arguments.rows, arguments.rounds, arguments.peers, arguments.folder.absolute())
-    except (MissingError, ProgramError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-
-
-def compete(count: int, rounds: int, engines: Sequence[str], folder: Path) -> int:
+def compete(rows: int, rounds: int, peers: Sequence[str], folder: Path) -> int:
     """All rounds of this many rows; 1 where the verdicts differ."""
-    peers = {name: script(f"peer_{name}.py") for name in engines}
-    data = rows(count, folder)
+    scripts = {name: script(f"peer_{name}.py") for name in peers}
+    data = generated(rows, folder)
     with scratch(folder) as place:
-        done = interleave([ours(data, place), *(peer(name, path, data, place) for name, path in peers.items())], rounds)
-        verdicts = compare(place / "run", place / f"{engines[-1]}.parquet")
+        done = interleave(
+            [ours(data, place), *(peer(name, path, data, place) for name, path in scripts.items())], rounds
+        )
+        verdicts = compare(place / "run", place / f"{peers[-1]}.parquet")
     by_polars = ratio(done, "work_cpu_s", "altalign", "polars")
     targets = [
         target(
-            f"CPU seconds, of those of polars, {count:,} rows",
+            f"CPU seconds, of those of polars, {rows:,} rows",
             by_polars["median"],
-            at_most=CPU_OF_POLARS_AT_MOST.get(count, 1.0),
+            at_most=CPU_OF_POLARS_AT_MOST.get(rows, 1.0),
         )
     ]
     if all(peak := [r["altalign"]["peak_bytes"] for r in done]):
-        targets.append(target(f"peak memory in GB, {count:,} rows", max(peak) / 1e9, at_most=BYTES_AT_MOST / 1e9))
+        targets.append(target(f"peak memory in GB, {rows:,} rows", max(peak) / 1e9, at_most=BYTES_AT_MOST / 1e9))
     targets.append(
-        target(
-            f"verdicts that differ from {engines[-1]}'s, of {verdicts['rows']:,} rows", verdicts["differ"], at_most=0
-        )
+        target(f"verdicts that differ from {peers[-1]}'s, of {verdicts['rows']:,} rows", verdicts["differ"], at_most=0)
     )
     of_peers = {name: ratio(done, "work_cpu_s", "altalign", name) for name in peers}
-    facts = {"rows": count, "vocabulary_size": VOCABULARY_SIZE, "cpu_of_peers": of_peers, "verdicts": verdicts}
-    print(write("text", done, targets, packages=PACKAGES, is_full=count == ROWS and rounds >= ROUNDS, **facts))
+    facts = {"rows": rows, "vocabulary_size": VOCABULARY_SIZE, "cpu_of_peers": of_peers, "verdicts": verdicts}
+    print(write("text", done, targets, packages=PACKAGES, is_full=rows == ROWS and rounds >= ROUNDS, **facts))
     return bool(verdicts["differ"])
 
 
@@ -121,4 +100,4 @@ def _count(data: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, rows=ROWS, rounds=ROUNDS, peers=["polars", "duckdb"]))

@@ -10,7 +10,6 @@ every host among them, and tries again as it does by default; img2dataset reads 
 default. Both give up a try after 3 seconds. Seconds are by the stage's and the shards' own clocks, start-up left out.
 """
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -24,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness import ALTALIGN, CACHE, PEERS, ROOT, Program, Round, interleave, ratio, scratch
+from benchmarks.harness import ALTALIGN, PEERS, ROOT, Program, Round, command, interleave, ratio, scratch
 from benchmarks.images import generated
 from benchmarks.processes import Figures, ProgramError, measure
 from benchmarks.report import target, write
@@ -54,31 +53,16 @@ threads = {threads}
 PACKAGES = ("aiohttp", "apache-beam", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless")
 
 
-def main() -> int:
-    """Serve, run, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path, default=CACHE)
-    arguments = parser.parse_args()
-    if sys.platform != "linux":
-        sys.stderr.write("benchmarks.web: its 100 hosts are addresses of 127.0.0.0/8, which only Linux has; left out\n")
-        return 1
-    try:
-        with scratch(arguments.folder.absolute()) as place:
-            compete(arguments.rounds, arguments.folder.absolute(), place)
-    except ProgramError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-def compete(rounds: int, folder: Path, place: Path) -> None:
+def compete(rounds: int, folder: Path) -> int | None:
     """All rounds of both programs; the peer's slow way once, and the large images once.
 
     The slow way starts for longer than it works.
     """
+    if sys.platform != "linux":
+        sys.stderr.write("benchmarks.web: its 100 hosts are addresses of 127.0.0.0/8, which only Linux has; left out\n")
+        return 1
     tar = generated("web", 300, folder) / "web-000.tar"
-    with serving(tar) as server:
+    with scratch(folder) as place, serving(tar) as server:
         answering, rows = server.hosts[: HOSTS - HANGING], {}
         for suffix, hosts, count in (("", answering, IMAGES), (HANG, server.hosts, IMAGES_HANGING)):
             rows[suffix] = write_rows(place / f"rows{len(hosts)}.parquet", server.port, hosts, count, "/{}.jpg")
@@ -104,6 +88,7 @@ def compete(rounds: int, folder: Path, place: Path) -> None:
         "threads": THREADS,
     }
     print(write("web", done, targets(done), packages=PACKAGES, is_full=rounds >= ROUNDS, **facts))
+    return None
 
 
 def targets(done: Sequence[Round]) -> list[Figures]:
@@ -249,4 +234,4 @@ def figures(served: Figures, images: int, seconds: float) -> Figures:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, rounds=ROUNDS))

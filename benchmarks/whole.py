@@ -7,16 +7,15 @@ The images are generated, in mixed formats.
 How many images a second, how much memory, how many cores are busy, and how long each stage takes.
 """
 
-import argparse
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.harness import ALTALIGN, CACHE, ROOT, Program, Round, interleave, scratch
+from benchmarks.harness import ALTALIGN, ROOT, Program, Round, command, interleave, scratch
 from benchmarks.images import generated
-from benchmarks.processes import Figures, ProgramError
+from benchmarks.processes import Figures
 from benchmarks.report import target, write
 
 IMAGES, ROUNDS = 100_000, 3
@@ -33,19 +32,10 @@ paths = ["{images}/*.tar"]
 PACKAGES = ("apache-beam", "pillow", "simplejpeg")
 
 
-def main() -> int:
-    """Generate, run, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=IMAGES)
-    parser.add_argument("--folder", type=Path, default=CACHE)
-    arguments = parser.parse_args()
-    try:
-        with scratch(arguments.folder.absolute()) as place:
-            measure_all(arguments.images, arguments.folder.absolute(), place)
-    except ProgramError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+def compete(images: int, folder: Path) -> None:
+    """Measure in a scratch folder."""
+    with scratch(folder) as place:
+        measure_all(images, folder, place)
 
 
 def measure_all(images: int, folder: Path, place: Path) -> None:
@@ -84,4 +74,4 @@ def curation(name: str, config: Path, run: Path, folder: Path) -> Program:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, compete, images=IMAGES))

@@ -57,14 +57,6 @@ def test_pages_of_a_mapped_file_are_resident_and_yet_left_out():
     assert figures["peak_bytes"] > 100e6 > figures["peak_unmapped_bytes"]
 
 
-@needs_proc
-def test_open_files_are_counted(tmp_path: Path):
-    figures, _ = measure(
-        python(f"import os\nopened = [os.open('/dev/null', os.O_RDONLY) for _ in range(50)]\n{BURN}"), tmp_path
-    )
-    assert 50 <= figures["open_files"] < 100
-
-
 def test_what_a_program_prints_is_handed_on(tmp_path: Path):
     _, output = measure(python("import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr)"), tmp_path)
     assert output == "out\nerr\n"
