@@ -1,7 +1,7 @@
 """The frozen Unicode 16.0 table: lower case and class of every code point, the same on every machine.
 
 Interpreters, pyarrow and operating systems bring Unicode data of their own, in different versions. Captions and words
-depend on `unicode_16.npz` alone, which `make_unicode_data.py` writes and a test regenerates.
+depend on `unicode_16.npz` alone, which `tools/make_unicode_data.py` writes and a test regenerates.
 """
 
 from functools import cache

@@ -12,7 +12,7 @@ OURS = {"altalign", "benchmarks", "experiments", "tests"} | PACKAGES
 MAY_IMPORT = {
     "altalign": {"altalign"},
     "filters": {"altalign", "filters"},
-    "dedup": {"altalign", "dedup"},
+    "dedup": {"altalign", "dedup", "filters"},
     "pipelines": {"altalign", "filters", "dedup", "pipelines"},
     "audit": {"altalign", "filters", "dedup", "audit"},
     "demo": {"altalign", "demo"},

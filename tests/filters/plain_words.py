@@ -12,7 +12,7 @@ from functools import cache
 import unicodedata2
 from fontTools.unicodedata import script
 
-from altalign.filters.make_unicode_data import simple_lower_case
+from tools.make_unicode_data import simple_lower_case
 
 UNSPACED = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 # H letter or number of a script without spaces, h the same and a modifier letter, l another modifier letter, L another

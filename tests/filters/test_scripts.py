@@ -7,8 +7,9 @@ from fontTools.unicodedata import script, script_name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.filters import make_unicode_data, scripts
+from altalign.filters import scripts
 from altalign.filters.unicode_data import LETTER, entry
+from tools import make_unicode_data
 
 
 def test_the_stored_table_is_what_its_sources_give() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import unicodedata2
 
-from altalign.filters import make_unicode_data, unicode_data
+from altalign.filters import unicode_data
 from altalign.filters.unicode_data import (
     CONNECTOR,
     CONTROL,
@@ -17,6 +17,7 @@ from altalign.filters.unicode_data import (
     SINGLE,
     WHITE_SPACE,
 )
+from tools import make_unicode_data
 
 
 def test_the_stored_table_is_what_its_sources_give():

@@ -1,4 +1,4 @@
-"""Writes unicode_16.npz: `python -m altalign.filters.make_unicode_data`.
+"""Writes filters/unicode_16.npz and filters/scripts_16.npz: `python -m tools.make_unicode_data`.
 
 Sources, all of Unicode 16.0: categories, combining classes and NFC of unicodedata2 16.0.0, scripts of fonttools 4.60
 (whose later code points unicodedata2 does not assign), lower case of simple_lower_case_16.txt, White_Space from
@@ -16,6 +16,7 @@ import unicodedata2
 from altalign.filters import unicode_data
 from altalign.filters.unicode_data import BLOCK, CODE_POINTS, UnicodeTable
 
+FILTERS = Path(__file__).parents[1] / "filters"
 ZERO_WIDTH_SPACE = 0x200B
 # fmt: off
 WHITE_SPACE = {
@@ -53,7 +54,7 @@ def build() -> UnicodeTable:
 
 def simple_lower_case() -> dict[int, int]:
     """UnicodeData field 13, for the code points where it is not empty."""
-    lines = Path(__file__).with_name("simple_lower_case_16.txt").read_text(encoding="utf-8").splitlines()
+    lines = (FILTERS / "simple_lower_case_16.txt").read_text(encoding="utf-8").splitlines()
     pairs = (line.split(";") for line in lines if not line.startswith("#"))
     return {int(upper, 16): int(lower, 16) for upper, lower in pairs}
 
@@ -104,11 +105,12 @@ def build_scripts() -> dict[str, npt.NDArray[Any]]:
 
 
 def main() -> None:
-    """Write the tables beside this file."""
-    np.savez_compressed(Path(__file__).with_name("unicode_16.npz"), **build()._asdict())
+    """Write the tables."""
+    np.savez_compressed(FILTERS / "unicode_16.npz", **build()._asdict())
     table = build_scripts()
-    path = Path(__file__).with_name("scripts_16.npz")
-    np.savez_compressed(path, starts=table["starts"], scripts=table["scripts"], names=table["names"])
+    np.savez_compressed(
+        FILTERS / "scripts_16.npz", starts=table["starts"], scripts=table["scripts"], names=table["names"]
+    )
 
 
 if __name__ == "__main__":
