@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from altalign.dedup import embed, phash
+from altalign.dedup import embed
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.pipelines.images import model_embedders
@@ -19,6 +20,7 @@ from altalign.pipelines.images import model_embedders
 Pixels = npt.NDArray[np.uint8]
 Vector = npt.NDArray[np.int16]
 
+PHASH_BITS = 64
 SHORT_SIDE_PX = 128  # twice the thumbnail of the descriptors and more: `pixels.decode` has the figures
 
 
@@ -69,10 +71,14 @@ def _dct(name: str) -> Embedder:
 
 
 def _phash(name: str) -> Embedder:
-    def of_image(image: Pixels, _small: Pixels) -> Vector:
-        return phash.phash(phash.lanczos_thumbnail(pixels.gray(image))[np.newaxis])[0]
+    """The bits of imagehash as +1 and -1: the cosine of two is 1 - d / 32 if d bits differ."""
+    import imagehash  # and with it SciPy, which other embedders need not wait for
 
-    return Embedder(name, phash.BITS, of_image)
+    def of_image(image: Pixels, _small: Pixels) -> Vector:
+        bits = imagehash.phash(Image.fromarray(pixels.gray(image))).hash
+        return np.where(bits.ravel(), 1, -1).astype(np.int16)
+
+    return Embedder(name, PHASH_BITS, of_image)
 
 
 def _of_model(name: str) -> Embedder:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from altalign import storage
-from altalign.dedup import embed, phash
+from altalign.dedup import embed
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files, embedders
@@ -22,7 +22,10 @@ def calibration(*, is_mapped: bool = True) -> Calibration:
         else None
     )
     return Calibration(
-        "dct" if is_mapped else "phash", 0.93, mapped, np.full((3, 8 if is_mapped else phash.BITS), 7, np.int16)
+        "dct" if is_mapped else "phash",
+        0.93,
+        mapped,
+        np.full((3, 8 if is_mapped else embedders.PHASH_BITS), 7, np.int16),
     )
 
 
