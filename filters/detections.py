@@ -4,11 +4,10 @@ Detectors say it in one of two ways: boxes with scores, as those of faces do, or
 place, as those of text do.
 """
 
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from pydantic import Field, model_validator
 
 from altalign.filters.model_inputs import ModelInput
@@ -130,29 +129,10 @@ def _overlaps(box: Floats, others: Floats) -> Floats:
 
 
 def _of_map(output: Floats, at_least: float) -> Found:
+    from scipy import ndimage  # which the package needs for this alone
+
     is_on = _rows(output) >= at_least
-    return Found(int(_regions(is_on)), float(is_on.mean())) if is_on.size else Found(0, 0.0)
-
-
-@njit(nogil=True, cache=True)
-def _regions(is_on: npt.NDArray[np.bool_]) -> int:
-    """How many regions there are: places that touch by a side are of one."""
-    height, width = is_on.shape
-    left = is_on.copy()
-    stack = np.empty(height * width, np.int64)
-    found = 0
-    for start in range(height * width):
-        if not left[start // width, start % width]:
-            continue
-        found += 1
-        left[start // width, start % width] = False
-        stack[0], size = start, 1
-        while size:
-            size -= 1
-            y, x = stack[size] // width, stack[size] % width
-            for dy, dx in ((0, 1), (0, -1), (1, 0), (-1, 0)):
-                if 0 <= y + dy < height and 0 <= x + dx < width and left[y + dy, x + dx]:
-                    left[y + dy, x + dx] = False
-                    stack[size] = (y + dy) * width + x + dx
-                    size += 1
-    return found
+    if not is_on.size:
+        return Found(0, 0.0)
+    labelled: Any = ndimage.label(is_on)  # places that touch by a side are of one region
+    return Found(int(labelled[1]), float(is_on.mean()))
