@@ -60,7 +60,7 @@ $(UV):
 # Stamps: an environment is made anew only when the lock file changed. Bytecode at once: where Python writes none itself, every
 # start would compile for longer than it works.
 $(VENV)/.curate: $(UV) pyproject.toml uv.lock
-	@echo "installing altalign into $(VENV): about 0.6 GB, once" >&2
+	@echo "installing altalign into $(VENV): about 1 GB, once" >&2
 	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact
 	@touch $@
 
