@@ -8,6 +8,7 @@ import csv
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -141,10 +142,11 @@ def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) 
     seen = 0
     lines = _Lines(file)
     while seen < objects and (entry := lines.next()) is not None:
-        value = None if isinstance(entry[1], Bad) else _parse(entry[1])
-        if isinstance(value, dict):
-            seen += 1
-            names.update(name for name in value if name in wanted or len(names) < _NAMES_AT_MOST)
+        with suppress(ValueError):
+            value = None if isinstance(entry[1], Bad) else parse_json(entry[1])
+            if isinstance(value, dict):
+                seen += 1
+                names.update(name for name in value if name in wanted or len(names) < _NAMES_AT_MOST)
     return names, seen
 
 
@@ -224,9 +226,10 @@ def _rows_of_json(
     offset: int, line: str, number: int, columns: Sequence[str], many: str, keep: Sequence[str]
 ) -> Iterator[Row | Bad]:
     """A row for each item of a list of captions, or for the one caption; a row that has none gives one too."""
-    value = _parse(line)
-    if isinstance(value, _NotJson):
-        yield Bad(offset, f"no JSON: {value.error}")
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        yield Bad(offset, f"no JSON: {error}")
         return
     if not isinstance(value, dict):
         yield Bad(offset, f"{type(value).__name__}, where an object is meant")
@@ -250,19 +253,6 @@ def _rows_of_json(
     for item in items:
         row = tuple(item if name == many else each for name, each in zip(columns, values, strict=True))
         yield Row(row, extra, number, of_each + len(item or ""))
-
-
-@dataclass(frozen=True)
-class _NotJson:
-    error: str
-
-
-def _parse(text: str | bytes) -> object:
-    """A JSON value, or `_NotJson`."""
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        return _NotJson(str(error))
 
 
 def parse_json(text: str | bytes) -> Any:
