@@ -106,8 +106,7 @@ class Comparison:
         """
         sides = Side.of(run_a), Side.of(run_b)
         with own_files(run_a), own_files(run_b):
-            rows = max(sum(side.counts.values()) for side in sides)
-            return cls(*sides, compare_pairs.join([side.run for side in sides], rows, examples))
+            return cls(*sides, compare_pairs.join([side.run for side in sides], examples))
 
     @property
     def settings(self) -> pa.Table:

@@ -2,8 +2,9 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from altalign.machine.cores import cores
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MEMORY_LIMIT = "400MB"  # what does not fit goes to temporary files
+MEMORY_LIMIT = "200MB"  # what does not fit goes to temporary files
 
 
 @contextmanager
@@ -33,9 +34,9 @@ def opened() -> Iterator["DuckDBPyConnection"]:
             try:
                 yield connection
             except duckdb.Error as error:
-                repair = "free some space there, or name a larger folder by TMPDIR"
+                repair = "free memory, or space for temporary files in {}, or name another folder by TMPDIR"
                 raise AltalignError(
-                    f"{tempfile.gettempdir()}: a query failed ({first_line(error)}); {repair}"
+                    f"a query failed ({first_line(error)}); {repair.format(tempfile.gettempdir())}"
                 ) from error
 
 
@@ -48,3 +49,16 @@ def execute_on(
         connection.execute(statement, parameters)
     finally:
         connection.unregister("arrow_rows")
+
+
+def rows_of_query(
+    connection: "DuckDBPyConnection", query: str, parameters: Sequence[object] = ()
+) -> list[tuple[Any, ...]]:
+    """The rows of a query, which a signal ends: the main thread meets none while it is in DuckDB itself."""
+    with ThreadPoolExecutor(1) as thread:
+        rows = thread.submit(lambda: connection.execute(query, parameters).fetchall())
+        try:
+            return rows.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise

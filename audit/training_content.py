@@ -26,6 +26,10 @@ TOP_SHARE = 10  # one host in so many, the largest first; the form asks for the 
 _SHOWN = 100  # hosts in Markdown
 _OPT_OUT = (DropReason.HTTP_OPT_OUT, DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
 _ILLEGAL = (DropReason.IMAGE_BLOCKED, DropReason.IMAGE_NSFW, DropReason.REMOVED)
+_BYTES_OF_HOSTS = """
+    with distinct_images as (select min(host) as host, min(bytes) as bytes from images group by image_id)
+    select host, coalesce(sum(bytes), 0)::bigint from distinct_images where host <> '' group by host order by 2 desc, 1
+"""
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -80,11 +84,7 @@ def _hosts(run: RunFolder) -> list[tuple[str, int]]:
                 hosts = pa.array([_host(url or "") for url in rows["image_url"].to_pylist()], pa.string())
                 insert = "insert into images select image_id, host, bytes from arrow_rows"
                 database.execute_on(connection, rows.append_column("host", hosts), insert)
-        return connection.execute(
-            "with distinct_images as (select min(host) as host, min(bytes) as bytes from images group by image_id) "
-            "select host, coalesce(sum(bytes), 0)::bigint from distinct_images where host <> '' "
-            "group by host order by 2 desc, 1"
-        ).fetchall()
+        return database.rows_of_query(connection, _BYTES_OF_HOSTS)
 
 
 def _host(url: str) -> str:

@@ -45,5 +45,6 @@ def imports(*, compiles: bool = True) -> Iterator[None]:
 
 def leave() -> None:
     """Called last in a process of ours: spares the interpreter its last search for garbage."""
-    if "triton" not in sys.modules:  # its bindings complain, at length, of every object that outlives them
+    # the bindings of these two complain, at length, of every object that outlives them
+    if not {"triton", "duckdb"} & sys.modules.keys():
         gc.freeze()
