@@ -17,7 +17,7 @@ from altalign.audit.checks import images
 from altalign.audit.checks import rules as text_rules
 from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.rules import Rules
-from altalign.audit.checks.tars import Member, NotATarError, Tar
+from altalign.audit.checks.tars import Member, Tar
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
 from altalign.filters.image_headers import STRICT_PILLOW
@@ -163,7 +163,7 @@ def _images(run: RunFolder, rows: pa.Table | None, name: str, found: CheckedShar
             tar = Tar(file)
             try:
                 yield from _hold_against(tar.members(), _each(rows), name, found.findings)
-            except NotATarError as error:
+            except ValueError as error:
                 found.findings.fails("tars", f"{name}: {error}")
             tar.drain()
             found.bytes, found.sha256 = tar.bytes, tar.sha256
