@@ -213,10 +213,10 @@ def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, T
 def tasks_table() -> Table:
     """The tasks of an evaluation's sets: what may stand for a set, and the settings of each."""
     rows = [
-        [f"`{name}`", *(", ".join(f"`{each}`" for each in names) for names in (task.metrics, task.needs, task.takes))]
+        [f"`{name}`", *(", ".join(f"`{each}`" for each in names) for names in (task.needs, task.takes, task.metrics))]
         for name, task in TASKS.items()
     ]
-    return [["`task`", "`metric`, the first where none is given", "Needs", "Takes"], *rows]
+    return [["`task`", "Needs", "Takes", "`metric`, the first where none is given"], *rows]
 
 
 def _names(cls: type[BaseModel], name: str) -> list[str]:
