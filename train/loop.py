@@ -75,6 +75,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
                 lines.published()
                 if encoders and ranks.is_first:
                     report.write(config, data, encoders, found)
+                ranks.wait()  # none leaves before the first is done
     if signal:
         raise interrupts.Interrupted(signal)
     return 0

@@ -75,6 +75,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             terminal.stdout().print(_said(found), soft_wrap=True)
             terminal.stdout().print(f"noise: {terminal.shown(table_of(config))}", soft_wrap=True)
             write.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
+    ranks.wait()  # none leaves before the first is done
 
 
 def _measure(
