@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from altalign import generations
-from altalign.audit.checks import dropped, listed, shard, shards_checked, totals
+from altalign import generations, listing
+from altalign.audit.checks import dropped, shard, shards_checked, totals
 from altalign.audit.checks.findings import Check, Findings, many
 from altalign.audit.checks.rules import Rules
 from altalign.audit.checks.totals import Manifest
@@ -45,7 +45,10 @@ ABOUT = {
     "counts": ("count(s), added up by stage and source and compared with summary.json, manifest and shards", _CHANGED),
     "dropped_rows": ("dropped row(s), as many as the counts say, with those that were removed", _CHANGED),
     "kept_or_dropped": ("dropped row(s), none of a pair that is kept", _CHANGED),
-    **listed.ABOUT,
+    "files": (
+        f"file(s) as {listing.FILE}, manifest and seals say",
+        "`altalign repair` makes anew what it can; what nothing lists is not of the run: move it away",
+    ),
     "manifest": ("file(s) by name and size, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),
     "card": ("file(s) of the data-set card by SHA-256", _ANEW),
@@ -102,7 +105,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     totals.check_settings(run, manifest, findings)
     counts = totals.check_counts(run, manifest, findings)
     if manifest.is_there:
-        listed.check(run, findings, sizes_alone=shards_at_most is not None)
+        totals.check_listed(run, findings, sizes_alone=shards_at_most is not None)
         if shards_at_most is not None:
             notes["files"] = "sizes alone"
     try:

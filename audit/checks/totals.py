@@ -88,6 +88,19 @@ def _reason(error: Exception) -> str:
 # The files that are there ---------------------------------------------------------------------------------------------
 
 
+def check_listed(run: RunFolder, findings: Findings, *, sizes_alone: bool) -> None:
+    """Compares every file with the list of all: changed, missing and surplus ones; those of rows by size alone.
+
+    Other checks read the bytes of rows. A run of an earlier version, which has no list, is not checked.
+    """
+    if "files" not in storage.read_json(run.path("manifest.json")) and not storage.exists(run.path(listing.FILE)):
+        return
+    files, wrong = listing.look(run.folder, sizes_alone=sizes_alone, but_of_rows=True)
+    findings.saw("files", files)
+    for name, why in sorted(wrong.items()):
+        findings.fails("files", f"{name}: {why}")
+
+
 def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     """Checks that the shards are exactly the manifest's files, tars have its sizes, and all but the last are full."""
     there = set(storage.entries(run.path("shards")))
