@@ -65,10 +65,10 @@ def curate(
         AltalignError: whatever else the command would fail with, in its words: nothing is left of the pool, a check
             fails, the disk is full.
     """
-    from altalign.curation import CurateConfig
-    from altalign.pipelines import command
-    from altalign.pipelines.run_arguments import config_of_file
-    from altalign.stages import STAGES
+    from altalign.commands import curate as command
+    from altalign.commands.run_arguments import config_of_file
+    from altalign.data.stages import STAGES
+    from altalign.settings.curate import CurateConfig
 
     if isinstance(rerun, str) and rerun not in STAGES:
         raise UsageError(f"rerun = {rerun!r}: no such stage (there are: {', '.join(STAGES)})")
@@ -99,7 +99,7 @@ def audit(run: Folder, other: Folder | None = None) -> "list[Check] | Comparison
     """
     with _at_work():
         if other is None:
-            from altalign.audit import command
+            from altalign.commands import audit as command
 
             return command.checked(os.fspath(run), shards_at_most=None, is_written=True)[1]
         from altalign.audit.compare import Comparison
@@ -113,8 +113,8 @@ def _report(folder: str) -> None:
     Raises:
         AltalignError: a check fails.
     """
-    from altalign.audit import command
     from altalign.audit.checks.findings import failed
+    from altalign.commands import audit as command
 
     try:
         found = command.reported(folder)

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from altalign.train import flops
-from altalign.train.step import arithmetic
+from altalign.train.step import arithmetic, flops
 from benchmarks.report import target, write
 from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_clip, ours
 from benchmarks.train_gpu import BATCHES, absent

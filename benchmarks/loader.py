@@ -17,9 +17,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from altalign.key import image_id, sample_key
-from altalign.schema import SCHEMA_VERSION
-from altalign.shards import ShardWriter, write_sidecar
+from altalign.data.key import image_id, sample_key
+from altalign.data.schema import SCHEMA_VERSION
+from altalign.data.shards import ShardWriter, write_sidecar
 from benchmarks.harness import READERS, ROOT, Program, command, interleave, last_json, ratio
 from benchmarks.images import generated
 from benchmarks.report import target, write

@@ -11,10 +11,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from altalign.curation import CurateConfig, ImageSettings, InputSettings
-from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.data.reasons import reasons_of
 from altalign.pipelines.images.measuring import hooks_of, measure, verdicts
-from altalign.reasons import reasons_of
+from altalign.settings.curate import CurateConfig, ImageSettings, InputSettings
+from altalign.storage.ranges import Range, Ranges
 from benchmarks import timed
 from benchmarks.image_members import places
 

@@ -14,7 +14,7 @@ from altalign.train.data import tokenizer, undecodable
 from altalign.train.data.loader import batches
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
-from altalign.train.settings import DataSettings, TokenizerSettings
+from altalign.train.settings.training import DataSettings, TokenizerSettings
 
 
 def main() -> int:

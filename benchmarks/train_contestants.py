@@ -21,8 +21,8 @@ import torch
 
 from altalign.train.data.batches import Batch
 from altalign.train.model.image_tower import FACTORS
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import Learner
 
 TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads

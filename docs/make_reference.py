@@ -22,18 +22,19 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from altalign import audit_tables, errors, python, reasons
+from altalign import errors, python
 from altalign.audit.compare import Comparison
 from altalign.audit.find_pairs import Explanation
 from altalign.audit.opened.run import Run
 from altalign.audit.opened.shown import Gallery
-from altalign.audit_tables import AuditTable
-from altalign.curation import LARGEST, CurateConfig
+from altalign.data import audit_tables, reasons
+from altalign.data.audit_tables import AuditTable
+from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.eval.settings import TASKS, EvalSets
-from altalign.reasons import REASONS, DropReason, Stage
-from altalign.scoring import ScoreConfig
-from altalign.settings import stage_of
-from altalign.train.sweep_settings import SweepConfig
+from altalign.settings.common import stage_of
+from altalign.settings.curate import LARGEST, CurateConfig
+from altalign.settings.score import ScoreConfig
+from altalign.train.settings.sweep import SweepConfig
 from docs.read_source import comments, docstrings, sentence
 
 ROOT = Path(__file__).parents[1]
@@ -53,33 +54,33 @@ GIVEN_ELSEWHERE = {
     DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
     DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
     DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: image_bytes",
-    DropReason.HTTP_STATUS: "pipelines/web/asking/fetching.py: Fetching._answered",
-    DropReason.HTTP_TIMEOUT: "pipelines/web/asking/schedule.py: Schedule._run",
-    DropReason.HTTP_NOT_ASKED: "pipelines/web/asking/fetching.py: _unless_not_asked",
+    DropReason.HTTP_STATUS: "pipelines/web/schedule/fetching.py: Fetching._answered",
+    DropReason.HTTP_TIMEOUT: "pipelines/web/schedule/schedule.py: Schedule._run",
+    DropReason.HTTP_NOT_ASKED: "pipelines/web/schedule/fetching.py: _unless_not_asked",
     DropReason.HTTP_UNREACHABLE: "pipelines/web/http/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/http/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/http/transport.py: Transport._body",
-    DropReason.HTTP_OPT_OUT: "pipelines/web/asking/fetching.py: Fetching._check",
-    DropReason.HTTP_REFUSED: "pipelines/web/asking/fetching.py: Fetching._admit",
+    DropReason.HTTP_OPT_OUT: "pipelines/web/schedule/fetching.py: Fetching._check",
+    DropReason.HTTP_REFUSED: "pipelines/web/schedule/fetching.py: Fetching._admit",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _blocked",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
-    DropReason.REMOVED: "pipelines/living/removing.py: remove",
-    DropReason.OUT_OF_BALANCE: "pipelines/select/balance.py: verdict",
-    DropReason.NOT_LISTED: "pipelines/derive/choosing.py: unlisted",
+    DropReason.REMOVED: "pipelines/change/remove.py: remove",
+    DropReason.OUT_OF_BALANCE: "pipelines/derive/balance.py: verdict",
+    DropReason.NOT_LISTED: "pipelines/derive/choose_rows.py: unlisted",
 }
 
 # Schemas by the heading of their files: module, name, and the lists there that hold their columns.
 SCHEMAS = {
-    "dropped/STAGE/*.parquet": ("altalign.schema", "DROPPED", ("DROPPED",)),
-    "shards/NNNNN.parquet": ("altalign.schema", "SAMPLE", ("SAMPLE",)),
-    "clusters/NNNNN.parquet": ("altalign.schema", "CLUSTER", ("CLUSTER",)),
-    "removed.parquet": ("altalign.schema", "REMOVED", ("REMOVED",)),
-    "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
-    "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
-    "audit/text_measures.parquet": ("altalign.audit_tables", "TEXT_MEASURES", ("MEASURED",)),
+    "dropped/STAGE/*.parquet": ("altalign.data.schema", "DROPPED", ("DROPPED",)),
+    "shards/NNNNN.parquet": ("altalign.data.schema", "SAMPLE", ("SAMPLE",)),
+    "clusters/NNNNN.parquet": ("altalign.data.schema", "CLUSTER", ("CLUSTER",)),
+    "removed.parquet": ("altalign.data.schema", "REMOVED", ("REMOVED",)),
+    "counts.parquet": ("altalign.data.schema", "COUNTS", ("COUNTS",)),
+    "audit/failed.parquet": ("altalign.data.schema", "FAILED", ("FAILED",)),
+    "audit/text_measures.parquet": ("altalign.data.audit_tables", "TEXT_MEASURES", ("MEASURED",)),
     **{
-        table.path: ("altalign.audit_tables", name, (name,))
+        table.path: ("altalign.data.audit_tables", name, (name,))
         for name, table in vars(audit_tables).items()
         if isinstance(table, AuditTable) and name not in ("TEXT_MEASURES", "IMAGE_MEASURES", "SAMPLES", "FAILED_ROWS")
     },

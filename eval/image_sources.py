@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
+from altalign.data.shards import BESIDE, IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError, first_line
-from altalign.shards import BESIDE, IMAGE_NAMES
 
 IMAGES = {name[1:] for name in IMAGE_NAMES}  # endings of names of images, in lower case
 NO_IMAGE, NO_FILE, UNDECODABLE = "no image", "no such file", "undecodable"  # reasons to leave out a row

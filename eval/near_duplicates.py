@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.audit_tables import NEAR_TEST_IMAGES
+from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.errors import UsageError
 from altalign.eval.image_sources import Images, reading
 from altalign.eval.outcomes import Measure, Result, chosen

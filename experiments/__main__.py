@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from altalign.arguments import Parser
+from altalign.commands.arguments import Parser
 from altalign.errors import AltalignError
 from altalign.machine.cores import cores
 from experiments import page, plan, queue

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from altalign import cli, storage
 from altalign.errors import AltalignError
-from altalign.settings import merged
+from altalign.settings.common import merged
 from experiments import queue
 from experiments.data import Pair, curated
 from experiments.nlip import SHUFFLED, with_shuffled
@@ -58,7 +58,7 @@ def _selected(kind: str, seed: int, folder: Path) -> None:
 
 def _train(kind: str, seed: int, folder: Path, clean: str) -> None:
     from altalign.train import loop
-    from altalign.train.settings import TrainConfig
+    from altalign.train.settings.training import TrainConfig
 
     of = {"run": {"folder": str(folder), "seed": seed}, "data": {"runs": [clean]}, "evaluation": {"retrieval": []}}
     loop.train(TrainConfig.from_values(merged(queue.read("filtering").base, of), where=f"encoder of {kind}"))

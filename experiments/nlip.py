@@ -22,12 +22,13 @@ import pyarrow.parquet as pq
 from scipy.stats import rankdata
 
 from altalign.demo.scenes import COLOURS, SHAPES
-from altalign.settings import merged
-from altalign.train import loop, phases
-from altalign.train.concepts import retrieve
-from altalign.train.data.completed import is_swapped
-from altalign.train.noise import estimates
-from altalign.train.settings import TrainConfig
+from altalign.settings.common import merged
+from altalign.train import loop
+from altalign.train.data import noise_estimates
+from altalign.train.data.nlip_captions import is_swapped
+from altalign.train.papers.nlip import phases
+from altalign.train.papers.nlip.concepts import retrieve
+from altalign.train.settings.training import TrainConfig
 from experiments import queue
 from experiments.data import Pair, curated
 from experiments.plan import Job
@@ -114,7 +115,7 @@ def measured(job: Job, run_folder: Path) -> dict[str, float]:
         shutil.copytree(warm_up, partial)
         with contextlib.suppress(OSError):  # another arm was faster
             partial.rename(kept)
-    place = warm_up / estimates.FILE
+    place = warm_up / noise_estimates.FILE
     if not place.is_file():
         return {}
     table = pq.read_table(place)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from altalign.settings import Settings, merged
+from altalign.settings.common import Settings, merged
 
 Direction = Literal["higher", "lower", "same"]
 Tree = Mapping[str, Any]

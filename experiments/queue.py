@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError
-from altalign.settings import merged
+from altalign.settings.common import merged
 from experiments import plan
 from experiments.data import Absent
 from experiments.plan import Experiment, Job
@@ -180,8 +180,9 @@ def _hook(module: str, name: str) -> Callable[[Job, Path], Any]:
 
 
 def _train(module: str, job: Job) -> None:
-    from altalign.train import loop, phases
-    from altalign.train.settings import TrainConfig
+    from altalign.train import loop
+    from altalign.train.papers.nlip import phases
+    from altalign.train.settings.training import TrainConfig
 
     settings = merged(job.settings, {"run": {"folder": f"runs/{job.name}", "seed": job.seed}})
     config = TrainConfig.from_values(settings, where=job.arm)

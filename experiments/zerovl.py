@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from altalign.demo.captions import english
 from altalign.demo.draw import draw
 from altalign.demo.scenes import random_scene
-from altalign.pipelines import cluster
+from altalign.pipelines.near import cluster
 from altalign.train.step import accumulation, learner
 from altalign.train.step.global_batch import Group, global_batch
 from experiments.data import Absent, Pair, curated

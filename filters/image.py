@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.curation import ImageSettings
-from altalign.reasons import DropReason, Verdict, drop_where
+from altalign.data.reasons import DropReason, Verdict, drop_where
+from altalign.settings.curate import ImageSettings
 
 
 def undecodable(image_format: pa.StringArray) -> Verdict:

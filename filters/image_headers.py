@@ -27,8 +27,8 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from altalign.decoder_errors import DECODER_ERRORS
 from altalign.filters import readable
+from altalign.filters.decoder_errors import DECODER_ERRORS
 
 # Ours. Above 33 million, Pillow cannot count the bits of a row; and run lengths of BMP may skip 255 rows in two bytes.
 ROW_AT_MOST_PX = 1 << 20

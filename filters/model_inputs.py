@@ -7,7 +7,7 @@ import numpy.typing as npt
 from PIL import Image
 from pydantic import Field
 
-from altalign.settings import Settings
+from altalign.settings.common import Settings
 
 Channels = Annotated[list[float], Field(min_length=3, max_length=3)]
 Side = Annotated[int, Field(ge=1, le=4096)]

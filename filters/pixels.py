@@ -14,8 +14,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
-from altalign.decoder_errors import DECODER_ERRORS
 from altalign.filters import colours, jpegs
+from altalign.filters.decoder_errors import DECODER_ERRORS
 from altalign.filters.image_headers import (
     STRICT_PILLOW,
     check_decodable,

@@ -4,8 +4,8 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 
-from altalign.decoder_errors import DECODER_ERRORS
 from altalign.filters import colours
+from altalign.filters.decoder_errors import DECODER_ERRORS
 
 _PROFILE_BYTES_AT_MOST = 1 << 25  # ours
 # Chunks of PNG beside the critical ones that decide what is seen.

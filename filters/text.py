@@ -7,8 +7,8 @@ the verdict keeps.
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.data.reasons import DropReason, Verdict, drop_where
 from altalign.filters import bounds
-from altalign.reasons import DropReason, Verdict, drop_where
 
 
 def url_invalid(has_identity: pa.BooleanArray) -> Verdict:

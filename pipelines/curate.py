@@ -8,23 +8,24 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
 
 from altalign import storage, terminal
-from altalign.curation import CurateConfig
+from altalign.data.stages import STAGES, check_curated, own_files
 from altalign.machine import processes
 from altalign.pipelines.engine.jobs import check_marks, create, pipeline, started
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import check_places, options, threads
 from altalign.pipelines.engine.unit_errors import raised
-from altalign.pipelines.evidence import of_judge
-from altalign.pipelines.living import taking_over
+from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.near import index, learned, test_images, within_pool
 from altalign.pipelines.opening import inputs, reopen, summary
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.grounds import Grounds
+from altalign.pipelines.opening.inputs_of_stages import Grounds
 from altalign.pipelines.opening.plan import print_plan
 from altalign.pipelines.opening.record import recording
-from altalign.pipelines.run import outputs, pool, progress, vouched
-from altalign.pipelines.run.artefacts.counted import COUNTED
-from altalign.pipelines.run.artefacts.decontaminated import (
+from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run import outputs, pool, progress
+from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.counted import COUNTED
+from altalign.pipelines.run.tables.decontaminated import (
     AUGMENTED,
     CELLS,
     COMPARED,
@@ -35,14 +36,13 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     REPLACED,
     TESTS,
 )
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED
-from altalign.pipelines.run.artefacts.fetched import FETCHED, GATHERED
-from altalign.pipelines.run.artefacts.judged import JUDGED
-from altalign.pipelines.run.artefacts.written import WRITTEN
-from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.tables.fetched import FETCHED, GATHERED
+from altalign.pipelines.run.tables.judged import JUDGED
+from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.run.units import F, Facts, Marks, Run, U
-from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
-from altalign.stages import STAGES, check_curated, own_files
+from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, reuse, tables, write
+from altalign.settings.curate import CurateConfig
 
 
 class Step(NamedTuple):
@@ -78,7 +78,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
         extract.conclude,
     ),
     "tables": ([Step(COUNTED, pool.units, tables.Count)], tables.conclude),
-    "judge": ([Step(JUDGED, pool.units, judge.Judge)], of_judge.conclude),
+    "judge": ([Step(JUDGED, pool.units, judge.Judge)], judge_figures.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before any image is fetched: an unreadable test image stops the run here
@@ -192,7 +192,7 @@ def run_stage(
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
         if isinstance(run, Grown):
-            taking_over.of_stage(run, stage)
+            reuse.of_stage(run, stage)
         out = shown or terminal.stderr()
         if stage == "fetch" and isinstance(out, Console) and (known := fetch.what_is_known(run)):
             out.print(known, soft_wrap=True)

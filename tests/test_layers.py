@@ -110,7 +110,7 @@ STAGES = {"extract", "tables", "judge", "fetch", "decontaminate", "write"}
     ],
 )
 def test_nothing_but_the_pipeline_imports_a_stage(room: str) -> None:
-    """Stages hand on what `pipelines/run/artefacts` declares; a stage's own parts stand beside it."""
+    """Stages hand on what `pipelines/run/tables` declares; a stage's own parts stand beside it."""
     for path in (ROOT / "pipelines" / room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("altalign.pipelines.stages"):

@@ -15,9 +15,9 @@ from hypothesis import settings as budget
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from altalign.curation import CurateConfig
-from altalign.key import image_id, sample_key
-from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.data.key import image_id, sample_key
+from altalign.data.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.settings.curate import CurateConfig
 from tests.golden import candidates_of, caption_cases, failed_of, pool_cases, settings_of
 from tests.reference.captions import (
     WHITE_SPACE,

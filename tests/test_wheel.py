@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from altalign.settings import dump
+from altalign.settings.common import dump
 from tests.end_to_end.runs import write_input
 from tests.test_containerfile import copied
 from tests.test_layers import PACKAGES, ROOT

@@ -1,1 +1,1 @@
-"""Training after ALIGN, in PyTorch. Shards are read through altalign.shards, without Beam."""
+"""Training after ALIGN, in PyTorch. Shards are read through altalign.data.shards, without Beam."""

@@ -8,14 +8,14 @@ from torch import Tensor
 from altalign.eval import zero_shot
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.sets import labelled_set
-from altalign.train import checkpoints, training_folder
 from altalign.train.data import augment
 from altalign.train.data.class_numbers import ClassNumbers
-from altalign.train.encoders import by_ranks, sharing_of, sizes_of, without_weights
 from altalign.train.evaluation import Metrics, report
+from altalign.train.exchange.encoders import by_ranks, sharing_of, sizes_of, without_weights
 from altalign.train.model.classifier import Classifier
-from altalign.train.ranks import Ranks, joined
-from altalign.train.settings import TrainConfig
+from altalign.train.run import checkpoints, training_folder
+from altalign.train.run.ranks import Ranks, joined
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.arithmetic import autocast
 from altalign.train.step.classification import classifier_of
 

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import torch
 
 from altalign import storage, terminal
+from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.sets import CaptionedImage, captioned_set
-from altalign.shards import IMAGE_NAMES
-from altalign.train import encoders
 from altalign.train.data.augment import UndecodableError
-from altalign.train.encoders import Encoders
-from altalign.train.ranks import Ranks, joined
+from altalign.train.exchange import encoders
+from altalign.train.exchange.encoders import Encoders
+from altalign.train.run.ranks import Ranks, joined
 
 
 def encode(

@@ -10,16 +10,16 @@ from altalign.eval.encoded import Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
 from altalign.eval.sets import ImageSet, Listed, captioned_set
-from altalign.train import checkpoints, training_folder
 from altalign.train.data import tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import runs_of, samples_of
-from altalign.train.encoders import Encoders, without_weights
-from altalign.train.evaluation_settings import RetrievalSettings
 from altalign.train.exchange import models
-from altalign.train.ranks import joined
-from altalign.train.settings import TrainConfig
+from altalign.train.exchange.encoders import Encoders, without_weights
+from altalign.train.run import checkpoints, training_folder
+from altalign.train.run.ranks import joined
+from altalign.train.settings.evaluation import RetrievalSettings
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import model_of
 
 Metrics = dict[str, dict[str, float]]

@@ -6,10 +6,10 @@ import math
 import torch
 
 from altalign.errors import UsageError
-from altalign.train import metrics
 from altalign.train.data.batches import Batch
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.report import metrics
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import Learner
 
 OF_A_GPU = 0.9  # of its memory, that `chunk = "auto"` may take: images on their way, and gaps, have the rest

@@ -11,24 +11,17 @@ from altalign import storage, terminal
 from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.train import (
-    checkpoints,
-    class_evaluation,
-    evaluation,
-    footprint,
-    metrics,
-    moments,
-    training_folder,
-    wandb_run,
-)
+from altalign.train import class_evaluation, evaluation, footprint
 from altalign.train.data import loader, on_device, undecodable
 from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
-from altalign.train.encoders import Encoders
-from altalign.train.ranks import WAIT, Ranks, joined, share
+from altalign.train.exchange.encoders import Encoders
+from altalign.train.report import metrics
 from altalign.train.report import write as report
-from altalign.train.settings import OF_RUN, TrainConfig
+from altalign.train.run import checkpoints, moments, training_folder, wandb_run
+from altalign.train.run.ranks import WAIT, Ranks, joined, share
+from altalign.train.settings.training import OF_RUN, TrainConfig
 from altalign.train.step import arithmetic, sharding
 from altalign.train.step.classification import ClassLearner
 from altalign.train.step.learner import Learner, NotFiniteError

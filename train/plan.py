@@ -6,14 +6,15 @@ import torch
 from rich.table import Table
 
 from altalign import terminal
-from altalign.train import footprint, training_folder, wandb_run
+from altalign.train import footprint
 from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
 from altalign.train.exchange import export
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.ranks import Ranks, device_of
-from altalign.train.settings import TrainConfig
+from altalign.train.run import training_folder, wandb_run
+from altalign.train.run.ranks import Ranks, device_of
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step import optimizers
 from altalign.train.step.learner import model_of
 

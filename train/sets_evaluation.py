@@ -8,14 +8,14 @@ from altalign.eval import evaluation, page, results
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.sets import ImageSet
 from altalign.eval.settings import EvalSets
-from altalign.train import checkpoints, encoders, training_folder
-from altalign.train.captions.write import Captions
-from altalign.train.data.completed import Prompts
+from altalign.train.data.nlip_captions import Prompts
 from altalign.train.data.training_data import samples_of
 from altalign.train.evaluation import folder_of, held_out_set
-from altalign.train.exchange import models
-from altalign.train.setting_types import Device
-from altalign.train.settings import EvaluationSettings, TrainConfig
+from altalign.train.exchange import encoders, models
+from altalign.train.papers.nlip.captions.write import Captions
+from altalign.train.run import checkpoints, training_folder
+from altalign.train.settings.training import EvaluationSettings, TrainConfig
+from altalign.train.settings.types import Device
 
 _MISSING = 1  # exit code where not all sets could be measured
 

@@ -16,10 +16,11 @@ from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError
 from altalign.eval import vtab
 from altalign.eval.sets import beside, classes_of_lists, lines_of
-from altalign.settings import dump
-from altalign.train import loop, training_folder
-from altalign.train.settings import TrainConfig
-from altalign.train.sweep_settings import Drawn, SweepConfig
+from altalign.settings.common import dump
+from altalign.train import loop
+from altalign.train.run import training_folder
+from altalign.train.settings.sweep import Drawn, SweepConfig
+from altalign.train.settings.training import TrainConfig
 
 RESULT = "sweep.json"
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from altalign import storage, terminal
-from altalign.arguments import Parser
+from altalign.commands.arguments import Parser
+from altalign.commands.run_arguments import add_overrides, add_test_sets, config_with_test_sets, parted
 from altalign.errors import UsageError
 from altalign.machine import startup
-from altalign.pipelines.run_arguments import add_overrides, add_test_sets, config_with_test_sets, parted
 
 if TYPE_CHECKING:
-    from altalign.pipelines.calibrate.report import Findings
+    from altalign.pipelines.near.calibration_report import Findings
 
 
 def calibrate(argv: Sequence[str]) -> int:
@@ -59,17 +59,17 @@ def calibrate(argv: Sequence[str]) -> int:
     config = config_with_test_sets(arguments)
 
     with startup.imports():
-        from altalign.pipelines.calibrate import calibration, report
+        from altalign.pipelines.near import calibration, calibration_report
 
     out = arguments.out.rstrip("/") or "/"
     request = calibration.CalibrationRequest(
         out, arguments.pairs, arguments.images, arguments.false_positives, arguments.sample
     )
     console = terminal.stdout()
-    report.show(calibration.calibrate(config, request, write_page), console)
+    calibration_report.show(calibration.calibrate(config, request, write_page), console)
     console.print(
         f'to use it: [decontaminate] calibration = "{terminal.shown(out)}"; '
-        f"pairs to look at: {terminal.shown(storage.join(out, report.PAGE))}",
+        f"pairs to look at: {terminal.shown(storage.join(out, calibration_report.PAGE))}",
         soft_wrap=True,
     )
     return 0
@@ -78,17 +78,17 @@ def calibrate(argv: Sequence[str]) -> int:
 def write_page(findings: "Findings", path: str) -> None:
     """Write the page of a calibration."""
     from altalign.audit.report import calibration as page
-    from altalign.pipelines.calibrate import report
+    from altalign.pipelines.near import calibration_report
 
     page.write(
         path,
         embedder=findings.calibration.embedder,
         threshold=findings.threshold,
-        verdict=report.verdict(findings),
-        sentences=[*report.sentences(findings)],
+        verdict=calibration_report.verdict(findings),
+        sentences=[*calibration_report.sentences(findings)],
         test_sets=findings.counts["test_sets"],
         copied=findings.counts["copied"],
-        recall=report.recall_rows(findings),
+        recall=calibration_report.recall_rows(findings),
         not_covered=findings.not_covered,
         looked_at=findings.looked_at,
     )

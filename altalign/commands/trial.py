@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from altalign import storage, terminal
-from altalign.arguments import Parser
+from altalign.commands.arguments import Parser
+from altalign.commands.run_arguments import TO_BEAM, add_overrides, config_of_file, fitted, parted
 from altalign.errors import UsageError
 from altalign.machine import startup
-from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_of_file, fitted, parted
 
 _IMAGES = 20_000
 

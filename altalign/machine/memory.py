@@ -21,7 +21,7 @@ from altalign.errors import UsageError
 from altalign.machine.cores import control_groups, cores
 
 if TYPE_CHECKING:
-    from altalign.curation import CurateConfig
+    from altalign.settings.curate import CurateConfig
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 

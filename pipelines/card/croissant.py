@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from altalign.data.schema import SAMPLE
+from altalign.data.scores import Score
 from altalign.pipelines.card.facts import COLUMNS, CardFacts, model_of
-from altalign.schema import SAMPLE
-from altalign.scores import Score
 
 _TYPES = {"string": "sc:Text", "bool": "sc:Boolean", "float": "sc:Float", "double": "sc:Float"}
 

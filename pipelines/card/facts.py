@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from altalign.counts import Counts
-from altalign.curation import CurateConfig
-from altalign.reasons import DropReason
-from altalign.scores import Score
+from altalign.data.counts import Counts
+from altalign.data.reasons import DropReason
+from altalign.data.scores import Score
+from altalign.settings.curate import CurateConfig
 from altalign.terminal import shown
 
 # What a column of a side-car is, in the card's words.

@@ -10,13 +10,14 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from altalign import listing, storage
-from altalign.curation import CurateConfig, InputSettings
+from altalign import storage
+from altalign.data import listing
+from altalign.data.reasons import KEPT, REASONS, DropReason
+from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.pipelines.card.croissant import croissant
 from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, CardFacts, hub_licence, model_of, size_category
-from altalign.reason_words import of_own, of_select
-from altalign.reasons import KEPT, REASONS, DropReason
-from altalign.schema import RULES_VERSION, SAMPLE
+from altalign.rules.reason_words import of_own, of_select
+from altalign.settings.curate import CurateConfig, InputSettings
 from altalign.terminal import shown
 
 if TYPE_CHECKING:

@@ -13,20 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data.reasons import DropReason, Stage, Verdict, drop_where
 from altalign.filters import words
 from altalign.machine import interrupts
-from altalign.pipelines.derive import choosing, units
+from altalign.pipelines.derive import choose_rows, units
 from altalign.pipelines.derive.parents import Parent, of_unit
-from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.run.artefacts.derived import (
-    REPEATED,
-    ChosenFacts,
-    Common,
-    CommonFacts,
-    ShardOfParent,
-)
+from altalign.pipelines.run.tables.derived import REPEATED, ChosenFacts, Common, CommonFacts, ShardOfParent
 from altalign.pipelines.run.units import Run, Unit
-from altalign.reasons import DropReason, Stage, Verdict, drop_where
+from altalign.storage import arrays, parquet
 
 ONLY = "00000"
 _OF_CANDIDATES = (Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)  # whose rows are candidates
@@ -180,7 +174,7 @@ def choose(parents: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> Chosen
         drop_where(pa.array(of_image > 0), DropReason.IMAGE_HAS_TOO_MANY_TEXTS),
         drop_where(pa.array(is_repeated), DropReason.PAIR_REPEATED),
     ]
-    return choosing.chosen(run, unit["name"], rows, verdicts)
+    return choose_rows.chosen(run, unit["name"], rows, verdicts)
 
 
 def _counts(path: str, hashes: Hashes) -> npt.NDArray[np.int64]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from altalign.audit_tables import FAILED_ROWS
+from altalign.data.audit_tables import FAILED_ROWS
+from altalign.data.reasons import KEPT, Stage
 from altalign.pipelines.derive.parents import Parent
-from altalign.pipelines.files import parquet
-from altalign.reasons import KEPT, Stage
+from altalign.storage import parquet
 
 Row = list[Any]
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
-from altalign.counts import Counts
+from altalign.data.counts import Counts
 from altalign.pipelines.derive.parents import Parent, Shard
-from altalign.pipelines.files import parquet
-from altalign.pipelines.run.artefacts.derived import LISTED, Listed, ListedFacts, ShardsOfParent
+from altalign.pipelines.run.tables.derived import LISTED, Listed, ListedFacts, ShardsOfParent
 from altalign.pipelines.run.units import Run
+from altalign.storage import parquet
 
 FILE = "keys.parquet"
 KEYS = pa.schema(

@@ -9,17 +9,17 @@ from itertools import chain, groupby
 
 import numpy as np
 
-from altalign import generations
-from altalign.curation import CurateConfig
+from altalign.data import generations
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.derive import parents as finished
 from altalign.pipelines.derive import units
-from altalign.pipelines.derive.copying import Slice
+from altalign.pipelines.derive.copy_shards import Slice
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
 from altalign.pipelines.derive.units import Places
-from altalign.pipelines.run.artefacts.derived import Chosen
+from altalign.pipelines.run.tables.derived import Chosen
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 
 
 def opened(folder: str, config: CurateConfig) -> Parent:

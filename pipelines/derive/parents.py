@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from altalign import generations, listing, storage
-from altalign.curation import CurateConfig
+from altalign import storage
+from altalign.data import generations, listing
+from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.data.stages import damaged, own_files
 from altalign.errors import UsageError
-from altalign.schema import RULES_VERSION, SCHEMA_VERSION
-from altalign.stages import damaged, own_files
+from altalign.settings.curate import CurateConfig
 
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.audit_tables import SAMPLES
+from altalign.data.audit_tables import SAMPLES
+from altalign.data.reasons import KEPT, Stage
+from altalign.data.schema import DROPPED
 from altalign.pipelines.derive import units
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
-from altalign.pipelines.evidence import gallery_rows
-from altalign.pipelines.files import parquet
+from altalign.pipelines.figures import gallery_rows
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.derived import CHOSEN
+from altalign.pipelines.run.tables.derived import CHOSEN
 from altalign.pipelines.run.units import Run
-from altalign.reasons import KEPT, Stage
-from altalign.schema import DROPPED
+from altalign.storage import parquet
 
 # Kinds of reasons that are of a threshold, and whether the largest values are the nearest.
 _FROM_ABOVE = {"score_below": True, "not_in_top": True, "score_above": False}

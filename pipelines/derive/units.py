@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from altalign import generations
+from altalign.data import generations
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive.copying import Numbers, Part
+from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Piece, Shard
-from altalign.pipelines.files import parquet
+from altalign.storage import parquet
 
 Places = npt.NDArray[np.bytes_]  # S64[n]: image_id and key
 

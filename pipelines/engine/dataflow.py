@@ -16,10 +16,10 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 from apache_beam.runners.runner import PipelineResult
 
 from altalign import storage, terminal
-from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError, bring
-from altalign.pipelines.files.digests import files_named
+from altalign.pipelines.run.digests import files_named
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig, EngineSettings
 
 STORES = ("gs://", "s3://")  # what workers see; temporary files of Dataflow's own are on gs:// alone
 NEEDED = ("project", "region", "temp_location", "sdk_container_image")

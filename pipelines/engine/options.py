@@ -18,10 +18,10 @@ from apache_beam.options.pipeline_options import (
     SparkRunnerOptions,
 )
 
-from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import UsageError
 from altalign.machine.cores import cores
 from altalign.pipelines.engine import dataflow
+from altalign.settings.curate import CurateConfig, EngineSettings
 
 JOB_SERVER_VERSION = (
     "2.62.0"  # of Beam's Java runners that `make jars` brings: the newest of which all parts could be had

@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from altalign import storage
-from altalign.curation import FetchSettings
 from altalign.errors import UsageError, bring
 from altalign.filters.blocked import BlockList
+from altalign.settings.curate import FetchSettings
 
 
 def load_block_lists(paths: Sequence[str]) -> BlockList:

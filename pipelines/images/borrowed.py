@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from altalign import listing, storage
+from altalign import storage
+from altalign.data import listing
+from altalign.data.reasons import DropReason
 from altalign.errors import UnreadableError
 from altalign.filters import identity
-from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images.measuring import Measured, Outcome
-from altalign.pipelines.run import vouched
-from altalign.pipelines.run.artefacts.fetched import (
+from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run.tables.fetched import (
     BLOB,
     BORROWED,
     FETCHED,
@@ -31,7 +32,7 @@ from altalign.pipelines.run.artefacts.fetched import (
     Fetched,
 )
 from altalign.pipelines.run.units import Run
-from altalign.reasons import DropReason
+from altalign.storage import arrays, parquet
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from altalign import storage
 from altalign.dedup import embed
 from altalign.dedup.dot_products import squared_norms
 from altalign.errors import UnreadableError, UsageError
-from altalign.pipelines.files import arrays
+from altalign.storage import arrays
 
 if TYPE_CHECKING:
     from altalign.pipelines.images.embedders import Embedder

@@ -5,13 +5,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from typing import NamedTuple, TypedDict
 
-from altalign.curation import ShardsSettings
 from altalign.errors import UnreadableError
 from altalign.filters import pixels
 from altalign.machine import ahead, interrupts
 from altalign.machine.ahead import AHEAD_BYTES
-from altalign.pipelines.files.ranges import Range
 from altalign.pipelines.images.measuring import enough_memory
+from altalign.settings.curate import ShardsSettings
+from altalign.storage.ranges import Range
 
 _ROW_BYTES = 1 << 10  # about what is known of a sample
 

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from altalign import storage
-from altalign.curation import CurateConfig, ImageSettings
+from altalign.data.reasons import DropReason, Verdict
 from altalign.errors import AltalignError
 from altalign.filters import image, pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
-from altalign.pipelines.files.digests import files_named
 from altalign.pipelines.images import block_lists, embedders, onnx
-from altalign.reasons import DropReason, Verdict
+from altalign.pipelines.run.digests import files_named
+from altalign.settings.curate import CurateConfig, ImageSettings
 
 
 class Hooks(NamedTuple):

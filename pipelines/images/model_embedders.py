@@ -158,7 +158,7 @@ def _run(name: str) -> Model:
     for package in ("torch", "timm", "transformers", "tokenizers", "safetensors"):
         _require(package, where, extra="train")
     with _loading(where):
-        encoders: Any = importlib.import_module("altalign.train.encoders")
+        encoders: Any = importlib.import_module("altalign.train.exchange.encoders")
         augment: Any = importlib.import_module("altalign.train.data.augment")
         try:
             of: Any = encoders.trained(run)

@@ -11,14 +11,14 @@ import pyarrow as pa
 from altalign import storage
 from altalign.dedup.buckets import nearest_clusters
 from altalign.dedup.near_duplicates import TestSide
-from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned, test_images
 from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.decontaminated import INDEX, ONLY, TEST_NAME, IndexFacts, test_names
+from altalign.pipelines.run.tables.decontaminated import INDEX, ONLY, TEST_NAME, IndexFacts, test_names
 from altalign.pipelines.run.units import Run, Unit
+from altalign.storage import arrays, parquet
 
 
 def plan(run: Run) -> list[Unit]:

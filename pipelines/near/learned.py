@@ -11,15 +11,15 @@ from altalign.dedup import clusters, copies, embed
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.machine import interrupts
-from altalign.pipelines.files import parquet
-from altalign.pipelines.files.digests import digest
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import test_images
 from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.decontaminated import (
+from altalign.pipelines.run.digests import digest
+from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.decontaminated import (
     AUGMENTED,
     AUGMENTED_ROW,
     LEARNED,
@@ -29,9 +29,9 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     AugmentedUnit,
     LearnedFacts,
 )
-from altalign.pipelines.run.artefacts.fetched import Fetched
-from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.fetched import Fetched
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
+from altalign.storage import parquet
 
 TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = (
     340,

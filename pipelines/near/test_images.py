@@ -13,12 +13,11 @@ import pyarrow as pa
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
-from altalign.pipelines.files import parquet
-from altalign.pipelines.files.digests import content, digest
 from altalign.pipelines.images import measuring
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.stretches import batch
-from altalign.pipelines.run.artefacts.decontaminated import (
+from altalign.pipelines.run.digests import content, digest
+from altalign.pipelines.run.tables.decontaminated import (
     TEST_IMAGE,
     TESTS,
     AugmentedFacts,
@@ -28,6 +27,7 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     TestUnit,
 )
 from altalign.pipelines.run.units import WORK_VERSION, Marks, Run
+from altalign.storage import parquet
 
 U = TypeVar("U", TestUnit, AugmentedUnit)
 

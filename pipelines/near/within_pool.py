@@ -26,11 +26,11 @@ from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
-from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned
 from altalign.pipelines.run import waves
-from altalign.pipelines.run.artefacts.decontaminated import (
+from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.decontaminated import (
     CELLS,
     COMPARED,
     JOINED,
@@ -44,10 +44,10 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     PoolImagesUnit,
     ReplaceFacts,
 )
-from altalign.pipelines.run.artefacts.fetched import Fetched
-from altalign.pipelines.run.artefacts.judged import GroupedPartition
-from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.judged import GroupedPartition
 from altalign.pipelines.run.units import Run, Unit, map_unit
+from altalign.storage import arrays, parquet
 
 # There are at least so many units where each has at most so many fetch units: slices of cells are short, and larger
 # units make fewer of them.

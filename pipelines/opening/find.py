@@ -6,17 +6,17 @@ from itertools import takewhile
 from pathlib import Path
 
 from altalign import storage
-from altalign.curation import CurateConfig, InputSettings
+from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UsageError
 from altalign.pipelines import read
+from altalign.pipelines.figures import own_rules
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import FolderPart
 from altalign.pipelines.read.tables import table
+from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.run.units import InputFile, Run
-from altalign.pipelines.stages import own_rules
-from altalign.pipelines.web.allowed.domains import Domains
-from altalign.shards import IMAGE_NAMES
+from altalign.settings.curate import CurateConfig, InputSettings
 
 
 def find_run(config: CurateConfig, *, config_path: str) -> Run:

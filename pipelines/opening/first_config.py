@@ -10,15 +10,15 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from altalign import storage
-from altalign.curation import CurateConfig, InputSettings, named_after
+from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
-from altalign.pipelines.files import parquet
 from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.tables import arrow, forms, lines
-from altalign.shards import IMAGE_NAMES
+from altalign.settings.curate import CurateConfig, InputSettings, named_after
+from altalign.storage import parquet
 from altalign.terminal import shown
 
 _ARCHIVES = (".warc", ".warc.gz", ".warc.zst")

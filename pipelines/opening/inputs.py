@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from altalign.curation import InputSettings
 from altalign.errors import UsageError
 from altalign.pipelines import read
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import InputSettings
 from altalign.terminal import shown
 
 SAMPLED_FILES = 8  # of an input, spread over its list

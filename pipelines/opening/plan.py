@@ -7,18 +7,18 @@ from rich.console import Console
 from rich.table import Table
 
 from altalign import storage
-from altalign.curation import CurateConfig
+from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
 from altalign.pipelines import read
-from altalign.pipelines.files import parquet
-from altalign.pipelines.opening.grounds import resolved
+from altalign.pipelines.opening.inputs_of_stages import resolved
 from altalign.pipelines.opening.summary import many
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import empty_files
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
-from altalign.pipelines.web.allowed import proxies
-from altalign.settings import flatten
-from altalign.stages import STAGES
+from altalign.pipelines.web.policy import proxies
+from altalign.settings.common import flatten
+from altalign.settings.curate import CurateConfig
+from altalign.storage import parquet
 from altalign.terminal import lines_shown, shown
 
 # measured on 5 million synthetic captions: 110 bytes a row for spilled hashes, 130 for dropped rows and survivors

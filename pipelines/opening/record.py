@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from typing import cast
 
 from altalign import storage
+from altalign.data.stages import STAGES, RunRecord, StageRecord
 from altalign.errors import AltalignError
-from altalign.pipelines.opening.grounds import Grounds
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.opening.inputs_of_stages import Grounds
+from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.units import Run
-from altalign.stages import STAGES, RunRecord, StageRecord
 
 
 @contextmanager

@@ -6,21 +6,23 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from altalign import __version__, changes, lineage, storage, terminal
-from altalign.curation import CurateConfig
+from altalign import __version__, storage, terminal
+from altalign.data import lineage
+from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import UsageError
-from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
+from altalign.pipelines.figures import own_rules
+from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
 from altalign.pipelines.opening.summary import many
-from altalign.pipelines.run import vouched
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED
-from altalign.pipelines.run.artefacts.fetched import FETCHED
-from altalign.pipelines.run.artefacts.judged import GROUPED
+from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
+from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.tables.fetched import FETCHED
+from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.stages import own_rules
-from altalign.pipelines.web.kept import journal
-from altalign.schema import RULES_VERSION, SCHEMA_VERSION
-from altalign.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
+from altalign.pipelines.web.journal import journal
+from altalign.settings.curate import CurateConfig
+from altalign.storage import atomic_change
 
 
 def check_finished(run: Run) -> None:
@@ -57,7 +59,7 @@ def check_folder(run: Run) -> None:
         what = "a file" if above == run.folder else f"{above} is a file"
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
     if storage.exists(run.path("run.json")):
-        changes.settle(run.folder)
+        atomic_change.settle(run.folder)
         return
     if any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
         what = "a folder that is no run of altalign (it has no run.json)"

@@ -6,14 +6,15 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from altalign import reason_words, storage
-from altalign.counts import Counts
-from altalign.pipelines.files import parquet
+from altalign import storage
+from altalign.data.counts import Counts
+from altalign.data.reasons import DropReason, Stage, may_pass
+from altalign.data.stages import STAGES
 from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs, waves
 from altalign.pipelines.run.units import Run
-from altalign.reasons import DropReason, Stage, may_pass
-from altalign.stages import STAGES
+from altalign.rules import reason_words
+from altalign.storage import parquet
 from altalign.terminal import command, shown
 
 _UNREACHED = (

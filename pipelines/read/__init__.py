@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import assert_never
 
 from altalign import storage
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.pages import warc, wat
@@ -16,6 +15,7 @@ from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
 from altalign.pipelines.read.stretches import Stretch
 from altalign.pipelines.read.tables import arrow, forms, needed_columns, table
 from altalign.pipelines.read.tars import side_cars, webdataset
+from altalign.settings.curate import InputSettings
 
 __all__ = ["Stretch", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
 

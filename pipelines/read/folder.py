@@ -16,17 +16,16 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from altalign import storage
-from altalign.curation import InputSettings
+from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read import samples
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.samples import SampleError
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, unreadable
 from altalign.pipelines.read.tables import needed_columns, table
 from altalign.pipelines.read.tars import side_cars
-from altalign.shards import IMAGE_NAMES
-from altalign.storage import Stamp
+from altalign.settings.curate import InputSettings
+from altalign.storage import Stamp, parquet
 from altalign.terminal import shown
 
 IMAGES_PER_PART = 16_384

@@ -6,12 +6,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from altalign import extras
-from altalign.curation import InputSettings
+from altalign.data import extras
 from altalign.filters import bounds, one_url
 from altalign.pipelines.read.stretches import kept
 from altalign.pipelines.read.tables import columns
 from altalign.pipelines.read.tables.lines import parse_json
+from altalign.settings.curate import InputSettings
 
 OF_NOTHING = hashlib.sha256().hexdigest()  # an image without a byte
 _PIECE_BYTES = 1 << 20

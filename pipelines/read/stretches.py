@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from altalign.data.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE, PAYLOAD
 from altalign.errors import UnreadableError
-from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE, PAYLOAD
 
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20

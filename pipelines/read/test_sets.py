@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from altalign import storage
-from altalign.curation import InputSettings, TestSet
+from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import ADVICE, readable
 from altalign.pipelines.read.tables import needed_columns, table
 from altalign.pipelines.read.tars import tar_members
-from altalign.shards import IMAGE_NAMES
+from altalign.settings.curate import InputSettings, TestSet
+from altalign.storage import parquet
 
 FILES_PER_PART = 256
 _TABLES, _TARS = (".parquet", ".pq"), (".tar", ".tar.gz", ".tgz", ".tar.zst")

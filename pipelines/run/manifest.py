@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from altalign import generations, listing, storage
+from altalign import storage
+from altalign.data import generations, listing
+from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.filters import where
 from altalign.pipelines.card import readme
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.run.artefacts.written import ShardFacts
+from altalign.pipelines.run.tables.written import ShardFacts
 from altalign.pipelines.run.units import Run
-from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.storage import Written
 
 Shards = Sequence[tuple[str, ShardFacts]]

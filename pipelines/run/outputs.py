@@ -7,18 +7,18 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import storage
-from altalign.audit_tables import AuditTable
-from altalign.counts import Counts, FailedCounts
+from altalign.data.audit_tables import AuditTable
+from altalign.data.counts import Counts, FailedCounts
+from altalign.data.reasons import CURATED, Stage
+from altalign.data.schema import DROPPED
+from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
-from altalign.pipelines.files import parquet
-from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED, DropFacts
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED, ExtractFacts
-from altalign.pipelines.run.artefacts.fetched import FETCHED, FetchFacts
-from altalign.pipelines.run.artefacts.judged import GROUPED, JUDGED, GroupFacts, JudgeFacts
+from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, DropFacts
+from altalign.pipelines.run.tables.extracted import EXTRACTED, ExtractFacts
+from altalign.pipelines.run.tables.fetched import FETCHED, FetchFacts
+from altalign.pipelines.run.tables.judged import GROUPED, JUDGED, GroupFacts, JudgeFacts
 from altalign.pipelines.run.units import Marks, Run
-from altalign.reasons import CURATED, Stage
-from altalign.schema import DROPPED
-from altalign.stages import STAGES
+from altalign.storage import parquet
 
 COUNTED_STAGES = CURATED
 

@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
-from altalign.pipelines.files import parquet
-from altalign.pipelines.files.ranges import changed
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.run.artefacts.counted import PoolUnit
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted
+from altalign.pipelines.run.tables.counted import PoolUnit
+from altalign.pipelines.run.tables.extracted import EXTRACTED, Extracted
 from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
-from altalign.schema import CANDIDATE
+from altalign.storage import parquet
+from altalign.storage.ranges import changed
 
 BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
 

@@ -10,8 +10,8 @@ run anew, what it has fetched itself: `reopen.forget` sets that aside in RUN/wor
 from dataclasses import dataclass
 
 from altalign import storage
+from altalign.data.stages import STAGES
 from altalign.pipelines.run.units import WORK_VERSION, Run
-from altalign.stages import STAGES
 
 FOLDER = "trial"  # in work/
 SET_ASIDE = "fetched"  # likewise

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.pipelines.files import parquet
-from altalign.pipelines.run.artefacts.written import ShardFacts
-from altalign.shards import ShardWriter, table_of, write_sidecar
+from altalign.data.shards import ShardWriter, table_of, write_sidecar
+from altalign.pipelines.run.tables.written import ShardFacts
+from altalign.storage import parquet
 
 _HEADER_BYTES, _END_BYTES = 512, 1024  # before an image, and after the last sample
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, NamedTuple, Self, TypedDict, TypeVar
 
-from altalign import listing, storage
-from altalign.curation import CurateConfig
+from altalign import storage
+from altalign.data import listing
+from altalign.data.stages import STAGES, damaged, finished_units
 from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
-from altalign.stages import STAGES, damaged, finished_units
+from altalign.settings.curate import CurateConfig
 
 WORK_VERSION = 8  # of the layout of work/: a run that another version began is refused
 

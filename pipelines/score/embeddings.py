@@ -15,7 +15,7 @@ from altalign.filters.text_scores import rounded
 from altalign.pipelines.images import onnx
 from altalign.pipelines.score.dual_models import DualModel, Floats, opened
 from altalign.pipelines.score.scorer import Batch, Scorer, without_nan
-from altalign.scoring import ScoreSettings
+from altalign.settings.score import ScoreSettings
 
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
 

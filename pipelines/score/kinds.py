@@ -9,7 +9,7 @@ from typing import Any
 from altalign.errors import UsageError
 from altalign.pipelines.score import embeddings, language, plain
 from altalign.pipelines.score.scorer import Scorer
-from altalign.scoring import ScoreConfig, ScoreSettings
+from altalign.settings.score import ScoreConfig, ScoreSettings
 
 VERSION = 1  # of what scores are; raised where the same settings would give other values
 

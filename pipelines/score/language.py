@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from altalign.errors import UsageError
 from altalign.filters import fasttext_files, languages, text_scores
 from altalign.pipelines.score.scorer import Batch, Scorer, read, without_nan
-from altalign.scoring import ScoreSettings
+from altalign.settings.score import ScoreSettings
 
 UNKNOWN = "und"  # of BCP 47: undetermined
 Doubles = npt.NDArray[np.float64]

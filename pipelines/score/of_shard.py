@@ -7,15 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from altalign.data.schema import SAMPLE
 from altalign.filters import pixels
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.machine import interrupts
 from altalign.machine.threads import in_shared_threads
-from altalign.pipelines.derive import copying
-from altalign.pipelines.files import parquet
+from altalign.pipelines.derive import copy_shards
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.score.scorer import Batch, Prepare, Scorer
-from altalign.schema import SAMPLE
+from altalign.storage import parquet
 
 ROWS_PER_BATCH = 64  # at least, of samples whose images are wanted; all captions of an image are in one batch
 _ANY_NUMBER = 1 << 62  # of pixels: curation's own limit was kept
@@ -86,7 +86,7 @@ def _decoded(stem: str, rows: pa.Table, prepares: Mapping[str, Prepare]) -> Batc
     numbers = _image_numbers(rows)
     chosen = rows.take(_firsts(numbers))
     places = list(zip(*(parquet.values(chosen, name) for name in ("tar_offset", "tar_bytes")), strict=True))
-    images = [_prepared(data, prepares) for data in copying.images(f"{stem}.tar", places)]
+    images = [_prepared(data, prepares) for data in copy_shards.images(f"{stem}.tar", places)]
     return Batch(rows, numbers, images)
 
 

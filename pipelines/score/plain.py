@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
+from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import image_scores, text_scores
 from altalign.filters.detections import Found
+from altalign.pipelines.figures import own_rules
 from altalign.pipelines.images import detectors
 from altalign.pipelines.score.scorer import Batch, Prepare, Scorer, named, read, without_nan
-from altalign.pipelines.stages import own_rules
-from altalign.schema import RULES_VERSION, SAMPLE
-from altalign.scoring import ScoreSettings
+from altalign.settings.score import ScoreSettings
 
 _PIXELS = "pixels measured"
 LOSSES = "noise/losses.parquet"  # of a training run: key, loss, eps

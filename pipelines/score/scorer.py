@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.pipelines.files import parquet
+from altalign.storage import parquet
 
 Pixels = npt.NDArray[np.uint8]  # uint8[height, width, 3], RGB, upright and on white
 Floats = npt.NDArray[np.float32]

@@ -9,23 +9,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from altalign import scores as files
 from altalign import storage, terminal
-from altalign.curation import CurateConfig
+from altalign.data import scores as files
+from altalign.data.stages import own_files
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.derive import parents
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options, threads
-from altalign.pipelines.files import parquet
-from altalign.pipelines.run import vouched
-from altalign.pipelines.run.artefacts.scored import ScoreFacts, ScoreUnit
+from altalign.pipelines.run import marks, score_files
+from altalign.pipelines.run.tables.scored import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
-from altalign.pipelines.score import kinds, of_shard, written
+from altalign.pipelines.score import kinds, of_shard
 from altalign.pipelines.score.scorer import Scorer
-from altalign.scoring import ScoreConfig, ScoreSettings
-from altalign.stages import own_files
+from altalign.settings.curate import CurateConfig
+from altalign.settings.score import ScoreConfig, ScoreSettings
+from altalign.storage import parquet
 
 
 def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str], *, anew: bool) -> int:
@@ -114,7 +114,7 @@ def _plan(parent: Parent, found: Mapping[str, files.Score | None], at_once: int)
 
 def _unmark_others(run: Run, step: Marks[ScoreFacts], wanted: Mapping[str, str]) -> None:
     """Forget units of shards that have changed since, and files that are not as they were written."""
-    wrong = {damage.mark.path for damage in vouched.look(run, (step,))}
+    wrong = {damage.mark.path for damage in marks.look(run, (step,))}
     for name in run.finished(step.step):
         path = run.mark(step.step, name)
         if path in wrong or run.facts_of(step, name).of != wanted.get(name):
@@ -126,7 +126,7 @@ def _score(folder: str, settings: str, where: str, run: Run, unit: ScoreUnit) ->
     scorers = [each for each in kinds.in_worker(settings, where) if each.name in unit["scores"]]
     tables = of_shard.score(storage.join(folder, "shards", unit["shard"]), scorers, threads=unit["threads"])
     for name, table in tables.items():
-        parquet.write(run.path(*written.inside(name, unit["shard"]).split("/")), table, table.schema)
+        parquet.write(run.path(*score_files.inside(name, unit["shard"]).split("/")), table, table.schema)
     nulls = {name: {of: table[of].null_count for of in table.column_names[1:]} for name, table in tables.items()}
     return ScoreFacts(of=unit["of"], rows=unit["rows"], nulls=nulls)
 
@@ -141,7 +141,7 @@ def _write_manifest(
     step: Marks[ScoreFacts],
 ) -> None:
     """Write the manifest of a score: files of before that still count, and those that were made now."""
-    made = written.made(run, step, of.name, lambda unit: parent.shards[int(unit)].name)
+    made = score_files.made(run, step, of.name, lambda unit: parent.shards[int(unit)].name)
     old = before.files if before else {}
     shards = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in parent.shards]
     stated = {
@@ -152,7 +152,7 @@ def _write_manifest(
         "rests_on": dict(scorer.rests_on),
         "digest": digest,
     }
-    written.conclude(files.folder_of(run.folder, of.name), stated, shards, durable=run.config.run.durable)
+    score_files.conclude(files.folder_of(run.folder, of.name), stated, shards, durable=run.config.run.durable)
 
 
 def _said(run: Run, name: str) -> str:

@@ -14,17 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.audit_tables import NEAR_TEST_IMAGES
-from altalign.counts import FailedCounts
+from altalign.data.audit_tables import NEAR_TEST_IMAGES
+from altalign.data.counts import FailedCounts
+from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.dedup.buckets import nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
-from altalign.pipelines.evidence import images_and_bytes, near_gallery
-from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.near import index, learned, within_pool
+from altalign.pipelines.figures import images_and_bytes
+from altalign.pipelines.near import gallery, index, learned, within_pool
 from altalign.pipelines.near.index import Index
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.decontaminated import (
+from altalign.pipelines.run.tables.decontaminated import (
     FOUND,
     INDEX,
     LEARNED,
@@ -39,9 +39,9 @@ from altalign.pipelines.run.artefacts.decontaminated import (
     Found,
     FoundFacts,
 )
-from altalign.pipelines.run.artefacts.fetched import FETCHED, Fetched, first_of_each_image
+from altalign.pipelines.run.tables.fetched import FETCHED, Fetched, first_of_each_image
 from altalign.pipelines.run.units import Run
-from altalign.reasons import KEPT, DropReason, Stage
+from altalign.storage import arrays, parquet
 
 # facts of FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
@@ -276,13 +276,13 @@ def _forget(run: Run, name: str) -> None:
             storage.delete(path)
 
 
-def _goes(run: Run) -> Iterator[near_gallery.Pair]:
+def _goes(run: Run) -> Iterator[gallery.Pair]:
     """Yields every image that goes because of a test image, with the nearest test image."""
     for name, facts in run.all_facts(FOUND):
         if facts.pairs:
             near = _nearest(run, name)
             for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
-                yield near_gallery.Pair(cosine, name, image, test, shares)
+                yield gallery.Pair(cosine, name, image, test, shares)
 
 
 def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
@@ -320,7 +320,7 @@ def conclude(run: Run) -> None:
     sizes = run.facts_of(LEARNED, ONLY).to_json() | (of_index.to_json() if of_index else {})
     near, totals = dict[str, object](), dict[str, int]()
     if run.config.decontaminate.test_sets:
-        near_gallery.write(run, near_gallery.pairs_above(run), near_gallery.pairs_below(run), _goes(run))
+        gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
         outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
         near["images_near"] = _images_near(run, list(test_sets))
         found = [facts for _, facts in run.all_facts(FOUND)]

@@ -16,18 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
-from altalign.counts import FailedCounts
+from altalign.data.counts import FailedCounts
+from altalign.data.reasons import DropReason, Stage
+from altalign.data.schema import BROKEN, CANDIDATE, DROPPED, STRINGS
 from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines import read
-from altalign.pipelines.evidence.gallery_rows import smallest_keys
-from altalign.pipelines.files import parquet
+from altalign.pipelines.figures.gallery_rows import smallest_keys
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import empty_files, outputs, pool, progress
-from altalign.pipelines.run.artefacts.extracted import (
+from altalign.pipelines.run import empty_files, image_places, outputs, pool, progress
+from altalign.pipelines.run.tables.extracted import (
     EXTRACTED,
     FOLDER_FILE,
     Extracted,
@@ -36,9 +37,7 @@ from altalign.pipelines.run.artefacts.extracted import (
     followed_revisits,
 )
 from altalign.pipelines.run.units import InputFile, Run
-from altalign.pipelines.stages import image_places
-from altalign.reasons import DropReason, Stage
-from altalign.schema import BROKEN, CANDIDATE, DROPPED, STRINGS
+from altalign.storage import parquet
 
 # measured on the books in examples/: docs/concepts/where-the-time-goes.md
 SECONDS_PER_BYTE = 30e-9

@@ -16,18 +16,21 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
-from altalign.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
-from altalign.counts import FailedCounts
+from altalign.data.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
+from altalign.data.counts import FailedCounts
+from altalign.data.reasons import REASONS, DropReason, Stage, reasons_of
+from altalign.data.schema import STRINGS
+from altalign.data.stages import REMOVED_FILE
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
-from altalign.pipelines.evidence import gallery_rows, histograms, image_hosts, images_and_bytes
-from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.figures import gallery_rows, histograms, image_hosts, images_and_bytes, own_rules
 from altalign.pipelines.images import block_lists, borrowed, measuring
 from altalign.pipelines.images.measuring import Outcome
-from altalign.pipelines.living.request import of_run
 from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.artefacts.fetched import (
+from altalign.pipelines.run.removal_list import of_run
+from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
+from altalign.pipelines.run.tables.fetched import (
     BORROWED,
     FETCHED,
     KNOWN,
@@ -37,15 +40,12 @@ from altalign.pipelines.run.artefacts.fetched import (
     first_of_each_image,
     survivors,
 )
-from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
+from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rules
-from altalign.pipelines.web.kept import journal
-from altalign.pipelines.web.kept.fetch_progress import WebWatch
-from altalign.reasons import REASONS, DropReason, Stage, reasons_of
-from altalign.schema import STRINGS
-from altalign.stages import REMOVED_FILE
+from altalign.pipelines.stages import fetch_from_files, fetch_from_web
+from altalign.pipelines.web.journal import journal
+from altalign.pipelines.web.journal.fetch_progress import WebWatch
+from altalign.storage import arrays, parquet
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; web-size images take three times that
 

@@ -15,22 +15,22 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
+from altalign.data.reasons import DropReason
+from altalign.data.stages import damaged
 from altalign.pipelines import read
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.files import parquet
-from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import borrowed, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.artefacts.extracted import Extracted
-from altalign.pipelines.run.artefacts.fetched import GATHERED, Fetched, FetchUnit, Gathered, GatherFacts
-from altalign.pipelines.run.artefacts.judged import GROUPED, GroupedPartition
+from altalign.pipelines.run.image_places import Kind
+from altalign.pipelines.run.tables.extracted import Extracted
+from altalign.pipelines.run.tables.fetched import GATHERED, Fetched, FetchUnit, Gathered, GatherFacts
+from altalign.pipelines.run.tables.judged import GROUPED, GroupedPartition
 from altalign.pipelines.run.units import Run, Unit, map_unit
-from altalign.pipelines.stages.image_places import Kind
-from altalign.reasons import DropReason
-from altalign.stages import damaged
+from altalign.storage import parquet
+from altalign.storage.ranges import Range, Ranges
 
 # Gathering rows of tables --------------------------------------------------------------------------------------------
 

@@ -10,22 +10,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.curation import FetchSettings
+from altalign.data.reasons import DropReason
+from altalign.data.schema import RULES_VERSION
 from altalign.filters import identity
 from altalign.machine import interrupts, memory
 from altalign.pipelines.engine import options
-from altalign.pipelines.files import arrays
-from altalign.pipelines.files.digests import digest
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.artefacts.fetched import Fetched, FetchUnit
+from altalign.pipelines.run.digests import digest
+from altalign.pipelines.run.tables.fetched import Fetched, FetchUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files
 from altalign.pipelines.web import client
-from altalign.pipelines.web.kept import adopted, journal, log
-from altalign.reasons import DropReason
-from altalign.schema import RULES_VERSION
+from altalign.pipelines.web.journal import journal, log, reuse
+from altalign.settings.curate import FetchSettings
+from altalign.storage import arrays
 
 # A unit waits for its last images longer than it works; meanwhile others ask. Measured with two cores and 12,000 images
 # of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where
@@ -67,7 +67,7 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
 
     path = Fetched(run, unit["name"]).stem
     in_hand = fetch_from_files.in_hand(run, rows)
-    adopted.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(grounds, run))
+    reuse.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(grounds, run))
     with (
         journal.opened(path, grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as told,
@@ -104,7 +104,7 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
 def known(run: Run, unit: FetchUnit, rows: pa.Table, wanted: Sequence[int]) -> int:
     """How many of the wanted images of a unit nobody will be asked for: earlier tries have fetched them, or failed."""
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
-    return len(adopted.known(run, Fetched(run, unit["name"]).stem, image_ids, wanted, partial(grounds, run)))
+    return len(reuse.known(run, Fetched(run, unit["name"]).stem, image_ids, wanted, partial(grounds, run)))
 
 
 def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes | DropReason]]:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
-from altalign import reason_words, storage
-from altalign.counts import FailedCounts, combinations
-from altalign.curation import CurateConfig
+from altalign import storage
+from altalign.data.counts import FailedCounts, combinations
+from altalign.data.reasons import DropReason, Stage, Verdict, reasons_of
+from altalign.data.schema import DROPPED, STRINGS
 from altalign.filters import identity, text
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
@@ -31,12 +32,15 @@ from altalign.pipelines.engine.spilled_groups import (
     SpillWriter,
     elements,
 )
-from altalign.pipelines.evidence.of_judge import Notes
-from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.figures import dropped_texts, own_rules
+from altalign.pipelines.figures.dropped_texts import Judged
+from altalign.pipelines.figures.judge_figures import Notes
+from altalign.pipelines.figures.text_measures import Tables, TextMeasures, measure
 from altalign.pipelines.run import outputs, pool, waves
-from altalign.pipelines.run.artefacts.counted import PoolUnit
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted, followed_revisits
-from altalign.pipelines.run.artefacts.judged import (
+from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
+from altalign.pipelines.run.tables.counted import PoolUnit
+from altalign.pipelines.run.tables.extracted import EXTRACTED, Extracted, followed_revisits
+from altalign.pipelines.run.tables.judged import (
     GROUPED,
     JUDGED,
     PLACED_SURVIVOR,
@@ -49,13 +53,10 @@ from altalign.pipelines.run.artefacts.judged import (
     slices_of_places,
 )
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
-from altalign.pipelines.stages import dropped_texts, own_rules
-from altalign.pipelines.stages.dropped_texts import Judged
-from altalign.pipelines.stages.image_places import PLACE, as_bytes, first_of_each, in_order
 from altalign.pipelines.stages.survivors import Sorted, equals_previous
-from altalign.pipelines.stages.text_measures import Tables, TextMeasures, measure
-from altalign.reasons import DropReason, Stage, Verdict, reasons_of
-from altalign.schema import DROPPED, STRINGS
+from altalign.rules import reason_words
+from altalign.settings.curate import CurateConfig
+from altalign.storage import arrays, parquet
 
 ROWS_PER_PARTITION = 200_000
 SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.pipelines.files import arrays
-from altalign.pipelines.run.artefacts.judged import SURVIVOR
-from altalign.schema import STRINGS
+from altalign.data.schema import STRINGS
+from altalign.pipelines.run.tables.judged import SURVIVOR
+from altalign.storage import arrays
 
 HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB
 STRETCH_BYTES = 32 << 20  # read at a time where there are more

@@ -16,6 +16,7 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
+from altalign.data.schema import RULES_VERSION
 from altalign.dedup.hash_tables import log2_counts
 from altalign.dedup.merge import (
     CountHistogram,
@@ -30,15 +31,14 @@ from altalign.dedup.spill import Flush, NgramBuffers, PairBuffers
 from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
-from altalign.pipelines.evidence.frequent_strings import MOST, Edges, Top, write_wanted
-from altalign.pipelines.files import parquet
-from altalign.pipelines.living import frozen, merged_before
-from altalign.pipelines.living.merged_before import Before
+from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.artefacts.counted import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
 from altalign.pipelines.run.sampled import Grown
+from altalign.pipelines.run.tables.counted import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
 from altalign.pipelines.run.units import Run, map_unit
-from altalign.schema import RULES_VERSION
+from altalign.pipelines.stages import frozen, merged_before
+from altalign.pipelines.stages.merged_before import Before
+from altalign.storage import parquet
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 

@@ -11,25 +11,25 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from altalign import listing, storage
-from altalign.audit_tables import FAILED_ROWS
-from altalign.counts import Counts
+from altalign import storage
+from altalign.data import listing
+from altalign.data.audit_tables import FAILED_ROWS
+from altalign.data.counts import Counts
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.engine.options import threads
-from altalign.pipelines.evidence import gallery_rows, images_and_bytes
-from altalign.pipelines.files import parquet
-from altalign.pipelines.files.ranges import Ranges
+from altalign.pipelines.figures import gallery_rows, images_and_bytes, own_rules
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening import summary
-from altalign.pipelines.run import manifest, outputs, vouched
-from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED, kept_rows
-from altalign.pipelines.run.artefacts.fetched import Fetched
-from altalign.pipelines.run.artefacts.written import WRITTEN, ShardFacts, ShardUnit
+from altalign.pipelines.run import manifest, marks, outputs
 from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, kept_rows
+from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.written import WRITTEN, ShardFacts, ShardUnit
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.stages import own_rules
+from altalign.storage import parquet
+from altalign.storage.ranges import Ranges
 
 SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
 
@@ -134,7 +134,7 @@ def end(
     counts = outputs.counts_of(run)
     with storage.noted() as block:
         facts = _write_totals(run, counts, shards, images)
-    files = {**vouched.outputs(run), **manifest.written(run, block), **(listed or {})}
+    files = {**marks.outputs(run), **manifest.written(run, block), **(listed or {})}
     for name in (own_rules.kept_as(module) for module in run.modules):
         files[name] = listing.digest(run.path(name))
     manifest.write(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)

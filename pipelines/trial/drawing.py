@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from altalign.filters import identity
 from altalign.machine import interrupts
-from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.run.artefacts.fetched import first_of_each_image
-from altalign.pipelines.run.artefacts.judged import GROUPED, PLACED_SURVIVOR, GroupedPartition, GroupFacts, RowGroup
 from altalign.pipelines.run.sampled import Sampled
+from altalign.pipelines.run.tables.fetched import first_of_each_image
+from altalign.pipelines.run.tables.judged import GROUPED, PLACED_SURVIVOR, GroupedPartition, GroupFacts, RowGroup
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.pipelines.trial.bootstrap import Floats, Hosts, Numbers, Sample, size_class
-from altalign.pipelines.web.kept.log import host_of
+from altalign.pipelines.web.journal.log import host_of
+from altalign.storage import arrays, parquet
 
 ONLY = "00000"  # the partition of a sample
 _IMAGES_PER_UNIT, _UNIT_BYTES = 2_048, 32 << 20

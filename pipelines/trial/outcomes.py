@@ -7,16 +7,16 @@ import numpy as np
 import orjson
 
 from altalign import storage
+from altalign.data.reasons import Stage
 from altalign.machine import interrupts
-from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.fetched import Fetched
-from altalign.pipelines.run.artefacts.judged import GROUPED
-from altalign.pipelines.run.artefacts.written import WRITTEN
 from altalign.pipelines.run.sampled import Sampled, trials
+from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.judged import GROUPED
+from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.trial.bootstrap import Floats
-from altalign.pipelines.web.kept import journal
-from altalign.reasons import Stage
+from altalign.pipelines.web.journal import journal
+from altalign.storage import parquet
 
 STAGES = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
 

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from altalign.curation import CurateConfig
+from altalign.data.reasons import KEPT, Stage
 from altalign.pipelines.engine.options import threads
-from altalign.pipelines.run.artefacts.decontaminated import AUGMENTED, DECONTAMINATED, INDEX, LEARNED, TESTS
-from altalign.pipelines.run.artefacts.fetched import FETCHED
-from altalign.pipelines.run.artefacts.written import WRITTEN
+from altalign.pipelines.run.tables.decontaminated import AUGMENTED, DECONTAMINATED, INDEX, LEARNED, TESTS
+from altalign.pipelines.run.tables.fetched import FETCHED
+from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.trial.bootstrap import Estimate, Floats, Hosts, Sample, estimate, totals
 from altalign.pipelines.trial.outcomes import STAGES, Outcomes
-from altalign.reasons import KEPT, Stage
+from altalign.settings.curate import CurateConfig
 
 BYTES, SHARD_BYTES, HOURS = "bytes fetched", "bytes of shards", "hours"
 SEEN_AT_LEAST = 10  # images of the sample; an interval that rests on fewer would be too narrow

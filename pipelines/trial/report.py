@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from altalign import __version__
+from altalign.data.reasons import KEPT, Stage
 from altalign.pipelines.opening.summary import many
 from altalign.pipelines.trial.bootstrap import Estimate
 from altalign.pipelines.trial.prediction import BYTES, HOURS, SHARD_BYTES, Quantity, rows
 from altalign.pipelines.trial.trial import Trial
-from altalign.reasons import KEPT, Stage
 from altalign.terminal import shown
 
 FOLDER, FACTS, PAGE = "trial", "trial.json", "report.html"

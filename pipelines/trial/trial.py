@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from altalign import storage
-from altalign.curation import CurateConfig
+from altalign.data.stages import STAGES, own_files
 from altalign.errors import UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.grounds import Grounds, grounds_of
+from altalign.pipelines.opening.inputs_of_stages import Grounds, grounds_of
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.fetched import FETCHED
-from altalign.pipelines.run.artefacts.judged import GROUPED
 from altalign.pipelines.run.sampled import FOLDER, Sampled
+from altalign.pipelines.run.tables.fetched import FETCHED
+from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.trial import drawing, outcomes
 from altalign.pipelines.trial.prediction import Prediction, predict
-from altalign.stages import STAGES, own_files
+from altalign.settings.curate import CurateConfig
 
 TEXT_STAGES, SAMPLE_STAGES = STAGES[:3], STAGES[3:]
 _CPU = "cpu.json"

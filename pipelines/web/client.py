@@ -11,18 +11,18 @@ from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from altalign.curation import FetchSettings
 from altalign.errors import AltalignError
 from altalign.machine import interrupts
 from altalign.pipelines.images import block_lists
-from altalign.pipelines.web.allowed.addresses import Addresses
-from altalign.pipelines.web.allowed.domains import Domains
-from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.fetching import Environment, Fetching
-from altalign.pipelines.web.asking.tasks import Call, Delivery, unit_deadline_s
+from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web.http.names import THREADS_AT_MOST, Names, Resolver, SystemResolver
 from altalign.pipelines.web.http.target import Target
-from altalign.pipelines.web.kept.outcomes import Response, Try
+from altalign.pipelines.web.journal.outcomes import Response, Try
+from altalign.pipelines.web.policy.addresses import Addresses
+from altalign.pipelines.web.schedule.budget import Budget
+from altalign.pipelines.web.schedule.fetching import Environment, Fetching
+from altalign.pipelines.web.schedule.tasks import Call, Delivery, unit_deadline_s
+from altalign.settings.curate import FetchSettings
 
 if TYPE_CHECKING:
     from altalign.pipelines.web.http.transport import Transport

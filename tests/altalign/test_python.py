@@ -23,7 +23,7 @@ from PIL import Image
 import altalign
 from altalign import errors, storage
 from altalign.audit.opened.run import Run
-from altalign.schema import COUNTS, DROPPED, SAMPLE
+from altalign.data.schema import COUNTS, DROPPED, SAMPLE
 from tests import made_once
 from tests.end_to_end.runs import Finished, environ, tree, write_input
 from tests.end_to_end.runs import altalign as command

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from altalign import extras
-from altalign.key import image_id, sample_key
-from altalign.shards import EXTENSIONS, ShardWriter
+from altalign.data import extras
+from altalign.data.key import image_id, sample_key
+from altalign.data.shards import EXTENSIONS, ShardWriter
 
 CAPTIONS = [
     "a red kite over the hill",

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from altalign.curation import CurateConfig
-from altalign.curation import TestSet as NamedSet
 from altalign.pipelines.read import test_sets
+from altalign.settings.curate import CurateConfig
+from altalign.settings.curate import TestSet as NamedSet
 from tests.docs.blocks import ROOT, blocks
 from tests.filters.pictures import encoded, picture
 

@@ -25,10 +25,10 @@ from typing import Any
 import pytest
 
 from altalign import cli
-from altalign.audit_tables import BALANCED
 from altalign.cli import VERBS
-from altalign.reasons import REASONS, DropReason
-from altalign.stages import OUTPUTS
+from altalign.data.audit_tables import BALANCED
+from altalign.data.reasons import REASONS, DropReason
+from altalign.data.stages import OUTPUTS
 from tests import made_once
 from tests.docs.blocks import FENCE, ROOT, Block, blocks, prints
 

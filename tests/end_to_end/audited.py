@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from altalign.reasons import KEPT, DropReason, Stage
+from altalign.data.reasons import KEPT, DropReason, Stage
 from tests.end_to_end.oracle import assert_same, log2_in_8_bits
 from tests.reference.curation import Curation, ImageFacts, Outcome, Tables
 

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from altalign import changes
 from altalign.cli import main
-from altalign.stages import REPORT
+from altalign.data.stages import REPORT
+from altalign.storage import atomic_change
 from tests.end_to_end.killing import forked, on_changes, preload
 from tests.end_to_end.runs import tree
 
@@ -44,7 +44,7 @@ def state(folder: Path, results: list[str]) -> dict[str, Any]:
             found[name] = {
                 file: digest
                 for file, digest in tree(path).items()
-                if file.split("/")[0] not in (changes.FOLDER, changes.ADDING) and file not in REPORT
+                if file.split("/")[0] not in (atomic_change.FOLDER, atomic_change.ADDING) and file not in REPORT
             }
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from altalign.cli import main
+from altalign.data.stages import STAGES
 from altalign.demo import draw
 from altalign.demo.scenes import random_scene
 from altalign.pipelines.near import learned
-from altalign.stages import STAGES
 
 CONFIG = """
 [run]

@@ -19,7 +19,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from altalign.cli import main
-from altalign.stages import REPORT, STAGES
+from altalign.data.stages import REPORT, STAGES
 from tests.end_to_end.runs import tree
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

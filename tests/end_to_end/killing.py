@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from altalign.cli import main
-from altalign.stages import STAGES
+from altalign.data.stages import STAGES
 from tests.end_to_end.runs import tree
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")

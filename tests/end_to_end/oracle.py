@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from altalign.cli import main
-from altalign.curation import TextSettings
+from altalign.data.reasons import CURATED, KEPT, REASONS, DropReason, Stage
 from altalign.filters.identity import image_hash
 from altalign.filters.one_caption import hash_of_bigram, hash_of_text, hash_of_word
-from altalign.reasons import CURATED, KEPT, REASONS, DropReason, Stage
+from altalign.settings.curate import TextSettings
 from tests.end_to_end.inputs import Part, Picture
 from tests.end_to_end.runs import summary
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables

@@ -24,10 +24,9 @@ from altalign import storage
 from altalign.cli import main
 from altalign.dedup.merge import merge_ngrams
 from altalign.pipelines.images import measuring
-from altalign.pipelines.living import taking_over
 from altalign.pipelines.opening import reopen
-from altalign.pipelines.stages import tables, write
-from tests.audit.runs import rows_of
+from altalign.pipelines.stages import reuse, tables, write
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
 from tests.pipelines.read.pages import archives
 
@@ -267,7 +266,7 @@ def test_work_of_another_layout_is_not_taken_over(run: Path, monkeypatch: pytest
     facts["stages"]["extract"]["reads"]["work_version"] = 0
     storage.write_sealed("run/run.json", facts)
     linked = list[str]()
-    monkeypatch.setattr(taking_over, "take_over", lambda *_: linked.append("extract"))
+    monkeypatch.setattr(reuse, "take_over", lambda *_: linked.append("extract"))
     assert main(ADD) == 0
     assert linked == []
     assert main(["audit", "run"]) == 0

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import lineage
 from altalign.cli import main
+from altalign.data import lineage
+from altalign.data.reasons import DropReason
 from altalign.dedup import hash_tables
-from altalign.reasons import DropReason
 from tests.end_to_end.inputs import IMAGE_LIMITS, Part, drawn, pictures, placed, with_pictures, write_parts
 from tests.end_to_end.oracle import assert_counts, assert_finished, assert_judged, assert_tables, curate, read_sidecars
 from tests.end_to_end.runs import tree

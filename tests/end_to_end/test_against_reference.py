@@ -15,8 +15,8 @@ import duckdb
 import pytest
 from hypothesis import strategies as st
 
-from altalign.pipelines.files import parquet
-from altalign.reasons import KEPT, DropReason, Stage
+from altalign.data.reasons import KEPT, DropReason, Stage
+from altalign.storage import parquet
 from tests.end_to_end.audited import assert_failed, assert_image_measures, assert_text_measures
 from tests.end_to_end.inputs import (
     HANDBOOKS,

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.filters import thumbnails
 from altalign.filters.identity import image_hash
 from altalign.filters.one_caption import folded, hash_of_bigram, hash_of_text, hash_of_word
-from altalign.pipelines.evidence import frequent_strings, gallery_rows
-from altalign.reasons import CURATED, KEPT, Stage
+from altalign.pipelines.figures import frequent_strings, gallery_rows
 from tests.end_to_end.inputs import Part, placed, write_parts
 from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
 from tests.end_to_end.runs import Finished

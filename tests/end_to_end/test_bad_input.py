@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from altalign.stages import OF_FETCHED, STAGES
+from altalign.data.stages import OF_FETCHED, STAGES
 from tests.end_to_end.runs import fails, summary, tree
 from tests.end_to_end.test_errors import CASES
 from tests.pipelines.read.pages.archives import response

@@ -11,7 +11,7 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from altalign.stages import STAGES
+from altalign.data.stages import STAGES
 from tests.end_to_end.runs import fails, summary, tree
 
 pytestmark = pytest.mark.faults
@@ -82,8 +82,8 @@ def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.
 
 
 def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_path: Path) -> None:
-    from altalign.curation import CurateConfig
-    from altalign.pipelines.opening.grounds import grounds_of
+    from altalign.pipelines.opening.inputs_of_stages import grounds_of
+    from altalign.settings.curate import CurateConfig
 
     (tmp_path / "m.onnx").write_bytes(b"model")
     (tmp_path / "m.toml").write_text("a = 1", encoding="utf-8")

@@ -18,9 +18,9 @@ from PIL import Image
 
 from altalign.cli import main
 from altalign.machine.threads import in_threads
-from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.near import test_images
+from altalign.storage import arrays
 from tests.end_to_end.runs import tree
 from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
@@ -180,7 +180,7 @@ def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(
 ) -> None:
     again = ["calibrate", "run", "again", "--sample", "64", "--set", "engine.workers=4"]
     with monkeypatch.context() as patch:
-        patch.setattr("altalign.pipelines.calibrate.calibration.COPIES_PER_UNIT", 20)
+        patch.setattr("altalign.pipelines.near.calibration.COPIES_PER_UNIT", 20)
 
         def killed_at_the_third(path: str, array: np.ndarray) -> None:
             if path.endswith("copies/00002.npy"):
@@ -220,7 +220,7 @@ def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(
     monkeypatch.setattr("altalign.pipelines.engine.options.cores", lambda: 3)
     asked: list[int] = []
     monkeypatch.setattr(
-        "altalign.pipelines.calibrate.calibration.in_threads",
+        "altalign.pipelines.near.calibration.in_threads",
         lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1],
     )
     assert main(["calibrate", "run", "again", "--sample", "64"]) == 0

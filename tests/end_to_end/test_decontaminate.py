@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from altalign.curation import CurateConfig
 from altalign.dedup import embed
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.pipelines.near import learned
-from altalign.pipelines.run.artefacts.decontaminated import FOUND as FOUND_PAIRS
+from altalign.pipelines.run.tables.decontaminated import FOUND as FOUND_PAIRS
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import decontaminate
+from altalign.settings.curate import CurateConfig
 from tests.end_to_end.decontaminating import (
     CONFIG,
     COPIES,

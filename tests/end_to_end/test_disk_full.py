@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from altalign.stages import STAGES
+from altalign.data.stages import STAGES
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, environ, write_input
 

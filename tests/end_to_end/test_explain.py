@@ -15,8 +15,8 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
-from altalign.reasons import DropReason
-from altalign.stages import STAGES
+from altalign.data.reasons import DropReason
+from altalign.data.stages import STAGES
 from tests import made_once
 from tests.end_to_end.runs import Finished, altalign, command, environ, tree, write_input
 from tests.pipelines.read.pages import archives

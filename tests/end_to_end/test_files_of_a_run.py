@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from altalign.listing import FILE, NOT_LISTED
-from altalign.stages import REPORT
+from altalign.data.listing import FILE, NOT_LISTED
+from altalign.data.stages import REPORT
 from tests.end_to_end.runs import flip, tree, write_input
 
 pytestmark = pytest.mark.runs

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from altalign.stages import STAGES
+from altalign.data.stages import STAGES
 from tests.end_to_end.runs import ROOT, Finished, altalign, environ, listed, tree, write_input
 
 pytestmark = pytest.mark.faults

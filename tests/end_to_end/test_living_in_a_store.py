@@ -18,8 +18,8 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
-from altalign.pipelines.files import parquet
-from altalign.stages import REPORT
+from altalign.data.stages import REPORT
+from altalign.storage import parquet
 from tests.end_to_end.runs import ROOT, environ, tree, write_input
 from tests.end_to_end.test_add_borrowed import config, write_tar
 from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
@@ -186,8 +186,8 @@ def test_no_image_of_an_archive_in_a_store_is_asked_for_twice(
 # A removal that says how much memory it took.
 REMOVES = """
 import sys
-from altalign.pipelines.living import told
-from altalign.pipelines.run_arguments import config_of_run
+from altalign.pipelines.change import told
+from altalign.commands.run_arguments import config_of_run
 from tests.peak import peak_bytes
 wanted = told.Wanted({"keys": [sys.argv[2]]}, None, "", "", is_dry_run=False)
 config = config_of_run(sys.argv[1], ())

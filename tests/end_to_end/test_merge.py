@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from tests.audit.runs import rows_of
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
 from tests.pipelines.read.pages.archives import response, write
 

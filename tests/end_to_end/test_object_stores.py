@@ -19,9 +19,8 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from altalign.pipelines.files import parquet
-from altalign.pipelines.web.kept import journal
-from altalign.storage import clients, growing_objects, locks
+from altalign.pipelines.web.journal import journal
+from altalign.storage import clients, growing_objects, locks, parquet
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input

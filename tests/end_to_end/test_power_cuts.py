@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from altalign.cli import main
-from altalign.stages import STAGES
+from altalign.data.stages import STAGES
 from tests.end_to_end.killing import forked, fresh, of_stage
 from tests.end_to_end.power_cuts import Recording, after_cut, recorded
 from tests.end_to_end.runs import tree, write_input

@@ -17,17 +17,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import shards, storage
+from altalign import storage
 from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
+from altalign.data import shards
+from altalign.data.reasons import KEPT
+from altalign.data.stages import REPORT
 from altalign.machine import processes
-from altalign.pipelines import cluster
+from altalign.pipelines.change import absence
 from altalign.pipelines.images import embedders
-from altalign.pipelines.living import absence
-from altalign.pipelines.living.request import Request
-from altalign.reasons import KEPT
-from altalign.stages import REPORT
-from tests.audit.runs import rows_of
+from altalign.pipelines.near import cluster
+from altalign.pipelines.run.removal_list import Request
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import environ, summary, tree, write_input
 
 pytestmark = pytest.mark.runs

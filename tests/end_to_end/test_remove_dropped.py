@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from altalign.key import image_id
+from altalign.data.key import image_id
 from altalign.pages.frame import data_uri
-from tests.audit.runs import rows_of
+from tests.altalign.audit.runs import rows_of
 
 pytestmark = pytest.mark.runs
 

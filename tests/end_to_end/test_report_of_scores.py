@@ -19,7 +19,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
 from altalign.filters import one_caption
 from tests import made_once
-from tests.audit.report.chromium import browser, opened
+from tests.altalign.audit.report.chromium import browser, opened
 from tests.end_to_end.scored import rows
 
 pytestmark = pytest.mark.runs

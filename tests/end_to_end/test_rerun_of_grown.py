@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.audit.runs import rows_of
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import fails, summary, tree
 
 pytestmark = pytest.mark.runs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from altalign.stages import STAGES
+from altalign.data.stages import STAGES
 from tests import made_once
 from tests.end_to_end.runs import Finished, altalign, summary, tree
 

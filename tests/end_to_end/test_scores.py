@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import shards
 from altalign.cli import main
+from altalign.data import shards
 from altalign.filters import concepts
 from tests.end_to_end.runs import Finished, altalign, command, environ, tree
 from tests.end_to_end.scored import SCORES, prepared, rows, scores_of

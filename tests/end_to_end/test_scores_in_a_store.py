@@ -50,7 +50,7 @@ def test_scores_selections_and_trainings_of_a_run_in_a_store_are_those_of_one_on
 
 def check_training(in_store: str, on_disk: str, folder: Path) -> None:
     """A training by a condition has the same pairs, with the same weights."""
-    from altalign.train.data.chosen import Asked
+    from altalign.train.data.pair_selection import Asked
     from altalign.train.data.samples import Samples
 
     asked, found = Asked(where="similarity >= -0.1", weight_by="text_characters"), []

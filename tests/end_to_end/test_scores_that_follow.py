@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import scores
 from altalign.cli import main
+from altalign.data import scores
 from tests.end_to_end.runs import Finished, command, environ, tree
 from tests.end_to_end.scored import prepared, rows, scores_of
 

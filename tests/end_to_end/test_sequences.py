@@ -20,7 +20,7 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from tests.audit.runs import rows_of
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from altalign import shards
 from altalign.audit.checks import run_checks
 from altalign.audit.run_folder import RunFolder
-from altalign.key import image_id, sample_key
-from altalign.schema import RULES_VERSION, SAMPLE, SCHEMA_VERSION
+from altalign.data import shards
+from altalign.data.key import image_id, sample_key
+from altalign.data.schema import RULES_VERSION, SAMPLE, SCHEMA_VERSION
 from tests.end_to_end.inputs import IMAGE_LIMITS, Part, Picture, picture_of, pictures, placed, write_parts
 from tests.end_to_end.oracle import curate, read_sidecars
 from tests.reference.captions import bigrams, clean, folded, words

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from altalign.commands.run_arguments import config_in, config_of_run
 from altalign.errors import UsageError
-from altalign.pipelines.derive import choosing, ordering, units
-from altalign.pipelines.derive.listed import keys_of
-from altalign.pipelines.derive.making import Making, make
+from altalign.pipelines.derive import choose_rows, ordering, units
+from altalign.pipelines.derive.make_run import Making, make
 from altalign.pipelines.derive.parents import of_unit
+from altalign.pipelines.derive.subset import keys_of
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run.artefacts.derived import ChosenFacts, ShardOfParent
+from altalign.pipelines.run.tables.derived import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.run_arguments import config_in, config_of_run
-from tests.audit.runs import rows_of
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import summary, write_input
 
 pytestmark = pytest.mark.runs
@@ -157,7 +157,9 @@ def test_a_run_that_is_changed_while_another_is_made_of_it_is_busy_and_leaves_no
         if len(seen) == at + 1:
             assert main(["remove", run, "--keys", "gone"]) == 0
         rows = units.samples_of(*of_unit((parent,), unit["name"]))
-        return choosing.chosen(of, unit["name"], rows, [choosing.unlisted(rows["key"], rows["key"].combine_chunks())])
+        return choose_rows.chosen(
+            of, unit["name"], rows, [choose_rows.unlisted(rows["key"], rows["key"].combine_chunks())]
+        )
 
     with pytest.raises(UsageError, match="busy: another command has changed it meanwhile; run this one again"):
         make(Making("subset", {}, (parent,), choose), Run(f"out-{at}", made, ()), options(made.engine, []))

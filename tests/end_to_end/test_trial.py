@@ -19,7 +19,7 @@ from altalign.demo import web as demo
 from altalign.pipelines.trial import drawing, prediction
 from altalign.pipelines.trial.bootstrap import Sample
 from altalign.pipelines.trial.outcomes import Outcomes
-from tests.audit.runs import rows_of
+from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import ROOT, altalign, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
 from tests.object_stores.servers import Server

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from altalign.curation import FetchSettings
-from altalign.key import image_id
+from altalign.data.key import image_id
 from altalign.pipelines.web.client import Client
+from altalign.settings.curate import FetchSettings
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, altalign, command, environ, somebodys_prism, summary, tree
 from tests.end_to_end.web_inputs import (

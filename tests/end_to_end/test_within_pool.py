@@ -20,14 +20,14 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from altalign.curation import CurateConfig
 from altalign.dedup import embed
 from altalign.dedup import image_groups as cells
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.artefacts.fetched import Fetched
+from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end.runs import ROOT, environ, summary, tree
 from tests.shared_data import SHARED, needs_shared

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign.key import image_id
-from altalign.pipelines.web.kept import journal
+from altalign.data.key import image_id
+from altalign.pipelines.web.journal import journal
 from tests.web_server.running import WebServer
 
 CONFIG = """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from altalign.cli import main
-from altalign.pipelines.web.kept import journal, log
+from altalign.pipelines.web.journal import journal, log
 from altalign.storage import local
 from tests.end_to_end.killing import forked, listed, on_changes, preload
 from tests.end_to_end.runs import tree

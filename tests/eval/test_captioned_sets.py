@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import key, shards
+from altalign.data import key, shards
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
 from altalign.eval import image_sources
 from altalign.eval.image_sources import NO_IMAGE

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.image_sources import NO_IMAGE
 from altalign.eval.sets import EMPTY_CLASS, NO_LABEL, LabelledSet, labelled_set
-from altalign.shards import IMAGE_NAMES
 
 
 def found(of: LabelledSet) -> list[tuple[bytes, str]]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from altalign.audit_tables import NEAR_TEST_IMAGES
+from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.errors import UsageError
 from altalign.eval.image_sources import Images
 from altalign.eval.near_duplicates import Without, without

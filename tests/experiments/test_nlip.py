@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from altalign.train import phases
-from altalign.train.data.completed import is_swapped
-from altalign.train.settings import TrainConfig
+from altalign.train.data.nlip_captions import is_swapped
+from altalign.train.papers.nlip import phases
+from altalign.train.settings.training import TrainConfig
 from experiments import nlip, plan, queue
 from experiments.nlip import SHUFFLED, auc, replaced, with_shuffled
 

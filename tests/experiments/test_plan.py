@@ -87,7 +87,7 @@ def test_a_mistake_is_one_line(changed: dict[str, Any], said: str) -> None:
 def test_every_experiment_of_ours_names_sets_variants_and_settings_that_are_there(name: str) -> None:
     from importlib import import_module
 
-    from altalign.train.settings import TrainConfig
+    from altalign.train.settings.training import TrainConfig
 
     module = import_module(f"experiments.{name}")
     for job in plan.jobs(queue.read(name)):

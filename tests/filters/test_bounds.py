@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.curation import InputSettings, TextSettings
 from altalign.filters import bounds
 from altalign.pipelines.read.tables import columns, kept_columns
+from altalign.settings.curate import InputSettings, TextSettings
 from tests.reference import curation
 
 TEXTS = st.lists(st.none() | st.text(st.sampled_from("ab é\U0001d160"), max_size=12), max_size=6)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from altalign import key
+from altalign.data import key
 from altalign.filters import identity
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.curation import ImageSettings, NsfwSettings
+from altalign.data.reasons import REASONS, Stage, reasons_of
 from altalign.filters import image
-from altalign.reasons import REASONS, Stage, reasons_of
+from altalign.settings.curate import ImageSettings, NsfwSettings
 
 SIDES = st.one_of(st.none(), st.integers(1, 2**31 - 1), st.integers(1, 700))
 

@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
+from altalign.data.reasons import DropReason
 from altalign.filters import text
-from altalign.reasons import DropReason
 
 
 def words(*counts: int) -> pa.Int32Array:

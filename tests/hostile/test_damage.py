@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError
 from altalign.filters import pixels
+from altalign.settings.curate import InputSettings
 from tests.hostile.files import link, metadata, padded, picture
 from tests.hostile.image_cases import KINDS, noise
 from tests.pipelines.read.pages import archives

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.pipelines import read
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.pages import records
 from altalign.pipelines.read.tables import lines, table
+from altalign.settings.curate import InputSettings
+from altalign.storage import parquet
 from tests.pipelines.read.pages import archives
 
 TABLE = InputSettings(kind="table", paths=["-"])

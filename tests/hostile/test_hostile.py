@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from altalign.reasons import REASONS
+from altalign.data.reasons import REASONS
 from tests.hostile import make
 from tests.hostile.cases import Case, matches, message
 from tests.made_once import made_once

@@ -12,7 +12,7 @@ from altalign.train.data.loader import batches
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
 from altalign.train.data.undecodable import Undecodable
-from altalign.train.settings import DataSettings, TokenizerSettings
+from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.object_stores.servers import Server
 from tests.train.run_folders import pairs, write_run
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.machine import memory
 from altalign.machine.memory import MB, Free
 from altalign.pipelines import curate
 from altalign.pipelines.curate import Step, each
-from altalign.pipelines.run.artefacts.fetched import FETCHED
-from altalign.pipelines.run.artefacts.judged import JUDGED
+from altalign.pipelines.run.tables.fetched import FETCHED
+from altalign.pipelines.run.tables.judged import JUDGED
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 
 UNITS = [{"name": f"{number:05d}", "seconds": 10.0} for number in range(10)]
 STEP = each(

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import ada_url
 
-from altalign.key import image_id, sample_key
-from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.data.key import image_id, sample_key
+from altalign.data.reasons import KEPT, REASONS, DropReason, Stage
 from tests.reference.captions import WHITE_SPACE, bigrams, clean, decode_entities, folded, words
 
 PAGES = ("warc", "wat")

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from altalign import scores, storage
-from altalign.key import image_id, sample_key
-from altalign.schema import SCHEMA_VERSION
-from altalign.shards import ShardWriter, write_sidecar
+from altalign import storage
+from altalign.data import scores
+from altalign.data.key import image_id, sample_key
+from altalign.data.schema import SCHEMA_VERSION
+from altalign.data.shards import ShardWriter, write_sidecar
 
 
 @dataclass(frozen=True)

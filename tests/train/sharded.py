@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
-from altalign.train.ranks import share
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import share
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step import mixup, optimizers, sharding, token_drop
 from altalign.train.step.accumulation import gradients, towers_of
 from altalign.train.step.learner import model_of

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, distributed
 
 from altalign.eval.encoded import Encoder, Features
-from altalign.train.encoders import sharing_of
-from altalign.train.ranks import Ranks
+from altalign.train.exchange.encoders import sharing_of
+from altalign.train.run.ranks import Ranks
 from tests.eval.one_hot import images_of
 
 SIDE = 2

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 
 VOCABULARY = 50
 TOKENS_AT_MOST = 16

@@ -10,10 +10,10 @@ import pytest
 
 from altalign import cli, storage
 from altalign.errors import UsageError
-from altalign.train.data import changed
-from altalign.train.data.seen import Trained
+from altalign.train.data import changed_runs
+from altalign.train.data.steps_of_pair import Trained
 from altalign.train.data.training_data import samples_of
-from altalign.train.settings import TrainConfig
+from altalign.train.settings.training import TrainConfig
 from tests.train.run_folders import Pair, pairs, write_run
 from tests.train.test_training_run import STEPS, settings, written
 from tests.train.trained_folders import write_trained
@@ -109,9 +109,9 @@ def test_a_change_that_was_ended_in_the_middle_is_noted_once(tmp_path: Path, mon
         samples_of(config)
     for _ in range(2):
         assert len(samples_of(config, data_changed=True)) == pairs_before - len(REMOVED)
-    (change,) = changed.changes(config)
+    (change,) = changed_runs.changes(config)
     assert (change["step"], change["pairs"]) == (5, pairs_before)
-    assert storage.read_json(f"{changed.index_until(config, 5)}/index.json")["asked"]["manifests"] == [
+    assert storage.read_json(f"{changed_runs.index_until(config, 5)}/index.json")["asked"]["manifests"] == [
         *change["manifests"].values()
     ]
 

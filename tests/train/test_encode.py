@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from altalign import cli
-from altalign.train.encoders import opened
+from altalign.train.exchange.encoders import opened
 from tests.train.run_folders import pairs, picture, write_run
 from tests.train.test_training_run import written
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from altalign import cli
 from altalign.errors import UsageError
-from altalign.settings import dump
-from altalign.train import encoders
+from altalign.settings.common import dump
 from altalign.train.data.batches import Batch
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.exchange import encoders
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.classification import ClassLearner
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import TORCHRUN, WATCHDOG_S, started, written

@@ -10,8 +10,8 @@ import torch
 from altalign import cli
 from altalign.errors import UsageError
 from altalign.train import footprint
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import written
 

@@ -25,8 +25,8 @@ from altalign.train.data.samples import key_of
 from altalign.train.data.training_data import TrainingData, prepared
 from altalign.train.model.batch_norm import BatchNorm
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.accumulation import chunk_seed
 from altalign.train.step.learner import Learner, model_of
 from altalign.train.step.loss import contrastive_loss

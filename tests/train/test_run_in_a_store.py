@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from altalign import cli, storage
-from altalign.train import checkpoints
+from altalign.train.run import checkpoints
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.object_stores.servers import ONE_STORE, Server
 from tests.train.run_folders import pairs, write_run

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from altalign import cli
-from altalign.train import checkpoints, moments
-from altalign.train.encoders import trained
+from altalign.train.exchange.encoders import trained
+from altalign.train.run import checkpoints, moments
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import STEPS, TORCHRUN, WATCHDOG_S, lines, measured, settings, started, written
 

@@ -12,10 +12,10 @@ from PIL import Image
 from pydantic import ValidationError
 
 from altalign import cli
-from altalign.settings import dump
-from altalign.train import checkpoints
+from altalign.settings.common import dump
+from altalign.train.run import checkpoints
+from altalign.train.settings.sweep import SweepSettings
 from altalign.train.sweep import best
-from altalign.train.sweep_settings import SweepSettings
 
 pytestmark = pytest.mark.trained
 

@@ -23,10 +23,10 @@ import torch
 
 from altalign import cli
 from altalign.machine.cores import cores
-from altalign.settings import dump
+from altalign.settings.common import dump
 from altalign.train import loop
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from tests.train.run_folders import Pair, pairs, picture, write_run, write_score
 from tests.warm.python import warm
 

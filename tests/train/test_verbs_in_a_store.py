@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 
 from altalign import cli, storage
-from altalign.curation import DecontaminateSettings
 from altalign.errors import DamagedError
 from altalign.filters import pixels
 from altalign.pipelines.images import embedders
 from altalign.pipelines.score import dual_models
-from altalign.train import checkpoints, encoders, phases, stored
-from altalign.train.data.seen import Trained
+from altalign.settings.curate import DecontaminateSettings
+from altalign.train.data import noise_estimates
+from altalign.train.data.steps_of_pair import Trained
 from altalign.train.data.training_data import CAPTIONS
-from altalign.train.noise import estimates
-from altalign.train.settings import TrainConfig
+from altalign.train.exchange import encoders
+from altalign.train.papers.nlip import phases
+from altalign.train.run import checkpoints, object_store_sync
+from altalign.train.settings.training import TrainConfig
 from tests.object_stores.servers import Server
 from tests.train import test_sweep
-from tests.train.captions.phased import PHASES, config
+from tests.train.papers.nlip.captions.phased import PHASES, config
 from tests.train.run_folders import pairs, picture, write_run
 from tests.train.test_data_changed import ADDED, BATCH, BEFORE, LEFT, REMOVED, told, write_curated
 from tests.train.test_training_run import STEPS, written
@@ -83,8 +85,8 @@ def test_phases_and_what_measures_and_captions_their_pairs(
     assert cli.main(["eval", f"{run}/phases/captioning", f"{tmp_path}/whole/phases/captioning"]) == 0
     assert "24 │" in capsys.readouterr().out
     for name in (
-        f"warm-up/{estimates.FILE}",
-        f"noise-aware/{estimates.FILE}",
+        f"warm-up/{noise_estimates.FILE}",
+        f"noise-aware/{noise_estimates.FILE}",
         f"captioning/{CAPTIONS}",
         f"noise-aware/{CAPTIONS}",
         "captioning/eval/step-0000002/metrics.json",
@@ -149,8 +151,8 @@ def test_a_checkpoint_is_digested_once_and_lacks_no_file(
     s3: str, tmp_path: Path, elsewhere: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = uploaded(write_trained(tmp_path / "trained"), f"{s3}/trained")
-    digested, real = list[str](), stored.sha256_of
-    monkeypatch.setattr(stored, "sha256_of", lambda path: digested.append(path.name) or real(path))
+    digested, real = list[str](), object_store_sync.sha256_of
+    monkeypatch.setattr(object_store_sync, "sha256_of", lambda path: digested.append(path.name) or real(path))
     digests = storage.read_json(f"{checkpoints.place_of(run, 5)}/manifest.json")
     checkpoints.chosen(run, None)
     assert sorted(digested) == sorted(digests)

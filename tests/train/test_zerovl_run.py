@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file
 
 from altalign import cli
-from altalign.settings import dump
-from altalign.train import checkpoints
+from altalign.settings.common import dump
+from altalign.train.run import checkpoints
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import (
     AT,

@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 
-from altalign import listing, storage
-from altalign.train import checkpoints, training_folder
+from altalign import storage
+from altalign.data import listing
 from altalign.train.data import tokenizer
 from altalign.train.model.batch_norm import BatchNorm
-from altalign.train.settings import TokenizerSettings, TrainConfig
+from altalign.train.run import checkpoints, training_folder
+from altalign.train.settings.training import TokenizerSettings, TrainConfig
 from altalign.train.step.learner import model_of
 from altalign.train.step.optimizers import make_optimizer
 

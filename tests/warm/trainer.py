@@ -2,12 +2,12 @@
 
 import importlib
 
-from altalign.train import flops
-from altalign.train.settings import TrainConfig
+from altalign.train.settings.training import TrainConfig
+from altalign.train.step import flops
 
 _LATE = (
     "altalign.cli",
-    "altalign.train.phases",
+    "altalign.train.papers.nlip.phases",
     "altalign.train.report.page",
     "sklearn.mixture",
     "torch._dynamo",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from altalign.reasons import DropReason
+from altalign.data.reasons import DropReason
 from tests.web_server.answers import HTML, quoted
 from tests.web_server.broken import PICTURE
 from tests.web_server.pictures import picture

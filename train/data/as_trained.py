@@ -9,7 +9,7 @@ from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.on_device import Undecoded, undecoded
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.words import corrupted
-from altalign.train.settings import DataSettings
+from altalign.train.settings.training import DataSettings
 
 
 def pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: str) -> torch.Tensor:

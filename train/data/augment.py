@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from PIL import ImageFile
 
-from altalign.decoder_errors import DECODER_ERRORS
 from altalign.filters import image_headers, pixels
+from altalign.filters.decoder_errors import DECODER_ERRORS
 from altalign.train.data.order import keyed
 
 _ANY_NUMBER = 1 << 62  # curation's own limit was kept

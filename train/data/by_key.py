@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.train.noise.estimates import Keys, missing, numbers_of
+from altalign.train.data.noise_estimates import Keys, missing, numbers_of
 
 
 class ByKey:

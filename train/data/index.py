@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
+from altalign.data.stages import damaged
 from altalign.errors import UnreadableError, UsageError
-from altalign.stages import damaged
 from altalign.train.data.runs import Runs, Shard
 from altalign.train.data.weights import SUM, Weights
 

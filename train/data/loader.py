@@ -31,14 +31,14 @@ from altalign.machine import children, interrupts
 from altalign.train.data import as_trained, augment
 from altalign.train.data.batches import Batch, padded
 from altalign.train.data.class_numbers import ClassNumbers
-from altalign.train.data.completed import Prompts, Swapped
+from altalign.train.data.nlip_captions import Prompts, Swapped
 from altalign.train.data.on_device import Decoder, Undecoded
 from altalign.train.data.order import Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.undecodable import Undecodable
-from altalign.train.ranks import share
-from altalign.train.settings import DataSettings
+from altalign.train.run.ranks import share
+from altalign.train.settings.training import DataSettings
 
 _PIECE = 64  # pairs that a worker makes at a time, at least
 _PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open, of 1,024 that a process may have

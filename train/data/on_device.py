@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from PIL import ExifTags, Image
 
-from altalign.decoder_errors import DECODER_ERRORS
 from altalign.errors import UsageError, bring, first_line
+from altalign.filters.decoder_errors import DECODER_ERRORS
 from altalign.filters.jpegs import encoded
 from altalign.train.data import augment
 from altalign.train.data.batches import Batch
-from altalign.train.settings import DataSettings
+from altalign.train.settings.training import DataSettings
 
 _PIXELS_AT_MOST = 1 << 24  # of images that are resized together, and of one: 200 MB in float32
 _BYTES_AT_MOST = 4 << 20  # of a JPEG, which waits in memory for the others of its batch

@@ -11,15 +11,15 @@ from hashlib import sha256
 from itertools import chain
 
 from altalign import storage
+from altalign.data.key import image_id, sample_key
+from altalign.data.schema import SCHEMA_VERSION
+from altalign.data.shards import EXTENSIONS, ShardWriter, write_sidecar
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes
 from altalign.eval.sets import CaptionedImage, ImageSet, captioned_set, labelled_set
 from altalign.filters.image_headers import sniff
-from altalign.key import image_id, sample_key
-from altalign.schema import SCHEMA_VERSION
-from altalign.shards import EXTENSIONS, ShardWriter, write_sidecar
 from altalign.train.data.class_numbers import ClassNumbers
-from altalign.train.settings import DataSettings, TrainConfig
+from altalign.train.settings.training import DataSettings, TrainConfig
 
 CLASSES = "classes.json"
 

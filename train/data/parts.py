@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage, terminal
-from altalign.train.ranks import Ranks
+from altalign.train.run.ranks import Ranks
 
 PARTS = "parts"
 _ENDING = ".parquet"

@@ -9,12 +9,13 @@ from hashlib import sha256
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign import changes, storage
+from altalign import storage
+from altalign.data.schema import CLUSTER, SCHEMA_VERSION
+from altalign.data.stages import damaged
 from altalign.errors import UnreadableError, UsageError
-from altalign.schema import CLUSTER, SCHEMA_VERSION
-from altalign.stages import damaged
+from altalign.storage import atomic_change
 from altalign.terminal import command
-from altalign.train.data.chosen import Asked, Choice, Chosen
+from altalign.train.data.pair_selection import Asked, Choice, Chosen
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _manifest(folder: str) -> tuple[str, list[Shard]]:
     storage.check(folder)
     if storage.kind(folder) != "folder":
         raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation in [data] runs")
-    changes.settle(folder)
+    atomic_change.settle(folder)
     path = storage.join(folder, "manifest.json")
     if not storage.exists(path):
         what = (

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign import storage
+from altalign.data.shards import pair_range, read_pair
 from altalign.errors import UnreadableError
-from altalign.shards import pair_range, read_pair
 from altalign.train.data import index
-from altalign.train.data.chosen import Asked
 from altalign.train.data.index import Pairs
+from altalign.train.data.pair_selection import Asked
 from altalign.train.data.runs import Runs
 from altalign.train.data.weights import Weights
 

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.train.settings import OF_RUN, TokenizerSettings
+from altalign.train.settings.training import OF_RUN, TokenizerSettings
 
 
 class Special(NamedTuple):

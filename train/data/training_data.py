@@ -11,23 +11,22 @@ import numpy as np
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.train import training_folder
-from altalign.train.data import by_key, changed, packed, parts, tokenizer
-from altalign.train.data.chosen import WORDS, Asked
+from altalign.train.data import by_key, changed_runs, packed, parts, tokenizer
+from altalign.train.data import noise_estimates as estimates
 from altalign.train.data.class_numbers import ClassNumbers
-from altalign.train.data.completed import Prompts, Swapped
 from altalign.train.data.index import KEPT
 from altalign.train.data.loader import GlobalBatches
+from altalign.train.data.nlip_captions import Prompts, Swapped
+from altalign.train.data.noise_estimates import Estimates
 from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, Waiting
+from altalign.train.data.pair_selection import WORDS, Asked
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.data_settings import DataSettings
-from altalign.train.model import weights
-from altalign.train.noise import estimates
-from altalign.train.noise.estimates import Estimates
-from altalign.train.ranks import Ranks
-from altalign.train.settings import OF_RUN, TrainConfig
+from altalign.train.run import training_folder, weights
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.data import DataSettings
+from altalign.train.settings.training import OF_RUN, TrainConfig
 
 CAPTIONS = "captions/captions.parquet"  # in the folder of the training that wrote them
 _MAKES_CAPTIONS, _MAKES_CONCEPTS = "altalign caption RUN", "altalign concepts"
@@ -141,7 +140,7 @@ def samples_of(
     """
     chosen, folder = config.data, training_folder.local(config, "index")
     runs = Runs.open(runs_of(config, say), clusters=chosen.sources == "clusters", asked=asked_of(chosen))
-    changed.settle(config, runs.manifests, is_allowed=data_changed, say=say)
+    changed_runs.settle(config, runs.manifests, is_allowed=data_changed, say=say)
     return Samples.of(folder, runs, held_out=chosen.held_out, pairs=chosen.pairs)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from altalign import __version__, storage
-from altalign.train import training_folder
-from altalign.train.encoders import Trained
+from altalign.train.exchange.encoders import Trained
+from altalign.train.run import training_folder
 
 _OPENED = {
     "align": """from transformers import AlignModel, AutoProcessor

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError, bring
-from altalign.train import encoders
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.encoders import Trained
-from altalign.train.exchange import card, to_align, to_onnx, to_open_clip, to_timm
+from altalign.train.exchange import card, encoders, to_align, to_onnx, to_open_clip, to_timm
+from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.libraries import quiet
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.settings import TrainConfig
+from altalign.train.settings.training import TrainConfig
 
 TARGETS: dict[str, ModuleType] = {"align": to_align, "open_clip": to_open_clip, "onnx": to_onnx, "timm": to_timm}
 _CAPTIONS = 8  # that are compared

@@ -22,11 +22,11 @@ from torch.nn import functional
 from altalign.errors import UsageError, bring
 from altalign.eval.encoded import Encoder
 from altalign.train.data import augment
-from altalign.train.encoders import opened as opened_run
+from altalign.train.exchange.encoders import opened as opened_run
 from altalign.train.exchange.libraries import quiet
-from altalign.train.model.weights import few
-from altalign.train.ranks import device_of
-from altalign.train.setting_types import Device
+from altalign.train.run.ranks import device_of
+from altalign.train.run.weights import few
+from altalign.train.settings.types import Device
 
 _OPEN_CLIP, _ALIGN = "open_clip_model.safetensors", "model.safetensors"
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from altalign.errors import UsageError
-from altalign.train.encoders import Trained
+from altalign.train.exchange.encoders import Trained
 
 STRIDED = 5  # convolutions of stride 2 that an image goes through
 

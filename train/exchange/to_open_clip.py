@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from altalign.train.encoders import Trained
 from altalign.train.exchange import with_head
+from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import Reopened, write_tokenizer
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from altalign.train.encoders import Trained
 from altalign.train.exchange import with_head
+from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import Reopened
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 

@@ -14,7 +14,7 @@ import timm
 import torch
 from torch import Tensor
 
-from altalign.train.encoders import Trained
+from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import check_towers, has_odd_side, projection_of, refuse
 from altalign.train.model.image_tower import FACTORS
 

@@ -15,10 +15,10 @@ from transformers.models.bart.modeling_bart import BartDecoder, BartEncoder
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.train.model import weights
 from altalign.train.model.blocks import compute_again
-from altalign.train.nlip_settings import CaptionerSettings
-from altalign.train.settings import TextTowerSettings
+from altalign.train.run import weights
+from altalign.train.settings.nlip import CaptionerSettings
+from altalign.train.settings.training import TextTowerSettings
 
 FEED_FORWARD = 4  # times the width: BART, as BERT
 _WORDS = "shared.weight"

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from altalign.train.model import weights
 from altalign.train.model.dual_encoder import image_tower_of
-from altalign.train.settings import OF_RUN, ImageTowerSettings
+from altalign.train.run import weights
+from altalign.train.settings.training import OF_RUN, ImageTowerSettings
 
 _HEAD_STD = 0.01  # ours: the paper does not say how the layer begins
 

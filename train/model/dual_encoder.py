@@ -7,16 +7,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from altalign.train.model import weights
 from altalign.train.model.bart import BartTower, Captioner
 from altalign.train.model.bert_layer import Packed
 from altalign.train.model.image_decoder import ImageDecoder
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
 from altalign.train.model.vision_transformer import VisionTower, patch_px
-from altalign.train.nlip_settings import CaptionerSettings, ReconstructionSettings
-from altalign.train.setting_types import Part
-from altalign.train.settings import OF_RUN, ImageTowerSettings, TextTowerSettings
+from altalign.train.run import weights
+from altalign.train.settings.nlip import CaptionerSettings, ReconstructionSettings
+from altalign.train.settings.training import OF_RUN, ImageTowerSettings, TextTowerSettings
+from altalign.train.settings.types import Part
 
 if TYPE_CHECKING:
     from altalign.train.step.mixup import Mixup

@@ -4,7 +4,7 @@ import torch
 from timm.models.vision_transformer import Block
 from torch import nn
 
-from altalign.train.nlip_settings import ReconstructionSettings
+from altalign.train.settings.nlip import ReconstructionSettings
 
 HEAD_WIDTH = 64  # NLIP, experimental settings
 _EPSILON = 1e-6  # of a patch's variance, as in MAE's code

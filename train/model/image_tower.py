@@ -9,9 +9,10 @@ from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channe
 from torch import nn
 from torch.nn import functional
 
-from altalign.train.model import align_names, batch_norm, squeeze_excite, weights
+from altalign.train.model import align_names, batch_norm, squeeze_excite
 from altalign.train.model.blocks import compute_again, replace
-from altalign.train.settings import ImageTowerSettings
+from altalign.train.run import weights
+from altalign.train.settings.training import ImageTowerSettings
 
 STAGES = [  # of B0: EfficientNet, table 1
     ["ds_r1_k3_s1_e1_c16_se0.25"],

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 
-from altalign.train.model import weights
 from altalign.train.model.bert_layer import Layer, Packed
 from altalign.train.model.blocks import compute_again
 from altalign.train.model.on_cpu import is_on_cpu
-from altalign.train.settings import TextTowerSettings
+from altalign.train.run import weights
+from altalign.train.settings.training import TextTowerSettings
 
 FEED_FORWARD = 4  # times the width: BERT, section 3
 

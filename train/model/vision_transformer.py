@@ -7,8 +7,8 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import checkpoint_seq
 from timm.models.vision_transformer import VisionTransformer
 
-from altalign.train.model import weights
-from altalign.train.settings import ImageTowerSettings
+from altalign.train.run import weights
+from altalign.train.settings.training import ImageTowerSettings
 
 SIZES = {"ti": (192, 12), "s": (384, 12), "b": (768, 12), "l": (1024, 24)}  # width, blocks; Ti and S are DeiT's
 HEAD_WIDTH = 64

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from altalign.train.data import noise_losses
+from altalign.train.data.noise_losses import Measured
 from altalign.train.data.samples import Samples
-from altalign.train.encoders import decoder_of
-from altalign.train.noise import found
-from altalign.train.noise.found import Measured
+from altalign.train.exchange.encoders import decoder_of
 from altalign.train.report.samples import Decode, Seen, seen_of
-from altalign.train.settings import TrainConfig
+from altalign.train.settings.training import TrainConfig
 
 PAIRS = 12  # of each gallery
 
@@ -47,7 +47,7 @@ class NoiseView:
 
 def of_run(config: TrainConfig, samples: Samples) -> NoiseView | None:
     """The section of a run whose noise was measured; None where it was not."""
-    measured = found.known(config, samples)
+    measured = noise_losses.known(config, samples)
     if measured is None:
         return None
     mixture, decode = measured.mixture, decoder_of(config)

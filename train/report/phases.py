@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage, terminal
-from altalign.train import metrics, training_folder
+from altalign.train.data import noise_estimates
+from altalign.train.data.noise_losses import in_order, table_of
 from altalign.train.data.training_data import CAPTIONS, samples_of
-from altalign.train.encoders import decoder_of
-from altalign.train.noise import estimates
-from altalign.train.noise.found import in_order, table_of
-from altalign.train.report import curves, noise, page
+from altalign.train.exchange.encoders import decoder_of
+from altalign.train.report import curves, metrics, noise, page
 from altalign.train.report.curves import Chart
 from altalign.train.report.noise import NoiseView
 from altalign.train.report.samples import Seen, seen_of
-from altalign.train.settings import TrainConfig
+from altalign.train.run import training_folder
+from altalign.train.settings.training import TrainConfig
 
 PAIRS = 12  # of the gallery of captions
 
@@ -94,7 +94,11 @@ def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[
     samples, decode = samples_of(whole), decoder_of(captioner)
     keys, numbers = in_order(samples)
     captions = pq.read_table(pa.BufferReader(storage.read_bytes(place)), columns=["caption"])["caption"].to_pylist()
-    eps = estimates.read(measured).of(estimates.names_of(keys)) if measured and storage.exists(measured) else None
+    eps = (
+        noise_estimates.read(measured).of(noise_estimates.names_of(keys))
+        if measured and storage.exists(measured)
+        else None
+    )
     order = np.argsort(-eps, kind="stable") if eps is not None else np.arange(len(keys))
     found = [(row, seen_of(samples, decode, int(numbers[row]))) for row in order[:PAIRS].tolist()]
     return [

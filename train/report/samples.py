@@ -13,8 +13,8 @@ from altalign.train.data import as_trained
 from altalign.train.data.augment import UndecodableError
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.encoders import Encoders
-from altalign.train.settings import TrainConfig
+from altalign.train.exchange.encoders import Encoders
+from altalign.train.settings.training import TrainConfig
 
 PAIRS, EPOCHS = 6, 4
 SOURCES_AT_MOST = 8

@@ -6,12 +6,12 @@ from typing import Any
 from torch import nn
 
 from altalign import storage, terminal
-from altalign.train import metrics, training_folder
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData
-from altalign.train.encoders import Encoders
-from altalign.train.report import curves, noise, page, samples
-from altalign.train.settings import TrainConfig
+from altalign.train.exchange.encoders import Encoders
+from altalign.train.report import curves, metrics, noise, page, samples
+from altalign.train.run import training_folder
+from altalign.train.settings.training import TrainConfig
 
 
 def write(

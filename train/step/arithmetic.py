@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from altalign.train.settings import Precision
+from altalign.train.settings.training import Precision
 
 
 def prepare(precision: Precision, device: torch.device, *, searches: bool = True) -> None:

@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from altalign.train.data.batches import Batch
 from altalign.train.model import batch_norm
 from altalign.train.model.classifier import Classifier
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step import arithmetic, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, check_sync, chunk_seed
 from altalign.train.step.global_batch import global_batch

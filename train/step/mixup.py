@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from altalign.errors import UsageError
-from altalign.train.settings import LossSettings
+from altalign.train.settings.training import LossSettings
 from altalign.train.step.loss import Mixed
 
 

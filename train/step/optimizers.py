@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import PARTS, Part, part_of
 from altalign.train.model.on_cpu import is_on_cpu
-from altalign.train.settings import OptimizerSettings
+from altalign.train.settings.training import OptimizerSettings
 from altalign.train.step import sharding
 
 KINDS = ("weight", "bias", "norm", "batch_norm")

@@ -3,7 +3,7 @@
 import math
 from typing import assert_never
 
-from altalign.train.settings import ScheduleSettings
+from altalign.train.settings.training import ScheduleSettings
 
 
 def rate(step: int, settings: ScheduleSettings) -> float:

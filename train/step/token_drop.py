@@ -8,7 +8,7 @@ import torch
 
 from altalign.train.data.order import keyed
 from altalign.train.model.vision_transformer import patch_px
-from altalign.train.settings import ImageTowerSettings
+from altalign.train.settings.training import ImageTowerSettings
 
 _PATCH = 7  # what the random numbers are for
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fastwarc.stream_io import BrotliReader, ZstdReader
 
-from altalign.pipelines.web.http import coding
+from altalign.pipelines.read import coding
 
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _GZIP_MAGIC = b"\x1f\x8b"

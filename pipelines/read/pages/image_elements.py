@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from webencodings import Encoding
 
+from altalign.data.reasons import DropReason, drop_where, reasons_of
+from altalign.data.schema import EXTRACTED
 from altalign.filters import bounds, captions
 from altalign.pipelines.read.pages import xhtml
 from altalign.pipelines.read.pages.charset import to_utf8, with_query_in
 from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images
 from altalign.pipelines.read.pages.html_names import name_table
-from altalign.reasons import DropReason, drop_where, reasons_of
-from altalign.schema import EXTRACTED
 
 PAGE_BYTES = 16 << 20  # a larger page is a broken record; the largest real ones are of a few MB
 IMAGES_AT_MOST = 750_000  # of a page; 40 MB of places

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import STRETCH_ROWS, readable
 from altalign.pipelines.read.tables.values import longest_of_dictionaries
+from altalign.storage import parquet
 from altalign.terminal import shown
 
 _MAGIC = b"ARROW1"  # of the form with a footer; streams have none

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import STRETCH_ROWS
+from altalign.storage import parquet
 
 _AT_ONCE = STRETCH_ROWS // 8  # captions, each of which may be as long as one may be
 

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.curation import InputSettings
+from altalign.data.schema import CANDIDATE
 from altalign.filters import bounds, captions, urls
 from altalign.pipelines.read.tables.values import occurring
-from altalign.schema import CANDIDATE
+from altalign.settings.curate import InputSettings
 
 
 def candidates_of(

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import extras
+from altalign.data import extras
 from altalign.filters import bounds, urls
 from altalign.pipelines.read.tables.values import occurring
 

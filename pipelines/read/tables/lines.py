@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal
 
 import orjson
 
-from altalign import extras
+from altalign.data import extras
 from altalign.pipelines.read.stretches import LINE_BYTES
 
 Form = Literal["csv", "tsv", "jsonl"]

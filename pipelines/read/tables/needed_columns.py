@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.curation import InputSettings
 from altalign.errors import UsageError
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import readable, unreadable
 from altalign.pipelines.read.tables import arrow, footers, kept_columns, lines
 from altalign.pipelines.read.tables.forms import BINARY, form_of, is_empty, opened
+from altalign.settings.curate import InputSettings
+from altalign.storage import parquet
 from altalign.terminal import shown
 
 _COLUMN_SETTINGS = ("url_column", "caption_column", "page_url_column", "image_column")

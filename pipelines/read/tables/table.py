@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.curation import InputSettings
-from altalign.pipelines.files import parquet
+from altalign.data.schema import IMAGE_PLACE
 from altalign.pipelines.read.stretches import (
     STRETCH_ROWS,
     Gatherer,
@@ -39,7 +38,8 @@ from altalign.pipelines.read.tables.needed_columns import (
     url_caption_page,
 )
 from altalign.pipelines.read.tables.values import Values, strings
-from altalign.schema import IMAGE_PLACE
+from altalign.settings.curate import InputSettings
+from altalign.storage import parquet
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.curation import InputSettings
+from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.stretches import Stretch, as_found
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.schema import CANDIDATE
+from altalign.settings.curate import InputSettings
+from altalign.storage import parquet
 
 STATS = "_stats.json"
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.zst")

@@ -15,14 +15,14 @@ from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 from altalign import storage
-from altalign.curation import InputSettings
+from altalign.data.shards import BESIDE, IMAGE_NAMES
 from altalign.pipelines.read import samples
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.samples import SampleError
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, readable, unreadable
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tars import tar_members
-from altalign.shards import BESIDE, IMAGE_NAMES
+from altalign.settings.curate import InputSettings
 from altalign.terminal import shown
 
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)

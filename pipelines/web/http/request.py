@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from altalign.pipelines.web.allowed.robots import OPT_OUTS
-from altalign.pipelines.web.asking.budget import Share
+from altalign.data.reasons import DropReason
 from altalign.pipelines.web.http.target import Target
-from altalign.reasons import DropReason
+from altalign.pipelines.web.policy.robots import OPT_OUTS
+from altalign.pipelines.web.schedule.budget import Share
 
 HEADERS_READ = ("location", "retry-after", "date", *OPT_OUTS)
 

@@ -23,12 +23,12 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from altalign.pipelines.web.allowed.addresses import Addresses
-from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.http.coding import CodingError, decoded
+from altalign.data.reasons import DropReason
+from altalign.pipelines.read.coding import CodingError, decoded
 from altalign.pipelines.web.http.names import NOT_THERE, Names
 from altalign.pipelines.web.http.request import HEADERS_READ, Answer, Request, RequestError
-from altalign.reasons import DropReason
+from altalign.pipelines.web.policy.addresses import Addresses
+from altalign.pipelines.web.schedule.budget import Budget
 
 LINE_BYTES_AT_MOST = 32_768  # of a header
 HEADERS_AT_MOST = 256

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.machine import memory
 from altalign.machine.memory import MB, Free
+from altalign.settings.curate import CurateConfig
 
 
 def config(**engine: object) -> CurateConfig:

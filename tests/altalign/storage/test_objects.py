@@ -19,8 +19,7 @@ import pytest
 
 from altalign import storage
 from altalign.errors import FullDiskError, StoreError, UnreadableError, UsageError
-from altalign.pipelines.files import arrays, parquet
-from altalign.storage import clients, growing_objects, local_copies, locks, objects
+from altalign.storage import arrays, clients, growing_objects, local_copies, locks, objects, parquet
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
 

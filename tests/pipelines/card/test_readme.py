@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from altalign.cli import main
-from altalign.counts import Counts
-from altalign.curation import CurateConfig
+from altalign.data.counts import Counts
+from altalign.data.reasons import DropReason, Stage
+from altalign.data.schema import SAMPLE
 from altalign.pipelines.card.croissant import croissant
 from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, CardFacts, hub_licence, size_category
 from altalign.pipelines.card.readme import readme as readme_of
-from altalign.reasons import DropReason, Stage
-from altalign.schema import SAMPLE
+from altalign.settings.curate import CurateConfig
 from tests.end_to_end.runs import tree, write_input
 
 

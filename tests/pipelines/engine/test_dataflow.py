@@ -29,15 +29,15 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.testing.util import assert_that, equal_to
 
 from altalign import cli
-from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.engine import dataflow
 from altalign.pipelines.engine.jobs import create, pipeline
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.units import InputFile, Run
+from altalign.settings.curate import CurateConfig, EngineSettings
 from tests.end_to_end.runs import CONFIG, write_input
 
 ROOT = Path(__file__).parents[3]

@@ -13,12 +13,12 @@ import grpc
 import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
-from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError
 from altalign.pipelines.engine import job_server
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig, EngineSettings
 from tests.end_to_end.runs import environ
 
 PATIENCE_S = 300
@@ -79,7 +79,7 @@ def test_a_server_answers_as_long_as_the_block_and_its_error_is_a_line(
 def test_a_server_ends_with_a_killed_parent(prism: str, tmp_path: Path) -> None:
     program = f"""
         import sys
-        from altalign.curation import EngineSettings
+        from altalign.settings.curate import EngineSettings
         from altalign.pipelines.engine.job_server import serving
         from altalign.pipelines.engine.options import options
         with serving("prism", options(EngineSettings(runner="prism"), []), {str(tmp_path / "log")!r}) as endpoint:

@@ -9,12 +9,12 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.errors import AltalignError
 from altalign.pipelines.engine import jobs
 from altalign.pipelines.engine.jobs import ELEMENTS_AT_MOST, create, pipeline
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 
 
 def test_many_elements_are_read_from_a_file_of_the_run(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
-from altalign.curation import EngineSettings
 from altalign.errors import UsageError
 from altalign.pipelines.engine.options import JOB_SERVER_VERSION, jar_of, options, threads
+from altalign.settings.curate import EngineSettings
 
 
 @pytest.mark.parametrize(("runner", "master"), [("spark", "local[3]"), ("flink", "[local]")])

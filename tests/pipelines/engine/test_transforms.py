@@ -16,21 +16,21 @@ from apache_beam import Create, Pipeline, PTransform
 from apache_beam.testing.util import assert_that, equal_to
 
 from altalign import storage
-from altalign.curation import CurateConfig
-from altalign.key import image_id, sample_key
+from altalign.data.key import image_id, sample_key
+from altalign.data.reasons import Stage
 from altalign.pipelines.curate import PIPELINE
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.evidence import of_judge
+from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.artefacts.extracted import EXTRACTED
-from altalign.pipelines.run.artefacts.fetched import GATHERED, Gathered
-from altalign.pipelines.run.artefacts.judged import GROUPED, GroupedPartition
+from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.tables.fetched import GATHERED, Gathered
+from altalign.pipelines.run.tables.judged import GROUPED, GroupedPartition
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.stages import extract, fetch_from_files, judge, tables
-from altalign.reasons import Stage
+from altalign.settings.curate import CurateConfig
 from tests.end_to_end.runs import write_input
 
 
@@ -168,7 +168,7 @@ def judged(counted: Run) -> Run:
         pool.units(counted),
         list(range(judge.buckets_of(counted).partitions)),
     )
-    of_judge.conclude(counted)
+    judge_figures.conclude(counted)
     return counted
 
 

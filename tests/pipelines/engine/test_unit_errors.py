@@ -11,12 +11,12 @@ import apache_beam as beam
 import pytest
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 
 
 def run_of(folder: Path) -> Run:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines.images.block_lists import load_block_lists
 from altalign.pipelines.opening.find import find_run
+from altalign.settings.curate import CurateConfig
 
 SHA256, PDQ = "0" * 64, "pdq:" + "0" * 64
 

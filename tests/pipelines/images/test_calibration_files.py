@@ -10,9 +10,9 @@ import pytest
 from altalign import storage
 from altalign.dedup import embed
 from altalign.errors import UnreadableError, UsageError
-from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files, embedders
 from altalign.pipelines.images.calibration_files import Calibration
+from altalign.storage import arrays
 
 
 def calibration(*, is_mapped: bool = True) -> Calibration:

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from altalign import cli
-from altalign.curation import CurateConfig, DecontaminateSettings
 from altalign.dedup import embed
 from altalign.errors import UsageError
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.pipelines.images import embedders, measuring
+from altalign.settings.curate import CurateConfig, DecontaminateSettings
 from tests.pipelines.images.embedding import FLAT, IMAGE, check_same_whoever_asks, cosine, features
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from altalign.curation import ShardsSettings
 from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import pixels
 from altalign.machine import ahead, interrupts, memory
-from altalign.pipelines.files.ranges import Range
 from altalign.pipelines.images import for_shards
+from altalign.settings.curate import ShardsSettings
+from altalign.storage.ranges import Range
 
 WATCHDOG_S = 300.0  # ends a test that would hang
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "JPEG", "BMP", "TIFF")

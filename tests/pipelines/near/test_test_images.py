@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from altalign.curation import CurateConfig
 from altalign.dedup import embed
 from altalign.pipelines.near import learned, test_images
-from altalign.pipelines.run.artefacts.decontaminated import TESTS
+from altalign.pipelines.run.tables.decontaminated import TESTS
 from altalign.pipelines.run.units import Run, map_unit
+from altalign.settings.curate import CurateConfig
 
 
 def picture(path: Path, seed: int) -> None:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.dedup import image_groups as cells
 from altalign.pipelines import curate
 from altalign.pipelines.engine.options import options
@@ -17,9 +16,10 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts.decontaminated import CELLS, COMPARED, REPLACED
-from altalign.pipelines.run.artefacts.fetched import FETCHED, FETCHED_ROW, Fetched
+from altalign.pipelines.run.tables.decontaminated import CELLS, COMPARED, REPLACED
+from altalign.pipelines.run.tables.fetched import FETCHED, FETCHED_ROW, Fetched
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import copies, drawn, groups_by_search, pairs_by_matrix
 
 ABOVE, DIMENSIONS, PER_FETCH_UNIT = 0.975, 64, 100

@@ -12,9 +12,9 @@ from hypothesis import settings as budget
 from hypothesis import strategies as st
 
 from altalign.cli import main
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import folder
+from altalign.settings.curate import InputSettings
 from tests.end_to_end.runs import fails, tree
 from tests.hostile.files import picture
 

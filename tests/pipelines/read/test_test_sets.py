@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign import cli
-from altalign.curation import TestSet as NamedSet  # a name that pytest does not take for a class of tests
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import test_sets
+from altalign.settings.curate import TestSet as NamedSet  # a name that pytest does not take for a class of tests
 from tests.filters.pictures import FORMATS, encoded, picture
 from tests.pipelines.read.pages.archives import zstd
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign import storage
-from altalign.curation import CurateConfig, InputSettings
 from altalign.errors import UnreadableError
 from altalign.pipelines import read
-from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.units import InputFile, Run
+from altalign.settings.curate import CurateConfig, InputSettings
+from altalign.storage.ranges import Range, Ranges
 
 groups = st.lists(st.lists(st.integers(0, 14), max_size=12), max_size=5)
 

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.errors import StoreError
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
-from altalign.pipelines.web.kept import fetch_progress as web_progress
+from altalign.pipelines.web.journal import fetch_progress as web_progress
+from altalign.settings.curate import CurateConfig
 
 PATIENCE_S = 300  # a test that waits longer has failed
 UNITS: list[Unit] = [{"name": f"{number:05d}", "rows": 1_000} for number in range(3)]

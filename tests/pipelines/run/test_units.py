@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.errors import DamagedError, UnreadableError, UsageError
-from altalign.pipelines.run import vouched
-from altalign.pipelines.run.artefacts.judged import JUDGED as OF_JUDGE
+from altalign.pipelines.run import marks
+from altalign.pipelines.run.tables.judged import JUDGED as OF_JUDGE
 from altalign.pipelines.run.units import Facts, InputFile, Marks, Run, Unit, map_unit
+from altalign.settings.curate import CurateConfig
 from altalign.storage import blocks
 
 FILES = (InputFile(0, "a.parquet", 0), InputFile(1, "b.parquet", 0))
@@ -103,7 +103,7 @@ def vouched_for(run: Run) -> dict[str, tuple[int, str]]:
         return Rows(1, [], None)
 
     map_unit(run, Marks(OF_JUDGE.step, Rows), Unit(name="0"), work)
-    assert vouched.look(run) == []
+    assert marks.look(run) == []
     said = storage.read_sealed(run.mark(OF_JUDGE.step, "0"))["files"]
     return {path: (size, digest) for path, (size, digest) in said.items()}
 
@@ -118,7 +118,7 @@ def test_what_others_read_has_its_sha256_in_the_mark_and_what_the_run_reads_alon
     }
     for name, written in {"0.images": b"image5", "0.parquet": b"cows"}.items():
         (tmp_path / "work" / "judge" / "units" / name).write_bytes(written)
-    assert [why for _, why, _ in vouched.look(run)] == [
+    assert [why for _, why, _ in marks.look(run)] == [
         f"its XXH3 is {xxh3(now).hexdigest()}, where {xxh3(before).hexdigest()} was written"
         for before, now in ((b"images", b"image5"), (b"rows", b"cows"))
     ]
@@ -132,9 +132,9 @@ def test_marks_of_an_earlier_version_have_sha256_of_all_and_are_understood(
         patch.setattr(blocks, "QUICK", "SHA-256")
         said = vouched_for(run)
     assert said["work/judge/units/0.parquet"] == (4, hashlib.sha256(b"rows").hexdigest())
-    assert vouched.look(run) == []
+    assert marks.look(run) == []
     (tmp_path / "work" / "judge" / "units" / "0.parquet").write_bytes(b"cows")
-    ((path, why, _),) = vouched.look(run)
+    ((path, why, _),) = marks.look(run)
     assert (path, why.split(" is ")[0]) == ("work/judge/units/0.parquet", "its SHA-256")
 
 
@@ -144,4 +144,4 @@ def test_marks_that_cannot_be_compared_stop_a_run(tmp_path: Path, monkeypatch: p
     vouched_for(run)
     monkeypatch.setattr(blocks, "xxh3_128", None)
     with pytest.raises(UsageError, match="xxhash: no such package, with which the run was begun; install"):
-        vouched.look(run)
+        marks.look(run)

@@ -14,7 +14,7 @@ from altalign.errors import UsageError
 from altalign.filters import fasttext_files
 from altalign.pipelines.score import language
 from altalign.pipelines.score.scorer import Batch
-from altalign.scoring import ScoreSettings
+from altalign.settings.score import ScoreSettings
 
 ROOT = Path(__file__).parents[3]
 MODELS = Path(__file__).with_name("fasttext")

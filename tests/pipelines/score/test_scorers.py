@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
+from altalign.data.schema import SAMPLE
 from altalign.errors import UsageError
 from altalign.pipelines.score import dual_models, kinds
 from altalign.pipelines.score.scorer import Batch
-from altalign.schema import SAMPLE
-from altalign.scoring import ScoreConfig
+from altalign.settings.score import ScoreConfig
 from tests.pipelines import score_models
 
 FASTTEXT = Path(__file__).with_name("fasttext")

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.pipelines import read
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import extract
+from altalign.settings.curate import CurateConfig
 
 HANDBOOK = sorted((Path(__file__).parents[3] / "examples" / "handbook").glob("*.warc.gz"))
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import write
+from altalign.settings.curate import CurateConfig
 
 Sample = tuple[str, int]  # fetch unit, one of its rows that stay
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.pipelines.trial import drawing
-from altalign.pipelines.web.kept.log import host_of
+from altalign.pipelines.web.journal.log import host_of
 from tests.pipelines.trial.test_bootstrap import recorded
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from altalign.curation import CurateConfig
+from altalign.data.reasons import Stage
 from altalign.pipelines.trial import prediction
 from altalign.pipelines.trial.bootstrap import Estimate, Hosts, Sample
 from altalign.pipelines.trial.outcomes import Outcomes
-from altalign.reasons import Stage
+from altalign.settings.curate import CurateConfig
 
 CONFIG = CurateConfig.from_values(
     {

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from altalign.pipelines.web.asking.tasks import Task
 from altalign.pipelines.web.client import Client
+from altalign.pipelines.web.schedule.tasks import Task
 
 STEP_S = 0.2  # more at once is what a process sees that stood still
 LOOKS_EVERY_S = 0.002

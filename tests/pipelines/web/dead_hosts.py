@@ -19,8 +19,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from altalign.curation import FetchSettings
 from altalign.pipelines.web.client import Client
+from altalign.settings.curate import FetchSettings
 
 BODY = b"an image" * 128
 NETWORKS = {"good": 1, "refused": 2, "silent": 3}

@@ -16,14 +16,14 @@ from typing import Any
 import brotli
 import pytest
 
-from altalign.curation import FetchSettings
+from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts
-from altalign.pipelines.web.asking import hosts
-from altalign.pipelines.web.asking.tasks import Task
 from altalign.pipelines.web.client import Client, Response, opened
 from altalign.pipelines.web.http.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
-from altalign.reasons import DropReason
+from altalign.pipelines.web.schedule import hosts
+from altalign.pipelines.web.schedule.tasks import Task
+from altalign.settings.curate import FetchSettings
 from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import (
     CLOSE,

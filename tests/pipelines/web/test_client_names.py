@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from altalign.data.reasons import DropReason
 from altalign.pipelines.web import client as of_process
-from altalign.pipelines.web.asking.tasks import Task
 from altalign.pipelines.web.client import Client
 from altalign.pipelines.web.http import names
 from altalign.pipelines.web.http.names import SystemResolver
-from altalign.reasons import DropReason
+from altalign.pipelines.web.schedule.tasks import Task
 from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import Pointing, Server, Steps, script
 from tests.pipelines.web.test_client import IMAGE, fetch, settings_of

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign.curation import FetchSettings
 from altalign.pipelines.web.client import Client, Response
+from altalign.settings.curate import FetchSettings
 from tests.web_server import cases
 from tests.web_server.cases import Case
 from tests.web_server.running import Event, WebServer, certificate

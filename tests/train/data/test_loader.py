@@ -27,7 +27,7 @@ from altalign.train.data.order import DistinctImages, Order, Sampler
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.undecodable import Undecodable
-from altalign.train.settings import DataSettings, TokenizerSettings
+from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.train.run_folders import Pair, pairs, write_run
 
 SETTINGS = {"resize_px": 20, "crop_px": 16}

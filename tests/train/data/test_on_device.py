@@ -19,7 +19,7 @@ from altalign.train.data.on_device import Decoder, Part, Undecoded, resized, und
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import train
-from altalign.train.settings import DataSettings, TokenizerSettings
+from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.train.data.test_augment import encoded, image_of, kinds, turned
 from tests.train.run_folders import Pair, picture, write_run
 

@@ -14,7 +14,7 @@ import pytest
 from altalign import cli
 from altalign.train.data import packed
 from altalign.train.data.samples import Samples
-from altalign.train.settings import DataSettings
+from altalign.train.settings.training import DataSettings
 from tests.train.run_folders import picture
 from tests.train.test_training_run import written
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign import storage
+from altalign.data.schema import CLUSTER
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
 from altalign.eval.sets import captioned_set
-from altalign.schema import CLUSTER
 from altalign.train.data import index
 from altalign.train.data.samples import Samples, key_of
 from tests.train.run_folders import Pair, pairs, picture, write_run

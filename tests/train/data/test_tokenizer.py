@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.train.data import tokenizer
 from altalign.train.data.tokenizer import SPECIAL, CaptionTokenizer
-from altalign.train.settings import TokenizerSettings
+from altalign.train.settings.training import TokenizerSettings
 
 ROOT = Path(__file__).parents[3]
 SENTENCE = (

@@ -9,7 +9,7 @@ from altalign.train.data.batches import Batch
 from altalign.train.data.loader import batches
 from altalign.train.data.order import OneSource, Order
 from altalign.train.data.samples import Samples
-from altalign.train.settings import DataSettings, TokenizerSettings
+from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.train.run_folders import Pair, pairs, write_run
 
 SIZE, BATCHES = 8, 14  # a source's pairs are gone through more than once

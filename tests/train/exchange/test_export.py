@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from altalign import cli
-from altalign.train.encoders import Trained, trained
 from altalign.train.exchange import export, with_head
+from altalign.train.exchange.encoders import Trained, trained
 from altalign.train.model.image_tower import FACTORS
-from altalign.train.settings import TrainConfig
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import model_of
 from tests.train.run_folders import picture
 from tests.train.trained_folders import write_trained
@@ -61,7 +61,7 @@ def test_a_folder_of_align_model_computes_what_ours_does(small: str, tmp_path: P
     found = model(**given)
     pixels = (given["pixel_values"] + 1) * 127.5
     torch.testing.assert_close(found.image_embeds, of.model.encode_image(pixels), rtol=0, atol=1e-5)
-    from altalign.train.encoders import opened
+    from altalign.train.exchange.encoders import opened
 
     again = opened(small)
     near = again.encode_image(again.pixels([picture(3, (90, 60), "PNG")]))
@@ -136,7 +136,7 @@ def test_open_clip_opens_it(whole: str, tmp_path: Path) -> None:
     images, texts, scale = model.eval()(pixels, words(["3 red rings"]))
     torch.testing.assert_close(images, of.model.encode_image((pixels + 1) * 127.5), rtol=0, atol=1e-5)
     assert float(scale) == pytest.approx(1 / float(of.model.temperature.value()), rel=1e-5)
-    from altalign.train.encoders import opened
+    from altalign.train.exchange.encoders import opened
 
     torch.testing.assert_close(texts, opened(whole).encode_text(["3 red rings"]), rtol=0, atol=1e-5)
 
@@ -174,7 +174,7 @@ def test_every_caption_embeds_in_open_clip_as_here_once_its_cleaning_is_off(
 ) -> None:
     import open_clip
 
-    from altalign.train.encoders import opened
+    from altalign.train.exchange.encoders import opened
     from tests.train import trained_folders
 
     letters = sorted({letter for caption in ODD_CAPTIONS for letter in caption if not letter.isspace()})
@@ -203,7 +203,7 @@ def test_every_caption_embeds_in_open_clip_as_here_once_its_cleaning_is_off(
 def test_a_caption_that_names_special_pieces_is_text_in_align_model_too(small: str, tmp_path: Path) -> None:
     from transformers import AlignModel, AutoProcessor
 
-    from altalign.train.encoders import opened
+    from altalign.train.exchange.encoders import opened
 
     folder, captions = exported(small, tmp_path / "align", "align"), ["[SEP] red [MASK] [PAD]", "[CLS]"]
     given = AutoProcessor.from_pretrained(folder)(text=captions, return_tensors="pt", truncation=True, max_length=12)

@@ -12,13 +12,13 @@ from transformers import AlignConfig, AlignModel
 
 from altalign import cli
 from altalign.errors import UsageError
-from altalign.settings import dump
-from altalign.train.encoders import opened, trained
+from altalign.settings.common import dump
 from altalign.train.exchange import models
+from altalign.train.exchange.encoders import opened, trained
 from altalign.train.model import align_names
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
-from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 from tests.train.run_folders import pairs, picture, write_run
 from tests.train.test_training_run import written
 from tests.train.trained_folders import write_trained
@@ -232,9 +232,9 @@ def test_an_open_clip_model_of_other_tensors_is_one_line(open_clip: tuple[str, s
 def test_a_training_run_embeds_images_for_decontamination(run: str) -> None:
     import numpy as np
 
-    from altalign.curation import DecontaminateSettings
     from altalign.filters import pixels
     from altalign.pipelines.images import embedders
+    from altalign.settings.curate import DecontaminateSettings
 
     embedder = embedders.load(f"run:{run}")
     assert (embedder.dimensions, embedder.colour, embedder.short_side_px) == (160, True, 36)

@@ -17,8 +17,8 @@ from altalign import cli
 from altalign.errors import UsageError
 from altalign.pipelines.score import dual_models, kinds
 from altalign.pipelines.score.scorer import Batch
-from altalign.scoring import ScoreConfig
-from altalign.train.encoders import opened, trained
+from altalign.settings.score import ScoreConfig
+from altalign.train.exchange.encoders import opened, trained
 from tests.train.run_folders import picture
 from tests.train.trained_folders import write_trained
 

@@ -15,7 +15,7 @@ from altalign.train.model.batch_norm import apply_collected, collected, collecti
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.normalise import Scales
 from altalign.train.model.on_cpu import as_a_gpu, is_on_cpu
-from altalign.train.settings import ImageTowerSettings
+from altalign.train.settings.training import ImageTowerSettings
 
 EPSILON = 1e-3
 # images, of a group, channels, side: rows of a tile and more, one pixel, channels of one tile and of several

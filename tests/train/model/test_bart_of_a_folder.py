@@ -14,9 +14,9 @@ from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import OF_BART, CaptionTokenizer
 from altalign.train.data.training_data import prepared
 from altalign.train.model.bart import BartTower, Captioner
-from altalign.train.nlip_settings import CaptionerSettings
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TextTowerSettings, TokenizerSettings, TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.nlip import CaptionerSettings
+from altalign.train.settings.training import TextTowerSettings, TokenizerSettings, TrainConfig
 from tests.train.bart_folder import write_bart
 from tests.train.run_folders import pairs, write_run
 

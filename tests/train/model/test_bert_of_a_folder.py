@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFa
 from altalign.errors import UnreadableError, UsageError
 from altalign.train.data import tokenizer
 from altalign.train.model.text_tower import TextTower
-from altalign.train.settings import TextTowerSettings, TokenizerSettings
+from altalign.train.settings.training import TextTowerSettings, TokenizerSettings
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "kite", "sea", "##s", "over", "the"]
 CAPTIONS = ["Red kites over the sea", "the kite"]

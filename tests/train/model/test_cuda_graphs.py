@@ -9,8 +9,8 @@ import torch
 
 from altalign.train.data.batches import Batch
 from altalign.train.model import batch_norm, cuda_graphs
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step import arithmetic
 from altalign.train.step.learner import Learner
 

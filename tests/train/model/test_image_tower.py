@@ -12,7 +12,7 @@ from transformers import AlignVisionConfig, AlignVisionModel
 from altalign.errors import UnreadableError, UsageError
 from altalign.train.model.batch_norm import BatchNorm, apply_collected, collected, collecting
 from altalign.train.model.image_tower import ImageTower, StridedConvolution
-from altalign.train.settings import ImageTowerSettings
+from altalign.train.settings.training import ImageTowerSettings
 from tests.train.small_towers import image_settings, images
 
 PARAMETERS_AND_WIDTHS = {  # timm's tf_efficientnet_* less its classifier, conv_head and bn2

@@ -10,9 +10,9 @@ from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.model.image_decoder import ImageDecoder, normalised, patches
-from altalign.train.nlip_settings import ReconstructionSettings
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.nlip import ReconstructionSettings
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step import token_drop
 from altalign.train.step.accumulation import gradients, towers_of
 from altalign.train.step.learner import Learner, model_of

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel
 
 from altalign.errors import UsageError
 from altalign.train.model.text_tower import TextTower
-from altalign.train.settings import TextTowerSettings
+from altalign.train.settings.training import TextTowerSettings
 from tests.train.small_towers import TOKENS_AT_MOST, VOCABULARY, captions, text_settings
 
 

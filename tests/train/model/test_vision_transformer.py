@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from altalign.errors import UsageError
 from altalign.train.model.vision_transformer import VisionTower
-from altalign.train.settings import ImageTowerSettings
+from altalign.train.settings.training import ImageTowerSettings
 from altalign.train.step import token_drop
 from altalign.train.step.token_drop import TokenDrop
 from tests.train.plain_draws import halves, plain_keyed

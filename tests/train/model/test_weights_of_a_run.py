@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from altalign.errors import UsageError
-from altalign.train import encoders
 from altalign.train.data import tokenizer
+from altalign.train.exchange import encoders
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.settings import TokenizerSettings
+from altalign.train.settings.training import TokenizerSettings
 from tests.train.small_towers import captions, image_settings, images, text_settings
 from tests.train.trained_folders import write_trained
 

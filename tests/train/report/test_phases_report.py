@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from altalign.train import phases
+from altalign.train.papers.nlip import phases
 from altalign.train.report import page
 from altalign.train.report.phases import PhaseView, Written
-from tests.train.captions.phased import PHASES, config
+from tests.train.papers.nlip.captions.phased import PHASES, config
 from tests.train.report.test_training_report import HOSTILE
 from tests.train.report.test_training_report import report as of_one
 

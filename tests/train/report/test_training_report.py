@@ -9,7 +9,7 @@ from altalign.train.report.curves import Chart, Curve
 from altalign.train.report.noise import Judged, NoiseView
 from altalign.train.report.page import Report
 from altalign.train.report.samples import Example, Seen
-from tests.audit.report.chromium import browser, opened
+from tests.altalign.audit.report.chromium import browser, opened
 
 HOSTILE = '<script>alert(1)</script>\u202e"&'
 PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="

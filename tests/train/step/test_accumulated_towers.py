@@ -3,7 +3,7 @@
 import torch
 
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
-from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 from tests.train.small_model import gradients_of, pairs
 from tests.train.step.test_accumulation import assert_same, step
 

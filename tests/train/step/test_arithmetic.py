@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from altalign.train.settings import Precision
+from altalign.train.settings.training import Precision
 from altalign.train.step import arithmetic
 
 BACKENDS = torch.backends.cudnn

@@ -9,8 +9,8 @@ import torch
 from altalign.errors import AltalignError
 from altalign.train import loop
 from altalign.train.data.batches import Batch, padded
-from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
 from altalign.train.step import optimizers
 from altalign.train.step.learner import Learner, NotFiniteError
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from altalign.errors import UsageError
-from altalign.train.settings import LossSettings
+from altalign.train.settings.training import LossSettings
 from altalign.train.step import accumulation
 from altalign.train.step.accumulation import chunk_seed, towers_of
 from altalign.train.step.loss import contrastive_loss

@@ -13,7 +13,7 @@ from torch import nn
 from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.model.on_cpu import as_a_gpu
-from altalign.train.settings import ImageTowerSettings, OptimizerSettings, TextTowerSettings
+from altalign.train.settings.training import ImageTowerSettings, OptimizerSettings, TextTowerSettings
 from altalign.train.step import optimizers
 from altalign.train.step.optimizers import clip, describe, make_optimizer
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.train.settings import ScheduleSettings
+from altalign.train.settings.training import ScheduleSettings
 from altalign.train.step.schedules import rate
 
 ALIGN = ScheduleSettings()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from altalign.curation import InputSettings
+from altalign.data.schema import BROKEN, EXTRACTED, IMAGE_PLACE
 from altalign.pipelines import read
-from altalign.schema import BROKEN, EXTRACTED, IMAGE_PLACE
+from altalign.settings.curate import InputSettings
 
 
 def record(

@@ -14,10 +14,10 @@ from fastwarc.warc import ArchiveIterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError
 from altalign.pipelines import read
 from altalign.pipelines.read.pages import records
+from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import image, page, record, response, write, zstd
 from tests.pipelines.read.pages.archives import read_all as read_all_of
 from tests.shared_data import SHARED, needs_shared

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from altalign.curation import InputSettings
+from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import read_all, record, write
 
 SETTINGS = InputSettings(kind="wat", paths=["-"])

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.read.tables import arrow, caption_lists, table
+from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import read_all
 
 IMAGES: list[bytes | None] = [b"one", None, b"", b"two", b"one"]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign import extras
-from altalign.curation import InputSettings
+from altalign.data import extras
 from altalign.errors import UsageError
 from altalign.pipelines import read
-from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import kept_columns
+from altalign.settings.curate import InputSettings
+from altalign.storage import parquet
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["\\", '"', "\\n", "\n", "\x00", "\x7f"])
 COLUMNS = st.one_of(

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.curation import InputSettings
+from altalign.data.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.read.stretches import STRETCH_ROWS
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
+from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import compress
 
 

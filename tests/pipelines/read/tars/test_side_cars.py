@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from altalign.curation import InputSettings
 from altalign.errors import UsageError
 from altalign.pipelines import read
+from altalign.settings.curate import InputSettings
 from tests.hostile.files import picture
 from tests.pipelines.read.pages.archives import read_all
 from tests.pipelines.read.tars.img2dataset import Asked, write

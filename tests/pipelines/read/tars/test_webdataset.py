@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from altalign.curation import InputSettings
 from altalign.errors import UnreadableError
 from altalign.pipelines import read
+from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import compress
 from tests.pipelines.read.pages.archives import read_all as read_all_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from altalign.pipelines.web.http import names
 from altalign.pipelines.web.http.names import NOT_THERE, Names, SystemResolver
-from tests.pipelines.web.asking.virtual import VirtualLoop
+from tests.pipelines.web.schedule.virtual import VirtualLoop
 
 
 class Slow:

@@ -1,0 +1,262 @@
+"""Checks the rows of a side-car again: text rules, identity, and form of captions. No column is taken on trust.
+
+Tables are memory-mapped and searched directly, without the index that the pipeline uses.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from tokenize import TokenError
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.audit.checks.findings import Findings
+from altalign.audit.run_folder import RunFolder
+from altalign.data.lineage import is_merged
+from altalign.data.reasons import DropReason
+from altalign.data.stages import is_made_of_others
+from altalign.errors import UnreadableError, UsageError
+from altalign.filters import bounds, captions, identity, one_url, urls, words
+from altalign.filters.blocked import BlockList
+from altalign.settings.curate import CurateConfig
+
+BLOCK = 8_192  # rows whose n-grams are hashed at a time
+
+# The table of each rule: hashes that are in the vocabulary, or over a limit.
+TABLES = {
+    DropReason.TEXT_HAS_RARE_NGRAM: "vocabulary",
+    DropReason.TEXT_ON_TOO_MANY_IMAGES: "over_shared_texts",
+    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "over_captioned_images",
+}
+# NumPy parses array headers as Python, which may raise any of these
+_NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)
+
+
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What rows are checked against: settings, tables (None if missing, or if it drops nothing) and block lists."""
+
+    run: RunFolder
+    tables: Mapping[DropReason, Hashes | None]
+    blocked: BlockList
+    blocked_urls: BlockList
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process maps the tables itself instead of receiving them."""
+        return Rules.of, (self.run, Findings())
+
+    @property
+    def config(self) -> CurateConfig:
+        """The settings of the run."""
+        return self.run.config
+
+    @classmethod
+    def of(cls, run: RunFolder, findings: Findings) -> "Rules":
+        """Reads the rules of a run; a table that cannot be read fails the check of its rule.
+
+        Raises:
+            DamagedError: config.toml is not as it was written.
+        """
+        tables: dict[DropReason, Hashes | None] = {}
+        for rule, name in TABLES.items():
+            tables[rule] = None
+            if is_made_of_others(run.folder) and not storage.exists(run.path("tables", f"{name}.json")):
+                findings.cannot_ask(rule, "a run of several runs has no tables; the checks of those have asked")
+                continue
+            try:
+                tables[rule] = _table(run, name)
+            except (UnreadableError, OSError) as error:
+                is_ours = isinstance(error, UnreadableError)
+                findings.fails(rule, str(error) if is_ours else f"{error.filename}: {error.strerror}")
+        image, fetch = run.config.image.blocked_hashes, run.config.fetch.blocked_urls
+        blocked = _block_list(image, DropReason.IMAGE_BLOCKED, "[image] blocked_hashes", findings)
+        urls = _block_list(fetch, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings)
+        return cls(run, tables, blocked, urls)
+
+    @cached_property
+    def sources_in_hand(self) -> frozenset[str]:
+        """Sources whose rows may have image bytes instead of a URL."""
+        return frozenset(each.source for each in self.config.input if each.has_images)
+
+    @cached_property
+    def is_of_web(self) -> bool:
+        """Whether images that were not in hand came from the web; of merged runs one may have had archives."""
+        return self.config.fetch.source == "web" and not is_merged(self.run.folder)
+
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """All sources of the run."""
+        return frozenset(each.source for each in self.config.input)
+
+
+def _table(run: RunFolder, name: str) -> Hashes | None:
+    """A table of sorted hashes, mapped; None if the rule drops nothing because all n-grams are in it."""
+    path = run.path("tables", name)
+    facts = storage.read_json(f"{path}.json")
+    if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
+        said = f"hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}"
+        raise UnreadableError(f"{path}.json: {said}: not what is understood here")
+    try:
+        hashes = np.load(storage.mappable(f"{path}.npy"), mmap_mode="r", allow_pickle=False)
+    except _NO_ARRAY as error:
+        raise UnreadableError(f"{path}.npy: not a whole NumPy array") from error
+    if hashes.dtype != np.uint64 or hashes.shape != (facts["rows"],):
+        said = f"{path}.json says {facts['rows']:,} hashes"
+        raise UnreadableError(f"{path}.npy: {hashes.dtype} {hashes.shape}, but {said}")
+    return None if facts.get("all") is True else hashes
+
+
+def _block_list(paths: Sequence[str], rule: DropReason, setting: str, findings: Findings) -> BlockList:
+    """Reads the block lists of a setting; if one is missing, its rule cannot be asked. PDQ hashes are left out."""
+    texts: list[tuple[str, str]] = []
+    for name in paths:
+        try:
+            texts.append((name, storage.read_bytes(name).decode()))
+        except (OSError, UnicodeDecodeError) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or "not text"
+            repair = "run this in the folder that the run was made in, with the list"
+            findings.cannot_ask(rule, f"{setting}: {name}: {said}; {repair}")
+    try:
+        return BlockList.parse(texts)
+    except UsageError as error:
+        findings.cannot_ask(rule, str(error))
+        return BlockList()
+
+
+def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
+    """Checks everything that a side-car alone can tell.
+
+    Args:
+        rows: of `schema.SAMPLE`, with nulls only in URLs, and all text in UTF-8.
+        rules: the rules of the run.
+        path: the path of the side-car, for errors.
+        findings: receives what is found.
+    """
+    for begin in range(0, len(rows), BLOCK):
+        batch = rows.slice(begin, BLOCK).combine_chunks()
+        keys = batch["key"].to_pylist()
+
+        def said(what: Callable[[int], str], keys: Sequence[object] = keys) -> Callable[[int], str]:
+            return lambda row: f"{path}: {keys[row]}: {what(row)}"
+
+        _check_texts(batch, rules, said, findings)
+        identities = _check_identity(batch, rules, said, findings)
+        _check_images(identities, rules, said, findings)
+
+
+Said = Callable[[Callable[[int], str]], Callable[[int], str]]
+
+
+def _check_texts(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> None:
+    """Checks captions: their form, their words, and the rules on them."""
+    texts, limits, n = _strings(batch, "caption"), rules.config.text, len(batch)
+    cleaned = captions.clean(texts)
+    findings.rows("captions", ~_equal(texts, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
+    is_empty = _flags(pc.equal(pc.binary_length(texts), pa.scalar(0)))
+    findings.rows(DropReason.TEXT_EMPTY, is_empty, said(lambda _: "its caption is empty"))
+    is_large = bounds.longer(texts, bytes_at_most=limits.bytes_at_most)
+    large = said(lambda _: f"its caption is longer than [text] bytes_at_most = {limits.bytes_at_most}")
+    findings.rows(DropReason.TEXT_TOO_LARGE, is_large, large)
+    left_out = bounds.is_left_out(_strings(batch, "extra"))
+    findings.rows(DropReason.ROW_TOO_LARGE, left_out, said(lambda _: "what is kept with it was too long, and left out"))
+    found = words.scan(texts, words.Scratch())
+    counted = batch["words"].to_numpy()
+    both = said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}")
+    findings.rows("words", counted != found.words, both)
+    short, long = limits.words_at_least, limits.words_at_most
+    least = said(lambda row: f"{found.words[row]} words, [text] words_at_least = {short}")
+    most = said(lambda row: f"{found.words[row]} words, [text] words_at_most = {long}")
+    findings.rows(DropReason.TEXT_TOO_SHORT, found.words < short, least)
+    findings.rows(DropReason.TEXT_TOO_LONG, found.words > long, most)
+    shared, vocabulary = rules.tables[DropReason.TEXT_ON_TOO_MANY_IMAGES], rules.tables[DropReason.TEXT_HAS_RARE_NGRAM]
+    is_shared = _is_in(found.texts, shared) if shared is not None else np.zeros(n, bool)
+    what = f"its caption is on more than {limits.images_per_text_at_most:,} images, says tables/over_shared_texts"
+    findings.rows(DropReason.TEXT_ON_TOO_MANY_IMAGES, is_shared, said(lambda _: what))
+    is_rare = np.zeros(n, bool)
+    if vocabulary is not None:
+        missing = np.concatenate([[0], np.cumsum(~_is_in(found.ngrams, vocabulary))])
+        is_rare = np.diff(missing[np.concatenate([[0], found.ends])]) > 0
+    rare = said(lambda _: "an n-gram of its caption is not in tables/vocabulary")
+    findings.rows(DropReason.TEXT_HAS_RARE_NGRAM, is_rare, rare)
+
+
+def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> pa.StringArray:
+    """Checks URLs, image_id and key; returns the image identities."""
+    written = _strings(batch, "image_url")
+    trimmed, is_valid = urls.table_urls(written)
+    taken = _as_taken(written, trimmed, is_valid)
+    is_long = bounds.urls_too_long(written, _strings(batch, "page_url"))
+    findings.rows(DropReason.URL_TOO_LONG, is_long, said(lambda _: "a URL of more than 8 KiB"))
+    sources = batch["source"].to_pylist()
+    in_hand = np.array([source in rules.sources_in_hand for source in sources], bool)
+    no_url = said(lambda row: f"it has no valid URL, and source {sources[row]!r} has no images in hand")
+    findings.rows(DropReason.URL_INVALID, ~is_valid & ~in_hand, no_url)
+    is_other = ~_equal(cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, taken.fill_null("")))
+    form = said(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
+    findings.rows("image_url", is_other, form)
+    if rules.config.fetch.blocked_urls:
+        listed, each = rules.blocked_urls, taken.to_pylist()
+        is_listed = np.array([bool(url) and listed.names_url(str(url)) for url in each], bool)
+        findings.rows(
+            DropReason.URL_BLOCKED, is_listed, said(lambda _: "the hash of its URL is in [fetch] blocked_urls")
+        )
+    unknown = np.array([source not in rules.sources for source in sources], bool)
+    findings.rows("source", unknown, said(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
+    identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
+    image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
+    for name, mine in (("image_id", image_ids), ("key", keys)):
+        what = f"{name} is not what its image and caption give: "
+        wrong = said(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
+        findings.rows(name, ~_equal(_strings(batch, name), mine), wrong)
+    return identities
+
+
+def _as_taken(written: pa.StringArray, trimmed: pa.StringArray, is_valid: npt.NDArray[np.bool_]) -> pa.StringArray:
+    """The URLs in their normal form; white space may be at the end of one, as it stood in front of a fragment."""
+    is_spaced = is_valid & ~_equal(
+        cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, trimmed.fill_null(""))
+    )
+    some = pa.array(is_spaced)
+    pairs = zip(written.cast(pa.binary()).filter(some).to_pylist(), trimmed.filter(some).to_pylist(), strict=True)
+    is_spaced[is_spaced] = [
+        (old or b"").decode(errors="surrogateescape").rstrip(one_url.WHITE_SPACE) == new for old, new in pairs
+    ]
+    return cast(pa.StringArray, pc.if_else(pa.array(is_spaced), written, trimmed))
+
+
+def _check_images(identities: pa.StringArray, rules: Rules, said: Said, findings: Findings) -> None:
+    """Checks the number of texts of each image."""
+    table, limit = rules.tables[DropReason.IMAGE_HAS_TOO_MANY_TEXTS], rules.config.image.texts_per_image_at_most
+    is_over = _is_in(identity.image_hash(identities), table) if table is not None else np.zeros(len(identities), bool)
+    what = f"its image has more than {limit:,} texts, says tables/over_captioned_images"
+    findings.rows(DropReason.IMAGE_HAS_TOO_MANY_TEXTS, is_over, said(lambda _: what))
+
+
+def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:
+    """Whether each hash is in a sorted table: bool[n]."""
+    distinct, of = np.unique(hashes, return_inverse=True)  # sorted, they are found in neighbouring pages
+    if not len(table) or not len(distinct):
+        return np.zeros(len(hashes), bool)
+    places = np.minimum(np.searchsorted(table, distinct), len(table) - 1)
+    return (table[places] == distinct)[of]
+
+
+def _strings(batch: pa.Table, name: str) -> pa.StringArray:
+    column: Any = batch[name]
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
+
+
+def _equal(a: pa.StringArray, b: pa.StringArray) -> npt.NDArray[np.bool_]:
+    return _flags(pc.equal(a, b))
+
+
+def _flags(mask: Any) -> npt.NDArray[np.bool_]:
+    return mask.to_numpy(zero_copy_only=False)

@@ -1,0 +1,76 @@
+"""The page of `altalign audit RUN_A RUN_B --page FILE`: what differs, and with pictures, which pairs changed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from markupsafe import Markup
+
+from altalign import storage
+from altalign.audit.compare_pairs import Example, TarMember
+from altalign.audit.report import page
+from altalign.audit.report.galleries import Picture
+from altalign.data.reasons import DropReason
+from altalign.filters import pixels, thumbnails
+from altalign.machine import interrupts, memory
+from altalign.pages import frame
+
+_SCRIPTS, _STYLES = ("cards.js",), ("page.css",)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What differs between two runs, in words.
+
+    Attributes:
+        folders: of both runs.
+        settings: name and both values of each setting that differs.
+        counts: stage, reason (or "received", "kept") and rows of both runs.
+        totals: of both runs, by name: pairs, images, bytes.
+        changes: both verdicts and the number of pairs, largest first.
+        examples: both verdicts of a pair that changed, and the pair.
+        notes: what a reader needs to know.
+        pixels_at_most: images of more pixels are not decoded.
+    """
+
+    folders: Sequence[str]
+    settings: Sequence[tuple[str, str, str]]
+    counts: Sequence[tuple[str, str, int, int]]
+    totals: dict[str, tuple[int, int]]
+    changes: Sequence[tuple[str, str, int]]
+    examples: Iterable[tuple[str, str, Example]]
+    notes: Sequence[str]
+    pixels_at_most: int
+
+
+@dataclass(frozen=True)
+class _Card:
+    pair: Example
+    picture: Picture | None
+    is_nsfw: bool
+
+
+def html(found: Compared) -> bytes:
+    """The whole page in UTF-8. Reads the images of the examples from the shards."""
+    cards: dict[tuple[str, str], list[_Card]] = {}
+    for before, after, pair in found.examples:
+        interrupts.check()
+        picture = _picture(pair.image, found.pixels_at_most) if pair.image else None
+        is_nsfw = any(verdict.endswith(f": {DropReason.IMAGE_NSFW}") for verdict in (before, after))
+        cards.setdefault((before, after), []).append(_Card(pair, picture, is_nsfw))
+    script, style = page.joined(_SCRIPTS), page.joined(_STYLES)
+    template = page.environment().get_template("comparison.html")
+    texts = {"script": Markup(script), "style": Markup(style), "policy": frame.policy(script, style)}
+    return template.render(found=found, cards=cards, **texts).encode("utf-8", "backslashreplace")
+
+
+def _picture(place: TarMember, pixels_at_most: int) -> Picture | None:
+    """A thumbnail of an image in a shard; None if it cannot be decoded, or not in this machine's memory."""
+    data, side = storage.read_range(*place), thumbnails.WEBP_SIDE_PX
+    peak = partial(pixels.peak_bytes, colour=True, pixels_at_most=pixels_at_most, short_side_px=side)
+    try:
+        with memory.reserved(0 if memory.is_ample() else peak(data)):
+            decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=side).pixels
+    except MemoryError:
+        return None
+    return None if decoded is None else Picture(thumbnails.webp(decoded))

@@ -1,0 +1,107 @@
+"""`altalign audit RUN --summary eu`: the summary of training content in the AI Office's form, of what a run knows.
+
+The form is the European Commission's template for the public summary of training content (Article 53(1)(d) of
+Regulation (EU) 2024/1689, July 2025): general information, list of data sources, aspects of data processing. What a run
+does not know is null in the JSON, and "not known to the run" in Markdown: whoever publishes the model fills it in.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ada_url
+import pyarrow as pa
+
+from altalign import storage
+from altalign.audit import database, run_parquet
+from altalign.audit.run_folder import RunFolder
+from altalign.data.counts import Counts
+from altalign.data.reasons import DropReason, Stage
+from altalign.data.schema import COUNTS
+from altalign.machine import interrupts
+from altalign.pages import markdown
+
+NAMES = ("training-content.md", "training-content.json")
+TOP_SHARE = 10  # one host in so many, the largest first; the form asks for the top 10 % of domain names
+_SHOWN = 100  # hosts in Markdown
+_OPT_OUT = (DropReason.HTTP_OPT_OUT, DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
+_ILLEGAL = (DropReason.IMAGE_BLOCKED, DropReason.IMAGE_NSFW, DropReason.REMOVED)
+_BYTES_OF_HOSTS = """
+    with distinct_images as (select min(host) as host, min(bytes) as bytes from images group by image_id)
+    select host, coalesce(sum(bytes), 0)::bigint from distinct_images where host <> '' group by host order by 2 desc, 1
+"""
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write(run: RunFolder, folder: str) -> list[str]:
+    """Write the summary in both forms; returns the paths."""
+    summary = gathered(run)
+    template = markdown.template(_TEMPLATES / f"{NAMES[0]}.jinja", {"word": _word})
+    text = template.render(summary=summary, shown_at_most=_SHOWN, name_of_json=NAMES[1])
+    paths = [storage.join(folder, name) for name in NAMES]
+    storage.write_bytes(paths[0], text.encode())
+    storage.write_bytes(paths[1], (json.dumps(summary, indent=1, ensure_ascii=False) + "\n").encode())
+    return paths
+
+
+def gathered(run: RunFolder) -> dict[str, Any]:
+    """All that the run knows, by the sections of the form."""
+    counts = Counts.from_json(
+        [
+            [row[name] for name in COUNTS.names]
+            for rows in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names)
+            for row in rows.to_pylist()
+        ]
+    )
+    hosts = _hosts(run)
+    template = markdown.template(_TEMPLATES / f"{NAMES[1]}.jinja", {})
+    text = template.render(
+        config=run.config,
+        summary=storage.read_json(run.path("summary.json")),
+        is_scraped=run.config.fetch.source == "web",
+        fetch=run.facts["stages"].get("fetch", {}),
+        hosts=hosts,
+        top_hosts=-(-len(hosts) // TOP_SHARE),
+        top_share_percent=100 // TOP_SHARE,
+        left_out_for_opt_outs=_dropped(counts, Stage.FETCH, _OPT_OUT),
+        left_out_as_illegal=_dropped(counts, Stage.IMAGE, _ILLEGAL) | _dropped(counts, Stage.SELECT, _ILLEGAL),
+    )
+    return json.loads(text)
+
+
+def _dropped(counts: Counts, stage: Stage, reasons: tuple[DropReason, ...]) -> dict[str, int]:
+    rows = counts.dropped(stage)
+    return {reason.value: rows[reason] for reason in reasons if reason in rows}
+
+
+def _hosts(run: RunFolder) -> list[tuple[str, int]]:
+    """Hosts of the images in the shards, with the bytes of their images, the largest first."""
+    with database.opened() as connection:
+        connection.execute("create table images (image_id varchar, host varchar, bytes bigint)")
+        for name in storage.names(run.path("shards"), ".parquet"):
+            for rows in run_parquet.row_groups(run.path("shards", name), ["image_id", "image_url", "bytes"]):
+                interrupts.check()
+                hosts = pa.array([_host(url or "") for url in rows["image_url"].to_pylist()], pa.string())
+                insert = "insert into images select image_id, host, bytes from arrow_rows"
+                database.execute_on(connection, rows.append_column("host", hosts), insert)
+        return database.rows_of_query(connection, _BYTES_OF_HOSTS)
+
+
+def _host(url: str) -> str:
+    try:
+        return ada_url.URL(url).hostname
+    except ValueError:
+        return ""
+
+
+def _word(value: object) -> str:
+    """A fact in Markdown."""
+    if value is None:
+        return "**not known to the run**"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_word, value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "none" if value == {} else f"`{str(value).replace('`', '')}`"

@@ -1,0 +1,244 @@
+"""`altalign audit RUN` checks a finished run and writes its report; with RUN_A RUN_B it compares two runs."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from altalign import storage
+from altalign.audit.run_folder import RunFolder
+from altalign.commands.arguments import Parser
+from altalign.data import generations, listing
+from altalign.data.stages import REPORT, own_files
+from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.machine import startup
+from altalign.terminal import command, shown
+
+if TYPE_CHECKING:
+    from altalign.audit.checks import Check
+
+PAGE, CHECKS, NUMBERS = REPORT
+SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generation; `altalign audit` reads all
+
+
+def main(argv: Sequence[str]) -> int:
+    """Checks a finished run and writes its report, or compares two runs."""
+    about = (
+        "Check a finished run and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
+        "The exit code is 1 if a check fails (0 if one could not be asked). "
+        "With two runs: show what differs, and which pairs changed their verdict."
+    )
+    parser = Parser(prog="altalign audit", description=about)
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run to compare RUN with")
+    parser.add_argument(
+        "--json", action="store_true", help="print the checks, or the differences, as JSON and write nothing"
+    )
+    parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="read at most N shards (all)")
+    parser.add_argument(
+        "--page", metavar="FILE", help="with two runs: also write FILE, an HTML page that shows the pairs with pictures"
+    )
+    parser.add_argument(
+        "--digest",
+        action="store_true",
+        help="compare every byte with what was written, and print the run's number, which stands for all of its files",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="look at names and sizes of all files alone, in a moment; write nothing"
+    )
+    parser.add_argument(
+        "--summary", choices=("eu",), help="write the summary of training content in the form of the EU's AI Office"
+    )
+    parser.add_argument(
+        "--words",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="in the report, also what share of the captions with a word of this list the run kept; repeatable",
+    )
+    parser.add_argument("--to", metavar="FOLDER", default=".", help="with --summary: where it is written (.)")
+    arguments = parser.parse_args(argv)
+    if arguments.summary:
+        return _summarised(arguments.run, arguments.to)
+    if arguments.digest or arguments.quick:
+        if arguments.other is not None or arguments.shards:
+            raise UsageError("--digest and --quick look at all files of one run; leave out RUN_B and --shards")
+        return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
+    if arguments.page is not None and arguments.other is None:
+        raise UsageError("--page is for two runs; the page of one run is RUN/report.html, which is always written")
+    if arguments.other is not None:
+        if arguments.shards:
+            raise UsageError("--shards is for the checks of one run; leave it out to compare two runs")
+        from altalign.audit import compare
+
+        return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
+    words = _lists(arguments.words)
+    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json, words=words)
+    if arguments.json:
+        sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
+    else:
+        _say(run, checks)
+    return _exit_code(checks)
+
+
+def _summarised(folder: str, to: str) -> int:
+    """Writes the summary of training content of a finished run, outside of the run."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("there is nothing to sum up yet")
+        if storage.is_inside(to, run.folder):
+            raise UsageError(f"--to {to}: inside the run, whose files are listed; give another folder")
+        from altalign.audit import training_content
+
+        for path in training_content.write(run, to):
+            sys.stdout.write(f"{shown(path)}\n")
+    return 0
+
+
+def _lists(words: Sequence[str]) -> dict[str, str]:
+    """Lists of words by name."""
+    found = dict[str, str]()
+    for each in words:
+        name, _, path = each.partition("=")
+        if not name or not path or name in found:
+            raise UsageError(f"--words {each}: not of the form NAME=FILE, or of a name that is there already")
+        found[name] = path
+    return found
+
+
+def checked(
+    folder: str, *, shards_at_most: int | None, is_written: bool, words: Mapping[str, str] | None = None
+) -> "tuple[RunFolder, list[Check]]":
+    """Checks a finished run, and writes its report where that is wanted, with the slices of lists of words.
+
+    Raises:
+        UsageError: it is no finished run.
+        DamagedError: a file of the run cannot be read.
+    """
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("there is nothing to report yet")
+        if is_written:
+            return run, write(run, shards_at_most=shards_at_most, words=words)
+        return run, _checks(run, shards_at_most)
+
+
+def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) -> int:
+    """Looks at every file of a run and nothing else; names each that is not as it was written."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("it has no list of its files yet")
+        number, found = listing.number(run.folder), listing.look(run.folder, sizes_alone=is_quick)
+    if as_json:
+        said = {"run": run.folder, "digest": number, "files": found.files, "wrong": found.wrong}
+        sys.stdout.write(json.dumps(said, indent=2) + "\n")
+    elif found.wrong:
+        sys.stdout.write("".join(f"{shown(f'{name}: {why}')}\n" for name, why in sorted(found.wrong.items())))
+        sys.stdout.write(f"{len(found.wrong):,} of {found.files:,} files are not as they were written\n")
+    elif is_digest:
+        sys.stdout.write(f"{number}\n")
+    else:
+        sys.stdout.write(f"{found.files:,} files, each of its size\n")
+    return AltalignError.exit_code if found.wrong else 0
+
+
+def after_curation(folder: str) -> int:
+    """Writes the report at the end of a curation, unless a finished run already has one; returns the exit code.
+
+    An error in writing the report is only printed, for the shards are whole; a check that fails gives exit code 1.
+    """
+    try:
+        found = reported(folder)
+    except NOT_WRITTEN as error:
+        sys.stderr.write(f"altalign: {said_of_no_report(folder, error)}\n")
+        return 0
+    if found is None:
+        return 0
+    _say(*found)
+    return _exit_code(found[1])
+
+
+NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
+
+
+def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
+    """The run and the checks of its report, which is written where there is none; None of an unfinished run."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        if not run.is_finished:
+            return None
+        return run, _written(run) or write(run, shards_at_most=_at_the_end(run))
+
+
+def _at_the_end(run: RunFolder) -> int:
+    """How many shards are read: of a run that has grown those that came, for the others were read before."""
+    entries = storage.read_json(run.path("manifest.json")).get("shards", [])
+    of = [generations.of(str(entry["name"])) for entry in entries if isinstance(entry, dict) and "name" in entry]
+    newest = max(of, default=1)
+    return min(SHARDS_AFTER_A_CURATION, of.count(newest)) if newest > 1 else SHARDS_AFTER_A_CURATION
+
+
+def said_of_no_report(folder: str, error: BaseException) -> str:
+    """Why no report was written, in a line."""
+    said, repair = shown(str(error) or "out of memory"), f"`{command('audit', folder)}` tries again"
+    return f"no report was written: {said}; the run is whole, and {repair}"
+
+
+def write(run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str] | None = None) -> "list[Check]":
+    """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
+    with startup.imports():
+        # Arrow, NumPy, templates: half a second, which --help need not wait for
+        from altalign.audit.report import numbers, page
+
+    checks = _checks(run, shards_at_most)
+    found = numbers.gather(run, checks, words)
+    # ASCII, for names of files may be any bytes
+    storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())
+    storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
+    storage.write_bytes(run.path(PAGE), page.html(found))
+    return checks
+
+
+def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
+    from altalign.audit import checks
+
+    return list(checks.run_checks(run, shards_at_most=shards_at_most))
+
+
+def _written(run: RunFolder) -> "list[Check] | None":
+    """The checks of the existing report; None if there is none, or it belongs to another manifest or version."""
+    from altalign.audit.checks import Check
+    from altalign.audit.report import files
+
+    page = run.path(PAGE)
+    if not storage.exists(page) or files.generator(run).encode() not in storage.read_range(page, 0, 1_000):
+        return None
+    try:
+        return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
+    except (UnreadableError, KeyError, TypeError):
+        return None
+
+
+def _told(checks: "Sequence[Check]") -> dict[str, object]:
+    return {"passed": _exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
+
+
+def _exit_code(checks: "Sequence[Check]") -> int:
+    """1 if a check failed. One that could not be asked is no fault of the data, so it gives 0."""
+    return AltalignError.exit_code if any(check.passed is False for check in checks) else 0
+
+
+def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
+    from altalign.audit.checks.findings import failed, not_asked, summed_up
+
+    for check in (*failed(checks), *not_asked(checks)):
+        sys.stdout.write(f"{shown(str(check))}\n")
+    sys.stdout.write(f"report: {shown(run.path(PAGE))} ({summed_up(checks)})\n")
+
+
+def _positive(word: str) -> int:
+    if not word.isdecimal() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word}: not a whole number of 1 or more")
+    return int(word)

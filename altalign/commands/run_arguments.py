@@ -1,0 +1,151 @@
+"""What commands on a run share: its settings, as many workers as there is memory for, and flags for Beam."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from altalign import storage, terminal
+from altalign.data.stages import REMOVED_FILE, check_curated, damaged, own_files
+from altalign.errors import UsageError
+from altalign.machine import memory
+from altalign.storage import atomic_change
+
+if TYPE_CHECKING:
+    from altalign.settings.curate import CurateConfig
+
+TO_BEAM = "Flags after -- go to Beam."
+
+
+def config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[dict[str, str]] = ()) -> "CurateConfig":
+    """The settings of a run with the engine that it was run with, these overrides, and these further test sets.
+
+    Raises:
+        UsageError: the folder is no run.
+        DamagedError: one of its files is not as it was written.
+    """
+    from altalign.settings.curate import CurateConfig
+
+    folder = folder.rstrip("/") or "/"
+    storage.check(folder)
+    if storage.kind(folder) != "folder":
+        raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
+    atomic_change.settle(folder)
+    with own_files(folder):
+        facts = storage.read_json(storage.join(folder, "run.json"))
+    if not facts:
+        raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
+    path = storage.join(folder, "config.toml")
+    if not storage.exists(path):
+        raise damaged(folder, path, "it is not there")
+    engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
+    config = CurateConfig.load(path, [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
+    if not test_sets:
+        return config
+    values = config.model_dump(mode="json")
+    before = values["decontaminate"]["test_sets"]
+    for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
+        if each["name"] == known.name and each["path"] != known.path:
+            raise UsageError(
+                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); "
+                "give another name"
+            )
+    values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
+    return CurateConfig.from_values(values, where="--test-set")
+
+
+def config_of_file(path: str, overrides: Sequence[str]) -> "CurateConfig":
+    """The settings of a file; the `config.toml` of a run, which names no folder, is of the run that it lies in."""
+    from altalign.settings.curate import CurateConfig
+
+    config, folder = CurateConfig.load(path, overrides), storage.folder_of(path) or "."
+    is_of_run = storage.name(path) == "config.toml" and storage.exists(storage.join(folder, "run.json"))
+    return config_of_run(folder, overrides) if is_of_run and not config.run.folder else config
+
+
+def config_of_curation(
+    folder: str, overrides: Sequence[str], test_sets: Sequence[dict[str, str]] = ()
+) -> "CurateConfig":
+    """The same of a run that a curation has made.
+
+    Raises:
+        UsageError: it was made of other runs.
+    """
+    check_curated(folder)
+    return config_of_run(folder, overrides, test_sets)
+
+
+def config_in(run: str, out: str, overrides: Sequence[str] = ()) -> "CurateConfig":
+    """The settings of a run, for another folder.
+
+    Raises:
+        UsageError: the first is no run, or the second no place of one.
+    """
+    out = out.rstrip("/") or "/"
+    storage.check(out)
+    return fitted(config_of_run(run, [*overrides, f"run.folder={json.dumps(out, ensure_ascii=False)}"]))
+
+
+def fitted(config: "CurateConfig") -> "CurateConfig":
+    """The settings with as many workers as there is memory for; prints a line where these are fewer."""
+    there = memory.free()
+    fitted = memory.fitted(config, there)
+    if fitted is not config:
+        terminal.stderr().print(
+            f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fitted.engine.workers}",
+            soft_wrap=True,
+        )
+    return fitted
+
+
+def add_overrides(parser: argparse.ArgumentParser, words: str) -> None:
+    """Add `--set`; `words` are its help."""
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=words)
+
+
+def parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words for the verb, and the flags after `--`, which are for Beam."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
+def config_with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
+    """The settings of a run that still has its `work/`, with the test sets of a command line."""
+    test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
+    config = fitted(config_of_curation(arguments.run, arguments.set, test_sets))
+    check_work(config.run.folder)
+    return config
+
+
+def add_test_sets(parser: argparse.ArgumentParser, words: str, *, is_required: bool = False) -> None:
+    """Give a parser --test-set, described by `words`, and --image-column."""
+    parser.add_argument(
+        "--test-set", action="append", default=[], required=is_required, metavar="NAME=PATH", help=words
+    )
+    of_bytes = "of Parquet files: the column of the image's bytes (image)"
+    parser.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
+
+
+def _test_set(named: str, image_column: str) -> dict[str, str]:
+    name, _, path = named.partition("=")
+    if not (name and path):
+        raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
+    return {"name": name, "path": path, "image_column": image_column}
+
+
+def check_work(folder: str) -> None:
+    """Refuse a run whose `work/` is gone, or keeps nothing that may be used again.
+
+    Raises:
+        UsageError: it is.
+    """
+    is_gone = storage.kind(storage.join(folder, "work")) == "missing"
+    if storage.exists(storage.join(folder, REMOVED_FILE)):
+        why = "work/ went with the pairs that were removed, and what was fetched with it"
+        why = why if is_gone else f"what {REMOVED_FILE} keeps out would come back"
+        raise UsageError(f"{folder}: {why}; do this to a run before pairs are removed")
+    if is_gone:
+        raise UsageError(
+            f"{folder}: work/ was deleted, and what was fetched with it; "
+            "`altalign curate` with --restart runs everything anew"
+        )

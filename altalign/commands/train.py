@@ -1,0 +1,358 @@
+"""`altalign train …` and `altalign eval …`: their arguments and settings, read before anything heavy is imported."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from altalign.commands.arguments import Parser
+from altalign.errors import AltalignError, UsageError, bring
+
+if TYPE_CHECKING:
+    from altalign.train.settings.training import TrainConfig
+
+_COMPARED = 2  # evaluations
+_NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train, or go on training."""
+    parser = _parser(
+        "train", "Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint."
+    )
+    parser.epilog = "On several GPUs: torchrun … -m altalign train CONFIG"
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing"
+    )
+    parser.add_argument("--until", metavar="PHASE", default="", help="end after this one of [[phases]]")
+    parser.add_argument(
+        "--data-changed", action="store_true", help="go on though a run that is trained on is not as it was; say how"
+    )
+    arguments = parser.parse_args(argv)
+    config = _settings(arguments)
+    if arguments.until and not config.phases:
+        raise UsageError(f"--until {arguments.until}: {arguments.config} has no [[phases]]; leave it out")
+    if arguments.data_changed and config.phases:
+        raise UsageError(
+            f"--data-changed: {arguments.config} has [[phases]], which rest on each other's pairs; train them anew in "
+            "another [run] folder"
+        )
+
+    if arguments.dry_run:
+        from altalign.train import plan  # torch: seconds, which --help and a wrong setting need not wait for
+
+        return plan.describe(config)
+
+    from altalign.train import loop
+    from altalign.train.papers.nlip import phases
+
+    with _trouble_named():
+        if config.phases:
+            return phases.train(config, until=arguments.until)
+        return loop.train(config, data_changed=arguments.data_changed)
+
+
+def sweep(argv: Sequence[str]) -> int:
+    """Fine-tune on VTAB's tasks."""
+    parser = _parser(
+        "sweep", "Fine-tune on each task of VTAB: trials with drawn settings, then the best; run again, it goes on."
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what is drawn; write nothing")
+    arguments = parser.parse_args(argv)
+
+    from altalign.train.settings.sweep import SweepConfig
+
+    config = SweepConfig.load(arguments.config, arguments.set)
+    check_installed()
+
+    from altalign.train import sweep
+
+    with _trouble_named():
+        return sweep.describe(config) if arguments.dry_run else sweep.sweep(config)
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    """Evaluate a model on sets, or compare two evaluations."""
+    parser = Parser(
+        prog="altalign eval",
+        description=(
+            "Measure a model: the newest checkpoint of a training run, or --model. Writes RUN/eval/step-NNNNNNN, "
+            "prints tables. With two folders of evaluations: which model is better, by the same images."
+        ),
+    )
+    parser.add_argument(
+        "given",
+        metavar="CONFIG_OR_RUN",
+        nargs="*",
+        help="a training run or its settings; two are compared",
+    )
+    parser.add_argument("--sets", metavar="FILE", default="", help="sets to measure on (TOML); else those of CONFIG")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        default="",
+        help="another model on these sets: open_clip:DIR, open_clip:MODEL:FILE, a folder of AlignModel, a run",
+    )
+    parser.add_argument("--out", metavar="FOLDER", default="", help="with --sets or two evaluations: where results go")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="of a model; a run: [loop] device")
+    _add_set(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.device:
+        arguments.set = [*arguments.set, f"loop.device={arguments.device}"]
+    if len(arguments.given) > _COMPARED or (len(arguments.given) == _COMPARED and arguments.sets):
+        raise UsageError("give one training run to evaluate, or two evaluations to compare")
+    if len(arguments.given) == _COMPARED:
+        return _compare(arguments)
+    if arguments.sets:
+        return _evaluate_sets(arguments)
+    if not arguments.given:
+        raise UsageError("give CONFIG, the settings of a training run; or --sets FILE, --model and --out")
+    arguments.config = arguments.given[0]
+    config = _settings(arguments)
+
+    from altalign.train import class_evaluation, evaluation
+
+    with _trouble_named():
+        if config.classification.train:
+            return class_evaluation.evaluate(config, step=arguments.checkpoint)
+        if arguments.model:
+            return evaluation.evaluate_other(config, arguments.model)
+        return evaluation.evaluate(config, step=arguments.checkpoint)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    check_installed()
+
+    from altalign import storage, terminal
+    from altalign.eval import compare, page
+    from altalign.eval.settings import IntervalSettings
+
+    drawn = IntervalSettings()
+    compared = compare.compare(*arguments.given, resamples=drawn.resamples, seed=drawn.seed)
+    if arguments.out:
+        compare.write(storage.join(arguments.out, "comparison.json"), compared)
+        a, b = arguments.given
+        storage.write_bytes(storage.join(arguments.out, "comparison.html"), page.comparison(compared, a=a, b=b))
+    out = terminal.stdout()
+    out.print(compare.table(compared))
+    names = [terminal.shown(name) for name in arguments.given]
+    out.print(f"A: {names[0]}; B: {names[1]}. {drawn.resamples:,} resamples, seed {drawn.seed}", soft_wrap=True)
+    return 0
+
+
+def _evaluate_sets(arguments: argparse.Namespace) -> int:
+    from altalign.eval.settings import EvalSets
+
+    sets = EvalSets.load(arguments.sets)
+    check_installed()
+
+    from altalign.train import sets_evaluation
+
+    with _trouble_named():
+        return sets_evaluation.evaluate(
+            next(iter(arguments.given), ""),
+            sets,
+            model=arguments.model,
+            step=arguments.checkpoint,
+            out=arguments.out,
+            device=arguments.device or "auto",
+            overrides=arguments.set,
+        )
+
+
+def encode(argv: Sequence[str]) -> int:
+    """Write embeddings of images and captions."""
+    parser = Parser(prog="altalign encode", description="Write the embeddings that a trained model makes, as Parquet.")
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument(
+        "input", metavar="INPUT", help="a run folder, a folder of images, *.tar, *.parquet, or a .txt of captions"
+    )
+    parser.add_argument("out", metavar="OUT", help="a new folder")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    parser.add_argument("--batch", metavar="N", type=_positive, default=256, help="images at a time (256)")
+    parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
+    parser.add_argument("--caption-column", metavar="NAME", default="caption", help="of Parquet (caption)")
+    arguments = parser.parse_args(argv)
+    check_installed()
+
+    from altalign.train import encode
+
+    with _trouble_named():
+        return encode.encode(
+            arguments.run,
+            arguments.input,
+            arguments.out,
+            step=arguments.checkpoint,
+            batch=arguments.batch,
+            image_column=arguments.image_column,
+            caption_column=arguments.caption_column,
+        )
+
+
+def noise(argv: Sequence[str]) -> int:
+    """Measure how noisy the pairs of a training run are."""
+    parser = Parser(
+        prog="altalign noise",
+        description=(
+            "Measure the loss of each pair that a model was trained on, and how noisy it makes the pair. Writes "
+            "RUN/noise/losses.parquet, and a section of RUN/report.html."
+        ),
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    parser.add_argument("--batch", metavar="N", type=_positive, default=0, help="pairs of a batch (as in training)")
+    arguments = parser.parse_args(argv)
+    check_installed()
+
+    from altalign.train.papers.nlip.noise import measure
+
+    with _trouble_named():
+        return measure.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
+
+
+def caption(argv: Sequence[str]) -> int:
+    """Write a caption of a trained model for each pair."""
+    parser = Parser(
+        prog="altalign caption",
+        description=(
+            "Write a caption for each pair that a training with a [captioner] was trained on, to "
+            "RUN/captions/captions.parquet; run again, it goes on."
+        ),
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    arguments = parser.parse_args(argv)
+    check_installed()
+
+    from altalign.train.papers.nlip.captions import write
+
+    with _trouble_named():
+        return write.write(arguments.run, step=arguments.checkpoint)
+
+
+def concepts(argv: Sequence[str]) -> int:
+    """Find the nouns of each image of curated runs."""
+    parser = Parser(
+        prog="altalign concepts",
+        description="Find, by a frozen model, the nouns that are nearest to each image of curated runs.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="finished runs of curation")
+    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
+    parser.add_argument(
+        "--model", metavar="NAME", required=True, help="a training run, open_clip:DIR, or a folder of AlignModel"
+    )
+    parser.add_argument("--words", metavar="FILE", action="append", default=[], help="nouns, one a line; repeatable")
+    parser.add_argument(
+        "--texts", metavar="FILE", action="append", default=[], help="texts, one a line, that nouns are counted in"
+    )
+    parser.add_argument("--at-least", metavar="N", type=int, default=5, help="texts that a noun is in (5)")
+    parser.add_argument("--prompt", metavar="TEXT", default="a photo of", help="what stands before a noun")
+    parser.add_argument("--top", metavar="K", type=_positive, default=5, help="nouns of an image (5)")
+    arguments = parser.parse_args(argv)
+    check_installed()
+
+    from altalign.train.papers.nlip.concepts import retrieve
+
+    with _trouble_named():
+        return retrieve.retrieve(
+            arguments.runs,
+            arguments.out,
+            model=arguments.model,
+            texts=arguments.texts,
+            lists=arguments.words,
+            texts_at_least=arguments.at_least,
+            prompt=arguments.prompt,
+            top=arguments.top,
+        )
+
+
+def export(argv: Sequence[str]) -> int:
+    """Write a trained model in another library's form."""
+    parser = Parser(
+        prog="altalign export", description="Write a trained model as another library opens it, open it and compare."
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument("folder", metavar="DIR", help="a new folder")
+    parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm"), help="the form")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    parser.add_argument("--resize-px", metavar="PX", type=_positive, help="side of the resized image, if another")
+    parser.add_argument("--crop-px", metavar="PX", type=_positive, help="side of its central crop, if another")
+    arguments = parser.parse_args(argv)
+    check_installed()
+
+    from altalign.train.exchange import export
+
+    given = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
+    with _trouble_named():
+        return export.export(
+            arguments.run,
+            arguments.folder,
+            to=arguments.to,
+            step=arguments.checkpoint,
+            overrides={name: px for name, px in given.items() if px},
+        )
+
+
+def _positive(word: str) -> int:
+    if not word.isdecimal() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word}: not a whole number above 0")
+    return int(word)
+
+
+@contextmanager
+def _trouble_named() -> Iterator[None]:
+    """Turns torch's errors of full memory, of a GPU or of the machine, into ours.
+
+    Raises:
+        AltalignError: saying what to do.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        said, kind = " ".join(str(error).split()), type(error).__name__
+        if kind == "OutOfMemoryError" or "can't allocate memory" in said:
+            words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
+            raise AltalignError(
+                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it "
+                "again, it continues"
+            ) from None
+        raise
+
+
+def _parser(verb: str, description: str) -> argparse.ArgumentParser:
+    parser = Parser(prog=f"altalign {verb}", description=description)
+    parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
+    _add_set(parser)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable"
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> "TrainConfig":
+    """The settings, where all that training needs is installed.
+
+    Raises:
+        UsageError: a setting is wrong, or the extra is missing.
+    """
+    from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
+
+    config = TrainConfig.load(arguments.config, arguments.set)
+    check_installed()
+    return config
+
+
+def check_installed() -> None:
+    """Refuse to go on where the extra is missing.
+
+    Raises:
+        UsageError: it is.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")

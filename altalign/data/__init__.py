@@ -1,0 +1,1 @@
+"""What runs hold, declared once: schemas, reasons, counts, keys, shards, listings, scores."""

@@ -1,0 +1,244 @@
+"""Counts of a run: rows by stage, source and reason. Exact, additive, and the only place where rows are counted.
+
+`Counts` has each row under its one reason. `FailedCounts` has it under every reason that holds, which tells which rules
+overlap and what a rule drops that no other does.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign.data.reasons import KEPT, Stage, order_of, stages_of
+from altalign.data.schema import COUNTS, FAILED
+from altalign.errors import CountsError
+
+Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
+# Entries as JSON, where they are lists: stage, source, reason, rows; and stage, source, the reasons that hold, rows.
+CountRow: TypeAlias = tuple[str, str, str, int]
+FailedRow: TypeAlias = tuple[str, str, list[str], int]
+
+_BETWEEN = " "  # separates reasons; none has a space in it
+
+
+class OfStage(TypedDict):
+    """A stage in `summary.json`: rows, and those that it dropped by reason."""
+
+    stage: str
+    received: int
+    kept: int
+    dropped: dict[str, int]
+
+
+class OfUnit(TypedDict):
+    """What the mark of a unit records: rows by first reason, and by every reason that holds."""
+
+    counts: list[CountRow]
+    failed: list[FailedRow]
+
+
+class Counts:
+    """Rows by (stage, source, reason); the reason of a row that stays is "kept".
+
+    Raises:
+        CountsError: a stage is given a reason that is not its own; received = kept + dropped would not hold.
+    """
+
+    def __init__(self, rows: Mapping[tuple[str, str, str], int] | None = None):
+        self._rows: Counter[tuple[str, str, str]] = Counter()
+        for (stage, source, reason), n in (rows or {}).items():
+            self.add_rows(Stage(stage), source, reason, n)
+
+    def add(self, stage: Stage, source: str, verdict: pa.StringArray) -> None:
+        """Count a verdict column: null is kept."""
+        tally: Any = pc.value_counts(verdict)
+        for entry in tally.to_pylist():
+            self.add_rows(stage, source, KEPT if entry["values"] is None else entry["values"], entry["counts"])
+
+    def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
+        """Count rows of one reason."""
+        try:
+            _order(stage.value, source, reason)
+        except ValueError:
+            why = f"{stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r})"
+            raise _defect(f"counts: {why}") from None
+        if rows:
+            self._rows[stage.value, source, str(reason)] += rows
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self._rows + other._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Counts) and self._rows == other._rows
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def total(cls, parts: "Iterable[Counts]") -> "Counts":
+        """The sum of many."""
+        rows: Counter[tuple[str, str, str]] = Counter()
+        for part in parts:
+            rows.update(part._rows)
+        return cls(rows)
+
+    def to_json(self) -> list[CountRow]:
+        """Rows in a fixed order."""
+        return [(*cell, rows) for cell, rows in sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))]
+
+    @classmethod
+    def from_json(cls, entries: Sequence[Sequence[Any]]) -> "Counts":
+        """The inverse of `to_json`."""
+        return cls({(stage, source, reason): rows for stage, source, reason, rows in entries})
+
+    def to_arrow(self) -> pa.Table:
+        """Table of `schema.COUNTS`: what occurred, in the order of stages, sources and reasons."""
+        return _table(self.to_json(), COUNTS)
+
+    def dropped(self, stage: Stage) -> dict[str, int]:
+        """Rows by drop reason of one stage: what occurred, in the order of the rules."""
+        rows: Counter[str] = Counter()
+        for (of, _, reason), n in self._rows.items():
+            if of == stage.value and reason != KEPT:
+                rows[reason] += n
+        return {reason: rows[reason] for reason in sorted(rows, key=lambda reason: order_of(stage, reason))}
+
+    def kept(self, stage: Stage) -> int:
+        """Rows that a stage kept."""
+        return sum(n for (of, _, reason), n in self._rows.items() if of == stage.value and reason == KEPT)
+
+    def received(self, stage: Stage) -> int:
+        """Rows that a stage received: those it kept and those it dropped."""
+        return sum(n for (of, _, _), n in self._rows.items() if of == stage.value)
+
+    def stages(self) -> list[Stage]:
+        """Stages that counted anything, in order."""
+        seen = {of for of, _, _ in self._rows}
+        return [stage for stage in Stage if stage.value in seen]
+
+    def stages_of_run(self) -> tuple[Stage, ...]:
+        """The stages that a run has, whether or not they received anything: `select` only where it was counted."""
+        return stages_of(stage.value for stage in self.stages())
+
+    def summary(self, stages: Iterable[Stage]) -> list[OfStage]:
+        """`summary.json`'s "stages"."""
+        return [
+            {
+                "stage": stage.value,
+                "received": self.received(stage),
+                "kept": self.kept(stage),
+                "dropped": self.dropped(stage),
+            }
+            for stage in stages
+        ]
+
+    def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
+        """Check that each stage received what the one before it kept, by source, and that the last one kept `pairs`.
+
+        Nothing comes before the first stage, so what it dropped is not checked.
+
+        Raises:
+            CountsError: naming stage, source and both numbers.
+        """
+        sources = sorted({source for _, source, _ in self._rows})
+        for before, after in pairwise(stages):
+            for source in sources:
+                kept = self._rows[before.value, source, KEPT]
+                received = sum(n for (of, who, _), n in self._rows.items() if of == after.value and who == source)
+                if kept != received:
+                    raise _defect(
+                        f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, "
+                        f"{after.value} received {received}"
+                    )
+        if pairs is not None and pairs != (kept := self.kept(stages[-1])):
+            raise _defect(f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}")
+
+
+class FailedCounts:
+    """Rows by stage, source and the reasons that hold, in the order of `REASONS`; a row that stays has no reason."""
+
+    def __init__(self) -> None:
+        self._rows: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+
+    def add_rows(self, stage: Stage, source: str, failed: Iterable[str], rows: int) -> None:
+        """Count rows for which all these reasons hold."""
+        if rows:
+            self._rows[stage.value, source, tuple(map(str, failed))] += rows
+
+    def add(self, stage: Stage, sources: Column, failed: Column) -> None:
+        """Count n rows by source (string[n]) and the reasons that hold (list<string>[n], or a dictionary of them)."""
+        numbered: Any = failed
+        if not isinstance(failed, pa.DictionaryArray):
+            joined: Any = pc.binary_join(failed, _BETWEEN)
+            numbered = (joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined).dictionary_encode()
+        named = numbered.dictionary.to_pylist()
+        table = pa.table({"source": sources, "failed": numbered.indices})
+        tally = table.group_by(["source", "failed"], use_threads=False).aggregate([([], "count_all")])
+        for row in tally.to_pylist():
+            of_row = named[row["failed"]]
+            self.add_rows(stage, row["source"], of_row.split() if isinstance(of_row, str) else of_row, row["count_all"])
+
+    def counts(self) -> Counts:
+        """Rows by their first reason.
+
+        Raises:
+            CountsError: a stage has no such reason.
+        """
+        counts = Counts()
+        for (stage, source, failed), rows in self._rows.items():
+            counts.add_rows(Stage(stage), source, next(iter(failed), KEPT), rows)
+        return counts
+
+    def check(self, counts: Counts) -> None:
+        """Compare with the counts of the same rows.
+
+        Raises:
+            CountsError: they differ.
+        """
+        if self.counts() != counts:
+            raise _defect("counts do not add up: rows by every rule that holds are not the rows by reason")
+
+    def facts(self) -> OfUnit:
+        """For the mark of a unit."""
+        return {"counts": self.counts().to_json(), "failed": self.to_json()}
+
+    def to_json(self) -> list[FailedRow]:
+        """Rows in a fixed order."""
+        entries = sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))
+        return [(stage, source, list(failed), rows) for (stage, source, failed), rows in entries]
+
+    @classmethod
+    def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":
+        """The inverse of `to_json`; entries of several parts are added up."""
+        counts = cls()
+        for stage, source, failed, rows in entries:
+            counts.add_rows(Stage(stage), source, failed, rows)
+        return counts
+
+    def to_arrow(self) -> pa.Table:
+        """Table of `schema.FAILED`: what occurred, in the order of stages, sources and reasons."""
+        return _table(self.to_json(), FAILED)
+
+
+def combinations(failed: "pa.DictionaryArray[Any, Any]") -> Iterator[tuple[list[str], int]]:
+    """Each list of reasons that `reasons_of` found, and the number of its rows."""
+    lists: list[Any] = failed.dictionary.to_pylist()
+    tally: Any = pc.value_counts(failed.indices)
+    yield from ((lists[entry["values"]], entry["counts"]) for entry in tally.to_pylist())
+
+
+def _defect(what: str) -> CountsError:
+    return CountsError(f"{what}; this is a defect, please report it")
+
+
+def _table(entries: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, entry, strict=True)) for entry in entries], schema)
+
+
+def _order(stage: str, source: str, reasons: str | Sequence[str]) -> tuple[int, str, list[tuple[int, str]]]:
+    """Sort key of a count: stages, then sources, then rules, each in their order; "kept" comes first."""
+    of = Stage(stage)
+    dropped = [] if reasons == KEPT else [reasons] if isinstance(reasons, str) else reasons
+    return list(Stage).index(of), source, [order_of(of, reason) for reason in dropped]

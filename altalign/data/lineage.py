@@ -1,0 +1,81 @@
+"""Where a finished run is from: what its manifest says of the operation and the runs before it, back to a curation."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from altalign import storage
+from altalign.errors import AltalignError, UsageError
+from altalign.storage import atomic_change
+
+CURATE = "curate"
+_DIGITS = 12  # of a run's number that are shown
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run, by its number (SHA-256 of the list of its files), and how it was made of the runs before it."""
+
+    number: str
+    operation: str
+    settings: Mapping[str, object]
+    of: "tuple[Made, ...]" = ()
+
+    def to_json(self) -> dict[str, object]:
+        """The same as JSON."""
+        found = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
+        return {**found, "of": [each.to_json() for each in self.of]}
+
+
+def of_run(folder: str) -> Made:
+    """The lineage of a finished run.
+
+    Raises:
+        UsageError: it is not finished, or no run.
+        UnreadableError: its manifest is not as it was written.
+    """
+    atomic_change.settle(folder)
+    manifest = storage.read_sealed(storage.join(folder, "manifest.json"))
+    if not manifest:
+        raise UsageError(f"{folder}: no finished run (it has no manifest.json); give the folder of a run")
+    return _made(str(manifest.get("files", {}).get("sha256", "")), manifest.get("lineage"))
+
+
+def _made(number: str, said: Mapping[str, Any] | None) -> Made:
+    if said is None:
+        return Made(number, CURATE, {})
+    parents = said.get("parents", [])
+    before = said.get("before") or [None] * len(parents)
+    of = tuple(_made(parent, lineage) for parent, lineage in zip(parents, before, strict=True))
+    return Made(number, str(said.get("operation", "")), said.get("settings", {}), of)
+
+
+def is_merged(folder: str) -> bool:
+    """Whether a finished run, or one that it was made of, was merged of several."""
+    return has(folder, "merge")
+
+
+def has(folder: str, operation: str) -> bool:
+    """Whether a finished run, or one that it was made of, was made by an operation, such as `add`."""
+
+    def holds(made: Made) -> bool:
+        return made.operation == operation or any(map(holds, made.of))
+
+    with suppress(AltalignError, OSError):  # whoever looks at the manifest says what is wrong with it
+        return holds(of_run(folder))
+    return False
+
+
+def drawn(made: Made, name: str = "") -> Iterator[str]:
+    """The lineage as lines: the run, then what it was made of, further to the right."""
+    settings = json.dumps(dict(made.settings), ensure_ascii=False) if made.settings else ""
+    yield " ".join(
+        filter(None, [name or made.number[:_DIGITS], made.number[:_DIGITS] if name else "", made.operation, settings])
+    )
+    for place, each in enumerate(made.of):
+        is_last = place == len(made.of) - 1
+        first, *others = drawn(each)
+        yield f"{'└─' if is_last else '├─'} {first}"
+        yield from (f"{'   ' if is_last else '│  '}{line}" for line in others)

@@ -1,0 +1,191 @@
+"""The files of a run by size and digest, and whether they are as they were written.
+
+A finished run lists all that its input and settings decide in `files.jsonl`, but the settings, the data-set card and
+the manifest: the card states the number of the run, which is the SHA-256 of that file, and the manifest names settings
+and card by digest. So the number stays where settings differ that decide no byte, like the number of workers.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from altalign import storage
+from altalign.data.stages import REPORT
+from altalign.errors import UnreadableError, UsageError
+from altalign.machine import interrupts
+from altalign.machine.cores import cores
+from altalign.machine.threads import in_threads
+from altalign.storage import Written
+from altalign.storage.blocks import Kind, begun, kind_of
+
+FILE = "files.jsonl"
+SETTINGS = "config.toml"
+CARD = ("README.md", "croissant.json")
+SURPLUS = "nothing lists it"
+SEALED = ("manifest.json", "run.json")
+# what vouches for the others, and what tells of one making of the run alone
+NOT_LISTED = (FILE, SETTINGS, *SEALED, *CARD, *REPORT)
+# a trial comes before the data; clusters and scores rest on the shards, and are made afterwards
+_NOT_OF_DATA = ("log", "work", "trial", "clusters", "scores")
+_AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_IN_STORE = 16
+
+
+def to_bytes(files: Mapping[str, Written]) -> bytes:
+    """A line of JSON a file, sorted by path."""
+    lines = ({"path": path, "bytes": of.bytes, "sha256": of.digest} for path, of in sorted(files.items()))
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+
+
+def read(run_folder: str) -> dict[str, Written]:
+    """The listing of a finished run.
+
+    Raises:
+        UnreadableError: it is not there, or not as it was written.
+    """
+    path = storage.join(run_folder, FILE)
+    try:
+        lines = [json.loads(line) for line in storage.read_bytes(path).splitlines()]
+        return {line["path"]: Written(line["bytes"], line["sha256"]) for line in lines}
+    except FileNotFoundError:
+        raise UnreadableError(f"{path}: it is not there") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableError(f"{path}: no list of files: {error!r}") from None
+
+
+def digest(path: str, kind: Kind = "SHA-256") -> Written:
+    """Size and digest of a file as it is now."""
+    found, size = begun(kind), 0
+    buffer = memoryview(bytearray(_AT_ONCE_BYTES))
+    with storage.open_read(path) as file:
+        while read := file.readinto(buffer):  # type: ignore[attr-defined]
+            interrupts.check()
+            found.update(buffer[:read])
+            size += read
+    return Written(size, found.hexdigest())
+
+
+def grown(path: str, kind: Kind) -> Written:
+    """The same of a file that grew in pieces; in a store its size alone, for all of it would be fetched again."""
+    return Written(storage.stamp(path).size, "") if storage.is_remote(path) else digest(path, kind)
+
+
+def differences(run_folder: str, files: Mapping[str, Written], *, sizes_alone: bool) -> dict[str, str]:
+    """What is wrong with each file that is not as it is listed, by its path in the run."""
+
+    def look(name: str) -> str:
+        return _difference(storage.join(run_folder, name), files[name], sizes_alone=sizes_alone)
+
+    names = sorted(files)
+    found = in_threads(look, names, _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores())
+    return {name: wrong for name, wrong in zip(names, found, strict=True) if wrong}
+
+
+def _difference(path: str, said: Written, *, sizes_alone: bool) -> str:
+    try:
+        size = storage.stamp(path).size
+        if size != said.bytes:
+            return f"it has {size:,} bytes, where {said.bytes:,} were written"
+        if not sizes_alone and (there := digest(path, kind := kind_of(said.digest)).digest) != said.digest:
+            return f"its {kind} is {there}, where {said.digest} was written"
+    except FileNotFoundError:
+        return "it is not there"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+    return ""
+
+
+def surplus(run_folder: str, listed: Iterable[str]) -> list[str]:
+    """Paths in a finished run that nothing lists: somebody else's. Names that begin with a point are not looked at."""
+    names = {storage.relative(path, run_folder) or path for path in storage.files_below(run_folder)}
+    others = names.difference(listed, NOT_LISTED)
+    return sorted(name for name in others if name.split("/")[0] not in _NOT_OF_DATA and not name.startswith("."))
+
+
+# A finished run -------------------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """How many files were looked at, and what is wrong with which, by their paths in the run."""
+
+    files: int
+    wrong: Mapping[str, str]
+
+
+def number(run_folder: str) -> str:
+    """The number of a finished run, which stands for all its files: SHA-256 of their list, as the manifest has it.
+
+    Raises:
+        UsageError: an earlier version has made the run, and listed no files.
+    """
+    named = storage.read_json(storage.join(run_folder, "manifest.json")).get("files")
+    if not isinstance(named, dict) or not isinstance(named.get("sha256"), str):
+        raise UsageError(
+            f"{run_folder}: its manifest names no list of files; `altalign curate` with --rerun write writes it anew"
+        )
+    return named["sha256"]
+
+
+def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Found:
+    """Compare the files of a finished run with what its manifest, its list and its seals say of them.
+
+    Args:
+        run_folder: the run.
+        sizes_alone: whether no bytes are read but those of small files that vouch for others.
+        but_of_rows: whether the bytes of shards and card are left to the checks of their rows.
+    """
+    wrong = dict[str, str]()
+    for name in SEALED:
+        path = storage.join(run_folder, name)
+        try:
+            wrong |= {} if storage.read_sealed(path) else {name: "it is not there"}
+        except UnreadableError as error:
+            wrong[name] = str(error).removeprefix(f"{path}: ")
+    try:
+        facts = storage.read_json(storage.join(run_folder, "manifest.json"))
+        small = {FILE: Written(facts["files"]["bytes"], facts["files"]["sha256"])}
+        listed = read(run_folder)
+    except (KeyError, TypeError):
+        return Found(len(SEALED), {**wrong, "manifest.json": f"it names no {FILE}"})
+    except UnreadableError as error:
+        name, _, why = str(error).removeprefix(f"{run_folder}/").partition(": ")
+        return Found(len(SEALED), {**wrong, name: why})
+    if not but_of_rows:  # checks of their own look at these two
+        small |= _by_manifest(run_folder, facts)
+    of_rows = {name: of for name, of in listed.items() if but_of_rows and name.startswith("shards/")}
+    others = {name: of for name, of in listed.items() if name not in of_rows}
+    wrong |= differences(run_folder, small, sizes_alone=False)
+    wrong |= differences(run_folder, of_rows, sizes_alone=True)
+    wrong |= differences(run_folder, others, sizes_alone=sizes_alone)
+    wrong |= dict.fromkeys(surplus(run_folder, listed), SURPLUS)
+    of_scores, wrong_scores = _of_scores(run_folder)
+    wrong |= wrong_scores | differences(run_folder, of_scores, sizes_alone=sizes_alone)
+    return Found(len(SEALED) + len(small) + len(listed) + len(of_scores), wrong)
+
+
+def _of_scores(run_folder: str) -> tuple[dict[str, Written], dict[str, str]]:
+    """The files of all scores by their sealed manifests, and the manifests that are not as they were written."""
+    from altalign.data import scores  # Arrow, which `--help` of the verbs that list files need not wait for
+
+    files, wrong = dict[str, Written](), dict[str, str]()
+    for name in storage.entries(storage.join(run_folder, scores.FOLDER)):
+        of = f"{scores.FOLDER}/{name}"
+        try:
+            if (score := scores.opened(run_folder, name)) is not None:
+                files |= {
+                    f"{of}/{shard}.parquet": Written(said["bytes"], said["sha256"])
+                    for shard, said in score.files.items()
+                }
+        except UnreadableError as error:
+            wrong[f"{of}/manifest.json"] = str(error).partition("manifest.json: ")[2]
+    return files, wrong
+
+
+def _by_manifest(run_folder: str, facts: Mapping[str, object]) -> dict[str, Written]:
+    """Settings and card by the manifest, which has no sizes of them."""
+    of_card = facts.get("card")
+    digests = {**dict.fromkeys(CARD), **(of_card if isinstance(of_card, dict) else {})}
+    digests[SETTINGS] = facts.get("settings_sha256")
+    paths = {name: storage.join(run_folder, name) for name in digests}
+    sizes = {name: storage.stamp(path).size if storage.exists(path) else 0 for name, path in paths.items()}
+    return {name: Written(size, str(digests[name])) for name, size in sizes.items()}

@@ -1,0 +1,363 @@
+"""The shard format: a tar of samples and its Parquet side-car, written and read without Beam or torch.
+
+A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end)
+and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
+null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails, or changes
+values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
+may differ from pair to pair. Up to version 4 of the rules it was an object, which is still read.
+
+The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
+tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
+"""
+
+import functools
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign.data import extras
+from altalign.data.schema import SAMPLE, SampleRow
+
+# The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
+EXTENSIONS: Mapping[str, str] = {
+    "jpeg": "jpg",
+    "png": "png",
+    "webp": "webp",
+    "gif": "gif",
+    "avif": "avif",
+    "bmp": "bmp",
+    "tiff": "tiff",
+}
+
+# names of images, also of formats that cannot be decoded: these have to be converted
+IMAGE_NAMES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
+    ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
+)  # fmt: skip
+# what macOS and tars that were unpacked by old programs add beside each file: its attributes
+BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
+
+_BLOCK = tarfile.BLOCKSIZE
+_NAME_BYTES = 100  # of a header
+_HELD_BYTES = 1 << 20  # bytes held before they are written
+_MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
+_MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the size
+NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
+_KEY = re.compile(r"[0-9a-f]{32}")
+_COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
+Members = list[tuple[str, bytes]]  # of a sample: names and contents
+_AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample as a shard holds it: the image's bytes, the caption, and the side-car's row."""
+
+    image: bytes
+    caption: str
+    row: SampleRow
+
+    @property
+    def key(self) -> str:
+        """The sample's key, 32 hex digits."""
+        return self.row["key"]
+
+
+class ShardWriter:
+    """Writes samples to a binary file, a megabyte at a time, and keeps its size and digest.
+
+    It only appends, so an upload will do. `end()` writes the end of the archive; without it the file is no tar.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = sha256()
+        self._held: list[bytes] = []  # written and digested together: each such call releases Python's lock
+        self._held_bytes = 0
+        self.bytes = 0  # of the archive so far
+        self.rows = 0
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the archive so far, in lower-case hex."""
+        self._flush()
+        return self._digest.hexdigest()
+
+    def write(self, image: bytes, row: Mapping[str, object]) -> SampleRow:
+        """Append one sample.
+
+        Args:
+            image: the bytes to store.
+            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty string
+                becomes null where a column may be null.
+
+        Returns:
+            The side-car's row, in the order of `SAMPLE`.
+
+        Raises:
+            ValueError: the row has other columns than `SAMPLE`, or a null outside `NULLABLE`; its key is not 32 hex
+                digits; its format is unknown; its text is not Unicode (a lone surrogate); or the image has 8 GiB or
+                more. Nothing is written then.
+        """
+        ordered = _in_order(row, tar_offset=self.bytes + _BLOCK, tar_bytes=len(image))
+        key = ordered["key"]
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
+        header = _header(f"{key}.{extension(ordered['format'])}", len(image))
+        texts = _member(f"{key}.txt", ordered["caption"].encode())
+        texts += _member(f"{key}.json", _AS_JSON.encode(as_json(ordered)).encode())
+        self._append(header, image, _padding(image), texts)
+        self.rows += 1
+        return ordered
+
+    def copy(self, sample: bytes, key: str, tar_offset: int) -> int:
+        """Append a sample as another shard has it, from its first header to the next one's.
+
+        Args:
+            sample: these bytes.
+            key: its key.
+            tar_offset: where its image begins in that shard.
+
+        Returns:
+            Where its image begins in this one. That is all that differs.
+
+        Raises:
+            ValueError: the bytes are not of that sample.
+        """
+        place = self.bytes + _BLOCK
+        self._append(_moved(sample, key, tar_offset, place))
+        self.rows += 1
+        return place
+
+    def end(self) -> None:
+        """Append the two zero blocks that end an archive, and write what is left."""
+        self._append(bytes(2 * _BLOCK))
+        self._flush()
+
+    def _append(self, *parts: bytes) -> None:
+        size = sum(map(len, parts))
+        self._held += parts
+        self._held_bytes += size
+        self.bytes += size
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            data = b"".join(self._held)
+            self._held, self._held_bytes = [], 0
+            self._file.write(data)
+            self._digest.update(data)
+
+
+def table_of(rows: Iterable[Mapping[str, object]]) -> pa.Table:
+    """The side-car of a shard: the rows that `ShardWriter.write` returned, in their order."""
+    return pa.Table.from_pylist([dict(row) for row in rows], SAMPLE)
+
+
+def write_sidecar(rows: Iterable[Mapping[str, object]] | pa.Table, file: BinaryIO) -> None:
+    """Write the side-car of a shard in Parquet (zstd), from its rows or as `table_of` makes it."""
+    table = rows if isinstance(rows, pa.Table) else table_of(rows)
+    pq.write_table(table, file, compression="zstd", compression_level=3)
+
+
+def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int, int]:
+    """Offset and length, in bytes, of the one read that covers an image and its caption (UTF-8), which follows it."""
+    return tar_offset, tar_bytes + -tar_bytes % _BLOCK + _BLOCK + caption_bytes
+
+
+def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> tuple[bytes, str]:
+    """Image and caption in `data`, the bytes of `pair_range`.
+
+    Raises:
+        ValueError: the bytes are not of that pair: the tar is cut, or is not the side-car's.
+    """
+    _, length = pair_range(0, tar_bytes, caption_bytes)
+    caption_at = length - caption_bytes
+    header = data[caption_at - _BLOCK : caption_at]
+    is_named = header.startswith(f"{key}.txt\0".encode())
+    if len(data) != length or not is_named or header[124:135] != b"%011o" % caption_bytes:
+        raise ValueError(
+            f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written"
+        )
+    return data[:tar_bytes], data[caption_at:].decode()
+
+
+def samples(tar_file: BinaryIO) -> Iterator[Sample]:
+    """The samples of a shard in order, from the tar alone. It only reads forward, so a pipe will do.
+
+    Raises:
+        ValueError: the file is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this
+            order.
+    """
+    pieces = iter(lambda: tar_file.read(_HELD_BYTES), b"")
+    return map(decoded, members(pieces))
+
+
+def members(tar: Iterable[bytes]) -> Iterator[Members]:
+    """The same of a tar in pieces, each sample as its three members, whose names and content nobody has looked at.
+
+    Raises:
+        ValueError: the file is a cut tar or none.
+    """
+    found: Members = []
+    for member in _members(iter(tar)):
+        found.append(member)
+        if len(found) == 3:
+            yield found
+            found = []
+    if found:
+        raise ValueError(f"{found[0][0]}: the last sample has {len(found)} of its 3 members")
+
+
+def decoded(members: Members) -> Sample:
+    """The sample of three members.
+
+    Raises:
+        ValueError: they are not an image, a txt and a json of one key, in this order, or the json is none of that key.
+    """
+    key = key_of(members)
+    (_, image), (_, txt), (_, row) = members
+    columns = json.loads(row)
+    if tuple(columns) != _COLUMNS:
+        raise ValueError(f"{key}.json: its keys are not the columns of a side-car")
+    if columns["key"] != key:
+        raise ValueError(f"{key}.json: it is the row of {columns['key']}")
+    if isinstance(columns["extra"], dict):
+        columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
+    columns |= {name: columns[name] or None for name in NULLABLE}
+    return Sample(image, txt.decode(), cast(SampleRow, columns))
+
+
+def key_of(members: Members) -> str:
+    """The key in the names of three members.
+
+    Raises:
+        ValueError: they are not an image, a txt and a json of one key, in this order.
+    """
+    (image_name, _), (txt_name, _), (json_name, _) = members
+    key, _, suffix = image_name.partition(".")
+    if suffix not in _SUFFIXES or txt_name != f"{key}.txt" or json_name != f"{key}.json":
+        raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
+    return key
+
+
+def extension(image_format: str) -> str:
+    """The file extension, without a dot, of an image format.
+
+    Raises:
+        ValueError: the format is none of `EXTENSIONS`.
+    """
+    if image_format not in EXTENSIONS:
+        raise ValueError(f"image format {image_format!r}: there are {', '.join(EXTENSIONS)}")
+    return EXTENSIONS[image_format]
+
+
+def _in_order(row: Mapping[str, object], *, tar_offset: int, tar_bytes: int) -> SampleRow:
+    row = {**row, "tar_offset": tar_offset, "tar_bytes": tar_bytes}
+    if row.keys() != set(_COLUMNS):
+        differ = sorted(row.keys() ^ set(_COLUMNS))
+        raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(differ)}")
+    row = {name: row[name] or None if name in NULLABLE else row[name] for name in _COLUMNS}
+    unknown = [name for name, value in row.items() if value is None and name not in NULLABLE]
+    if unknown:
+        raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
+    return cast(SampleRow, row)
+
+
+def as_json(row: SampleRow) -> dict[str, object]:
+    """The object of KEY.json for a side-car's row."""
+    return {**row, **{name: row[name] or "" for name in NULLABLE}}
+
+
+def _member(name: str, content: bytes) -> bytes:
+    return b"".join((_header(name, len(content)), content, _padding(content)))
+
+
+def _padding(content: bytes) -> bytes:
+    """The zeros that fill the last block of a member's content."""
+    return bytes(-len(content) % _BLOCK)
+
+
+def _header(name: str, size: int) -> bytes:
+    """The 512 bytes before a member's content."""
+    if size >= _MEMBER_BYTES_BELOW:
+        raise ValueError(f"{name}: {size:,} bytes, more than a plain tar header can say (8 GiB)")
+    before, between, after, total = _plain_header()
+    name_bytes, digits = name.encode("ascii"), b"%011o" % size
+    # The checksum counts its own place as blanks.
+    checksum = b"%06o" % (total + sum(name_bytes) + sum(digits))
+    return b"".join((name_bytes.ljust(_NAME_BYTES, b"\0"), before, digits, between, checksum, after))
+
+
+@functools.cache
+def _plain_header() -> tuple[bytes, bytes, bytes, int]:
+    """What stands between name, size and checksum, and the sum of it. Sharing it saves 90 % of tarfile's time."""
+    member = tarfile.TarInfo()
+    member.mtime, member.mode = _MODIFIED_S, 0o644
+    header = member.tobuf(tarfile.USTAR_FORMAT)
+    before, between, after = header[_NAME_BYTES:124], header[135:148], header[154:]
+    return before, between, after, sum(before) + sum(between) + sum(b" " * 8) + sum(header[156:])
+
+
+def _moved(sample: bytes, key: str, was: int, becomes: int) -> bytes:
+    """The members of a sample at another place: KEY.json, the last, says where the image begins."""
+    before, after = (b'"tar_offset":%d,' % place for place in (was, becomes))
+    at = sample.rfind(before)
+    if at < 0 or not sample.startswith(key.encode()):
+        raise ValueError(f"{key}: the tar does not have this sample where its side-car says")
+    rest = at + len(before)
+    if len(before) == len(after):
+        return b"".join((sample[:at], after, sample[rest:]))
+    name = f"{key}.json"
+    begin = sample.rindex(f"{name}\0".encode())
+    return sample[:begin] + _member(name, sample[begin + _BLOCK : at] + after + sample[rest:].rstrip(b"\0"))
+
+
+def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each member of a tar that has plain files alone, and no extended headers."""
+    held, at = b"", 0
+    while True:
+        if at + _BLOCK > len(held):
+            held, at = _longer(held, at, _BLOCK, pieces), 0
+        header = held[at : at + _BLOCK]
+        if not any(header):
+            return
+        name, size = _named(header)
+        begin, blocks = at + _BLOCK, size + -size % _BLOCK
+        if begin + blocks > len(held):
+            held, begin = _longer(held, begin, blocks, pieces), 0
+        at = begin + blocks
+        yield name, held[begin : begin + size]
+
+
+def _longer(held: bytes, at: int, size: int, pieces: Iterator[bytes]) -> bytes:
+    """What is held from a position on, with pieces behind it until it has so many bytes."""
+    parts = [held[at:]]
+    missing = size - len(parts[0])
+    while missing > 0:
+        if not (more := next(pieces, b"")):
+            raise ValueError("not a whole tar: it ends before a member or the archive does")
+        parts.append(more)
+        missing -= len(more)
+    return b"".join(parts)
+
+
+def _named(header: bytes) -> tuple[str, int]:
+    """Name and size of a member."""
+    try:
+        name, size = header[: header.index(0)].decode("ascii"), int(header[124:135], 8)
+        if header != _header(name, size):  # not of our making, or damaged
+            said, there = int(header[148:154], 8), sum(header[:148]) + 8 * 32 + sum(header[156:])
+            if said != there or header[156:157] not in b"0\0":
+                raise ValueError(name)
+    except ValueError:
+        raise ValueError("not a whole tar: a header is damaged, or not of a plain file") from None
+    return name, size

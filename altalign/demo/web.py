@@ -1,0 +1,380 @@
+"""Writes the demo web: a small pool with everything that a curation drops, and a test set for its decontamination.
+
+`altalign.settings.curate` has the defaults of a curation; a pool this small needs lower limits: `VOCABULARY_SIZE` and
+`TEXTS_PER_IMAGE_AT_MOST`.
+"""
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from urllib.parse import quote
+
+from PIL import Image, ImageEnhance
+
+from altalign.demo import archive, captions, pages
+from altalign.demo.archive import Archive
+from altalign.demo.draw import MEDIA_TYPES, bomb, draw, encode
+from altalign.demo.pages import Element
+from altalign.demo.scenes import Scene, random_scene
+
+VOCABULARY_SIZE = 1_800  # so that what occurs once is rare: more n-grams than this occur twice, fewer three times
+TEXTS_PER_IMAGE_AT_MOST = 20  # logos have twice as many
+
+INDEX = "index.cdxj"
+PAIRS = "pairs.csv"
+_ARCHIVES = 4
+_TEST_IMAGES = 60
+_LOGO_TEXTS = 40
+_ENGLISH_SITES = 33
+# Language, charset, where it is declared.
+_OTHER_SITES = (
+    ("de", "iso-8859-1", "meta"),
+    ("fr", "windows-1252", "header"),
+    ("es", "us-ascii", "nowhere"),
+    ("ru", "windows-1251", "meta"),
+    ("ru", "utf-8", "nowhere"),
+    ("ja", "shift_jis", "meta"),
+    ("zh", "gb18030", "header"),
+)
+_ENGLISH_CHARSETS = (
+    ("utf-8", "meta"),
+    ("utf-8", "header"),
+    ("utf-8", "nowhere"),
+    ("utf-8-sig", "nowhere"),
+    ("iso-8859-1", "header"),
+)
+
+# What an image element is, and what becomes of an image; weights.
+_ELEMENTS = {
+    "new": 46, "again": 21, "repeated": 4, "alt missing": 4, "alt empty": 4, "bad url": 1.5, "short": 4, "long": 2.5,
+    "boilerplate": 4, "rare": 4.5,
+}  # fmt: skip
+_IMAGES = {
+    "sound": 850,
+    "twin": 18,
+    "small": 40,
+    "elongated": 25,
+    "damaged": 20,
+    "undecodable": 20,
+    "missing": 28,
+    "gone": 3,
+    "moved": 3,
+    "bomb": 2,
+}
+_FORMS = {
+    "jpeg": 800, "progressive": 80, "png": 25, "png8": 15, "webp": 40, "gif": 20, "avif": 8, "bmp": 4, "tiff": 4,
+    "turned": 5, "cmyk": 4,
+}  # fmt: skip
+_SMALL = ((16, 16), (32, 32), (64, 48), (120, 90), (180, 180), (150, 240), (200, 200), (200, 300), (480, 200))
+_ELONGATED = ((603, 201), (660, 220), (220, 660), (900, 210), (210, 800))
+_BARELY_KEPT = ((201, 201), (201, 300), (602, 201), (204, 611))
+_NOT_FOUND = (
+    b"<!DOCTYPE html><title>Not found</title><h1>Not found</h1><p><img src=/sad.png alt='a page that was not found'>"
+)
+_SVG = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"><circle cx="150" cy="150" r="90" '
+    b'fill="red"/></svg>'
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a demo web holds."""
+
+    pages: int  # HTML responses with status 200 that can be read
+    image_elements: int  # in these pages
+    images: int  # distinct URLs with a record of status 200
+    broken_records: int
+    test_images: int
+    files: tuple[str, ...]  # the WARC files
+    bytes: int  # of these
+
+
+@dataclass
+class _Picture:
+    url: str
+    scene: Scene
+    told: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Site:
+    address: str
+    language: str
+    charset: str
+    declared: str
+    archive: Archive
+    pictures: list[_Picture] = field(default_factory=list)
+    logo: _Picture | None = None
+
+
+def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
+    """Write the demo web into `folder`: *.warc.gz, their index, pairs.csv, test-set/, README.md.
+
+    The same arguments give the same bytes.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    (folder / "test-set").mkdir(parents=True, exist_ok=True)
+    web = _Web(folder, Random(seed))
+    web.write_test_set()
+    for number in range(pages_a_site):
+        for site in web.sites:
+            web.write_page(site, number)
+        if number == pages_a_site // 2:
+            web.break_records("damaged", "nameless", "damaged")
+    web.break_records("", "", "", "cut")  # where the file ends
+    summary = web.finish()
+    (folder / "README.md").write_text(_readme(summary, seed), encoding="utf-8", newline="\n")
+    return summary
+
+
+class _Web:
+    """The demo web while it is written, page after page, each with the images that it is the first to show."""
+
+    def __init__(self, folder: Path, rng: Random) -> None:
+        self.folder, self.rng = folder, rng
+        self.archives = [Archive(folder / f"demo-{number}.warc.gz") for number in range(_ARCHIVES)]
+        kinds = [
+            ("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)
+        ] + list(_OTHER_SITES)
+        self.sites = [
+            _Site(
+                f"{'https' if number % 3 else 'http'}://{kind[0]}-{number:02}.example",
+                *kind,
+                self.archives[number % _ARCHIVES],
+            )
+            for number, kind in enumerate(kinds)
+        ]
+        self.test_set: list[tuple[Scene, bytes, Image.Image]] = []
+        self.pages = self.elements = self.images = self.broken = 0
+        self.pairs: list[tuple[str, str, str]] = []
+        for site in self.sites[:3]:
+            site.logo = self._publish(site, "sound")
+
+    def write_test_set(self) -> None:
+        """Draw the images of the test set, all of two shapes or more, and keep them for their twins in the pool."""
+        for number in range(_TEST_IMAGES):
+            scene = random_scene(self.rng, distinctive=True)
+            image = draw(scene, self.rng.randint(300, 400), self.rng.randint(300, 400), self.rng)
+            form = "png" if number % 4 == 0 else "jpeg"
+            data = encode(image, form)
+            (self.folder / "test-set" / f"{number:03}.{'jpg' if form == 'jpeg' else form}").write_bytes(data)
+            self.test_set.append((scene, data, image))
+
+    def write_page(self, site: _Site, number: int) -> None:
+        """Write one page of a site, and what a crawler may find beside it."""
+        url = f"{site.address}/{('', 'gallery/', 'a/b/')[number % 3]}page-{number}.html"
+        elements = [self._element(site) for _ in range(self.rng.randint(1, 5))]
+        if site.logo and number < _LOGO_TEXTS:
+            elements.insert(
+                0, Element(site.logo.url, captions.caption(random_scene(self.rng), "en", self.rng), "plain")
+            )
+        meta = site.charset if site.declared == "meta" else ""
+        text, count = pages.html(url, site.language, f"Page {number}", elements, self.rng, meta_charset=meta)
+        header = f"; charset={site.charset}" if site.declared == "header" else ""
+        media_type = ("application/xhtml+xml" if number % 25 == 7 else "text/html") + header
+        body, headers = self._transfer(text.encode(site.charset, "xmlcharrefreplace"))
+        # some are captured twice
+        places = [site.archive] if number % 10 else [site.archive, self.rng.choice(self.archives)]
+        for place in places[: 2 if self.rng.random() < 0.15 else 1]:
+            place.response(url, body, media_type, headers=headers)
+            self.pages += 1
+            self.elements += count
+            shown = [element for element in elements for _ in range(pages.times(element))]
+            self.pairs += [
+                (element.url, element.alt, url)
+                for element in shown
+                if element.alt and element.url not in pages.BAD_REFERENCES
+            ]
+        self._write_companions(site, url, number)
+
+    def break_records(self, *ways: str) -> None:
+        """Add records that no reader can read, one to each archive, or none where the way is empty."""
+        told = '<img src="/lost.jpg" alt="an image on a page that is lost">' * 20
+        for number, (place, how) in enumerate(zip(self.archives, ways, strict=False)):
+            if how:
+                place.broken(
+                    how,
+                    f"https://lost.example/{number}.html",
+                    f"<title>Lost {self.rng.getrandbits(4000):x}</title>{told}".encode(),
+                )
+                self.broken += 1
+
+    def finish(self) -> Summary:
+        """Close the files and write their index."""
+        for place in self.archives:
+            place.close()
+        archive.write_index(self.folder / INDEX, [capture for place in self.archives for capture in place.captures])
+        write_pairs(self.folder / PAIRS, self.pairs)
+        names = tuple(place.name for place in self.archives)
+        size = sum((self.folder / name).stat().st_size for name in names)
+        return Summary(self.pages, self.elements, self.images, self.broken, len(self.test_set), names, size)
+
+    def _element(self, site: _Site) -> Element:
+        kind = self.rng.choices(list(_ELEMENTS), list(_ELEMENTS.values()))[0]
+        is_new = kind == "new" or not site.pictures or (kind not in ("again", "repeated") and self.rng.random() < 0.2)
+        picture = self._publish(site) if is_new else self.rng.choice(site.pictures[-30:])
+        if is_new:
+            site.pictures.append(picture)
+        if kind == "bad url":
+            return Element(self.rng.choice(pages.BAD_REFERENCES), self._tell(site, picture.scene), "plain")
+        alt = self._alt(site, kind, picture)
+        if kind in ("new", "again"):
+            picture.told.append(alt or "")
+        return Element(picture.url, alt, pages.random_form(self.rng))
+
+    def _alt(self, site: _Site, kind: str, picture: _Picture) -> str | None:
+        match kind:
+            case "alt missing":
+                return None
+            case "alt empty":
+                return ""
+            case "again":
+                tellings = [self._tell(site, picture.scene) for _ in range(4)]
+                return next((telling for telling in tellings if telling not in picture.told), tellings[0])
+            case "repeated" if picture.told:
+                return self.rng.choice(picture.told)
+            case "short":
+                return captions.short_text(self.rng)
+            case "long":
+                return captions.long_text(lambda: self._tell(site, picture.scene))
+            case "boilerplate":
+                return self.rng.choice(captions.BOILERPLATE)
+            case "rare":
+                return captions.rare_text(self._tell(site, picture.scene), self.rng)
+            case _:
+                return self._tell(site, picture.scene)
+
+    def _tell(self, site: _Site, scene: Scene) -> str:
+        return captions.caption(scene, site.language, self.rng)
+
+    def _publish(self, site: _Site, kind: str = "") -> _Picture:
+        """A picture of a site, with the record of its image, if it has one."""
+        common = site.language != "en"
+        kind = kind or self.rng.choices(list(_IMAGES), list(_IMAGES.values()))[0]
+        kind = "sound" if kind == "twin" and common else kind
+        form = self.rng.choices(list(_FORMS), list(_FORMS.values()))[0]
+        scene = random_scene(self.rng, common=common)
+        if kind == "twin":
+            scene, data = self._twin()
+        else:
+            data = self._image_bytes(kind, scene, form)
+        media_type = MEDIA_TYPES.get(form, f"image/{form}")
+        url = self._image_url(site, scene, media_type)
+        place = site.archive if self.rng.random() < 0.9 else self.rng.choice(self.archives)
+        if kind == "gone":
+            place.response(url, _NOT_FOUND, "text/html", status=404)
+        elif kind == "moved":
+            place.response(url, b"", "text/html", status=301, headers=(f"Location: {url}.moved",))
+        elif kind != "missing":
+            self.images += 1
+            if self.rng.random() < 0.02:
+                place.resource(url, data, media_type)
+            else:
+                place.response(url, data, media_type)
+            if self.rng.random() < 0.01:
+                self.archives[-1].response(url, b"", media_type)  # a later capture; the first counts
+        return _Picture(url, scene)
+
+    def _image_bytes(self, kind: str, scene: Scene, form: str) -> bytes:
+        def drawn(width: int, height: int) -> bytes:
+            return encode(draw(scene, width, height, self.rng), form)
+
+        match kind:
+            case "sound":
+                if self.rng.random() < 0.02:
+                    return drawn(*self.rng.choice(_BARELY_KEPT))
+                most = 480 if self.rng.random() < 0.05 else 320
+                return drawn(self.rng.randint(224, most), self.rng.randint(224, most))
+            case "small":
+                return drawn(*self.rng.choice(_SMALL))
+            case "elongated":
+                return drawn(*self.rng.choice(_ELONGATED))
+            case "damaged":
+                data = encode(draw(scene, 256, 256, self.rng), self.rng.choice(("jpeg", "jpeg", "png", "gif")))
+                return data[: int(len(data) * self.rng.uniform(0.3, 0.9))]
+            case "undecodable":
+                return self.rng.choice((_NOT_FOUND, _SVG, b"", b"image"))
+            case "bomb":
+                return bomb()
+            case _:
+                return b""
+
+    def _twin(self) -> tuple[Scene, bytes]:
+        """An image of the test set as others would have it: the same bytes, or the same picture."""
+        scene, data, image = self.rng.choice(self.test_set)
+        width, height = image.size
+        cut = max(2, min(width, height) // 80)
+        copies: tuple[Callable[[], bytes], ...] = (
+            lambda: data,
+            lambda: encode(image, "progressive"),
+            lambda: encode(image, "webp"),
+            lambda: encode(image.resize((width * 3 // 4, height * 3 // 4)), "jpeg"),
+            lambda: encode(image.crop((cut, cut, width - cut, height - cut)), "jpeg"),
+            lambda: encode(ImageEnhance.Brightness(image).enhance(1.12), "jpeg"),
+            lambda: encode(ImageEnhance.Contrast(image).enhance(0.85), "jpeg"),
+        )
+        return scene, self.rng.choice(copies)()
+
+    def _image_url(self, site: _Site, scene: Scene, media_type: str) -> str:
+        number = self.rng.getrandbits(32)
+        suffix = {"image/jpeg": "jpg"}.get(media_type, media_type.split("/")[1])
+        name = f"{scene.groups[0].colour}-{scene.groups[0].shape}-{number:08x}.{suffix}"
+        if site.language == "de":
+            name = quote(f"größe-{name}")
+        folder = self.rng.choice(("media", "media", "images/2021", "media//large"))
+        host = site.address if self.rng.random() < 0.9 else "https://cdn.example"
+        return f"{host}/photo?id={number}&size=large" if self.rng.random() < 0.05 else f"{host}/{folder}/{name}"
+
+    def _transfer(self, body: bytes) -> tuple[bytes, tuple[str, ...]]:
+        """The body as a server may send it, and the headers that say how."""
+        headers: tuple[str, ...] = ()
+        if self.rng.random() < 0.2:
+            body, headers = archive.gzipped(body, level=9), ("Content-Encoding: gzip",)
+        if self.rng.random() < 0.15:
+            body, headers = archive.chunked(body), (*headers, "Transfer-Encoding: chunked")
+        return body, headers
+
+    def _write_companions(self, site: _Site, url: str, number: int) -> None:
+        """Records that are no pages: requests, pages that moved or are gone, other files."""
+        place = site.archive
+        if number % 20 == 0:
+            place.request(url)
+            place.response(
+                f"{site.address}/old-{number}.html", b"", "text/html", status=301, headers=(f"Location: {url}",)
+            )
+        if number % 20 == 5:
+            place.response(f"{site.address}/gone-{number}.html", _NOT_FOUND, "text/html", status=404)
+        if number == 0:
+            place.response(f"{site.address}/robots.txt", b"User-agent: *\nDisallow:\n", "text/plain")
+            place.response(f"{site.address}/style.css", b"p { color: black }\n", "text/css")
+            place.resource(f"{site.address}/paper.pdf", b"%PDF-1.4\n%%EOF\n", "application/pdf")
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[str, str, str]]) -> None:
+    """Write image URL, alt-text and page URL of image elements as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("url", "caption", "page_url"))
+        rows.writerows(pairs)
+
+
+def _readme(summary: Summary, seed: int) -> str:
+    return f"""# The demo web
+
+Written by `altalign demo` from seed {seed}: {summary.pages:,} pages with {summary.image_elements:,} image elements, {summary.images:,} images,
+{summary.broken_records} records that cannot be read, and a test set of {summary.test_images} images. Nothing of it is from the real web.
+
+- `*.warc.gz`: a crawl of sites that do not exist (`.example`). Captions say what the images show, in English and six other languages. Among them are
+  boilerplate, rare tokens, texts too short and too long, images that are small, elongated, damaged, missing or none at all, and copies of test images.
+- `test-set/`: images of a test set, which decontamination is to keep out of training data.
+- `{INDEX}`: where each record is (CDXJ).
+- `{PAIRS}`: image URL, alt-text and page URL of every image element that has a URL and an alt-text. `altalign demo DIR --serve` serves the images and writes
+  `served.csv`, the same pairs with addresses at which they are.
+
+A pool this small needs other limits than the web: `text.vocabulary_size = {VOCABULARY_SIZE}` and `image.texts_per_image_at_most = {TEXTS_PER_IMAGE_AT_MOST}`.
+"""  # noqa: E501

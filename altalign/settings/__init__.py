@@ -1,0 +1,1 @@
+"""Settings of `curate` and `score`: every threshold and its one default."""

@@ -1,0 +1,430 @@
+"""CurateConfig: every threshold of a curation and its one default.
+
+The docstring of a setting is its line in docs/reference/settings.md (`make docs`).
+Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours".
+"""
+
+import re
+from collections.abc import Collection
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from altalign import __version__, storage
+from altalign.settings import allowed_addresses, own_filters
+from altalign.settings.card import CardSettings
+from altalign.settings.common import ReadBy, Settings
+from altalign.settings.own_filters import Own
+
+Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
+    ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
+)
+
+LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
+_OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class RunSettings(Settings):
+    """Where a run is written."""
+
+    folder: Annotated[str, Field(min_length=0)] = ""  # with a length, it is also checked to be Unicode
+    """Where the run is written: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`. There is no default."""
+    keep_work: bool = True
+    """Keep `work/` after the run; `altalign clean` deletes it later."""
+    durable: bool = True
+    """Have the disk keep the files of a unit before its mark is written: then a power cut costs no more than a kill."""
+
+
+class InputSettings(Settings):
+    """One input: files of one kind. Order of inputs, then of sorted paths, then of rows is the input order."""
+
+    name: str = ""
+    """The pairs' `source` in counts and side-cars; where it is empty the kind, and of further inputs of that kind the
+    name of their first path."""
+    kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
+    """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
+    paths: Annotated[list[str], Field(min_length=1)]
+    """Globs, relative to the working directory, or in a store (`s3://`, `gs://`, `hf://`); or addresses of files
+    (`https://`). One that matches nothing is an error. A folder stands for the images in it (folder), its tars and
+    img2dataset's side-cars (webdataset), or the data set saved there (table)."""
+    url_column: str = "url"
+    """Table: column of the image's URL; `""` where there is none. Folder: the same of a `.json` beside an image."""
+    caption_column: str = "caption"
+    """Table: column of the caption, or of lists of captions, each of which is a candidate. Folder: the same of the
+    table of captions, or of a `.json` beside an image."""
+    image_column: str = ""
+    """Table: column of the image's bytes. Parquet and Arrow only."""
+    page_url_column: str = ""
+    """Table: column of the page's URL."""
+    keep_columns: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Columns (of `.json`: keys) that pairs keep as `extra`, in shards and in dropped rows. Pages have none."""
+    captions: str = ""
+    """Folder: a table of captions, with paths in the folder. `""`: captions are in the `.txt`, or else the `.json`, of
+    an image's name beside it."""
+    file_column: str = "file_name"
+    """Folder with a table of captions: column of the image's path in the folder."""
+    caption_pattern: str = ""
+    """Folder: a regular expression for whole paths in the folder, whose group `caption` is the caption; `_` and `-` in
+    it are spaces."""
+    decode_entities: bool = False
+    """All but pages: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
+    skip_unreadable: bool = False
+    """Count a file that cannot be read as one `record_broken` instead of stopping."""
+
+    @field_validator("keep_columns")
+    @classmethod
+    def _kept_once(cls, names: list[str]) -> list[str]:
+        if wrong := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f'"{wrong}" is named twice; name it once')
+        return names
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Self:
+        if self.keep_columns and (self.kind in ("warc", "wat") or self.caption_pattern):
+            what = "a caption_pattern" if self.caption_pattern else f'kind = "{self.kind}"'
+            raise ValueError(f"keep_columns: {what} has no columns; leave it out")
+        return self
+
+    @property
+    def source(self) -> str:
+        """What the pairs of this input carry as `source`."""
+        return self.name or self.kind
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it holds images that may have no URL: it has them from tars, a folder or a column of bytes."""
+        return self.kind in ("webdataset", "folder") or bool(self.image_column)
+
+    @field_validator("caption_pattern")
+    @classmethod
+    def _pattern_has_a_caption(cls, value: str) -> str:
+        try:
+            if value and "caption" not in re.compile(value).groupindex:
+                raise ValueError(f'{value!r} has no group "caption"; write (?P<caption>…) around it')
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression ({error}); correct it") from None
+        return value
+
+    @model_validator(mode="after")
+    def _captions_are_in_one_place(self) -> Self:
+        if self.captions and self.caption_pattern:
+            raise ValueError("captions and caption_pattern are both given; captions come from one of them")
+        return self
+
+
+class TextSettings(Settings):
+    """Text-based filtering (section 3)."""
+
+    words_at_least: Annotated[Whole, Judge] = 3
+    """Fewer words: `text_too_short`."""
+    words_at_most: Annotated[Whole, Judge] = 20
+    """More words: `text_too_long`. Not below `words_at_least`."""
+    bytes_at_most: Annotated[int, Field(ge=1, le=65_536), Judge] = 65_536  # ours
+    """More bytes, in UTF-8: `text_too_large`. Readers cut longer captions, so it cannot be raised."""
+    images_per_text_at_most: Annotated[Whole, Tables] = 10
+    """A text on more images: `text_on_too_many_images`."""
+    vocabulary_size: Annotated[Positive, Tables] = 100_000_000
+    """The most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
+    filters: Annotated[list[str], Judge] = Field(default_factory=list)
+    """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file, or on the Python
+    path."""
+    own: Annotated[Own, Judge] = Field(default_factory=dict)
+    """Settings of your own rules: `[text.own.FUNCTION]`."""
+
+    @model_validator(mode="after")
+    def _own_rules_have_names(self) -> Self:
+        own_filters.check(self.filters, self.own)
+        return self
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Self:
+        if self.words_at_least > self.words_at_most:
+            raise ValueError(
+                f"words_at_least ({self.words_at_least}) is above words_at_most ({self.words_at_most}): "
+                "nothing would be kept; lower the one or raise the other"
+            )
+        return self
+
+
+class NsfwSettings(Settings):
+    """Removal of pornographic images (section 3; the paper names neither classifier nor threshold)."""
+
+    model: str = ""
+    """An ONNX file with a TOML of its name beside it. Without one the rule is off."""
+    drop_at_or_above: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A score of this or more: `image_nsfw`."""
+
+
+class ImageSettings(Settings):
+    """Image-based filtering (section 3)."""
+
+    short_side_above_px: Annotated[Whole, Fetch] = 200
+    """A short side of this many pixels or fewer: `image_too_small`."""
+    aspect_ratio_below: Annotated[float, Field(gt=1), Fetch] = 3.0
+    """Long side / short side of this or more: `image_too_elongated`."""
+    texts_per_image_at_most: Annotated[Whole, Tables] = 1000
+    """An image with more texts: `image_has_too_many_texts`."""
+    pixels_at_most: Annotated[Positive, Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
+    """More pixels: `image_too_many_pixels`; such an image is never decoded."""
+    blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Files of hashes of images (SHA-256, SHA-1, MD5, PDQ), one a line: `image_blocked`."""
+    filters: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Rules of your own, as those of `[text]`: `own:FUNCTION`."""
+    own: Annotated[Own, Fetch] = Field(default_factory=dict)
+    """Settings of your own rules: `[image.own.FUNCTION]`."""
+    nsfw: Annotated[NsfwSettings, Fetch] = NsfwSettings()
+
+    @model_validator(mode="after")
+    def _own_rules_have_names(self) -> Self:
+        own_filters.check(self.filters, self.own)
+        return self
+
+
+class FetchSettings(Settings):
+    """Where images come from (ours; the paper does not say).
+
+    Settings that decide what may be fetched, and whether an answer is accepted, are part of what a run rests on.
+    Settings of patience and pace are not: they decide only how many images have come so far, and a run may be continued
+    or tried again with other values.
+    """
+
+    source: Annotated[Literal["archive", "web"], Fetch] = "archive"
+    """Where images come from: the inputs themselves, or HTTP. With `"web"`, images that tars, tables and folders hold
+    are read there, and those of web archives are fetched."""
+    timeout_s: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
+    retries: Whole = 2
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. With `0` no connection
+    is kept, for one that was closed meanwhile would cost an image. Pauses between them
+    grow, or are as `Retry-After` says. A host that has never answered gets one, and half the time to begin."""
+    unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`, or
+    `http_not_asked`. `0`: as long as its size, tries and pace need, and up to an hour more while images come."""
+    bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
+    """Bytes of a body, decompressed. More: `http_too_large`. Of an image in a table: `row_too_large`."""
+    bytes_in_flight_at_most: Positive = 512_000_000
+    """Bytes of bodies held in memory at a time, in one process; fewer where less memory is free."""
+    threads: Positive = 64
+    """Requests that are being answered at a time, in one process. Waiting for a host's turn takes none."""
+    honour_opt_out: Annotated[bool, Fetch] = True
+    """Respect headers of answers: `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`,
+    `Content-Usage: train-ai=n` and `Content-Signal: ai-train=no`. Else: `http_opt_out`."""
+    honour_robots: Annotated[bool, Fetch] = True
+    """Respect robots.txt, its lines `Content-Usage` and `Content-Signal` among them. Else: `http_opt_out`."""
+    connections_per_host: Positive = 8
+    """Requests to one host at a time, in one process; a cluster of N processes may have N times as many."""
+    requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
+    """Requests to one host a second, in one process."""
+    blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Files of domains, one a line, that are never asked, nor those below them: `http_refused`."""
+    blocked_urls: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Files of hashes of URLs (SHA-256, SHA-1 or MD5), one a line; their images are neither asked for nor decoded,
+    wherever they are: `url_blocked`."""
+    ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
+    """Ports that may be reached, each 1 to 65535. Another: `http_refused`."""
+    allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Addresses, networks or `ADDRESS:PORT` that may be reached although they are private or otherwise not public:
+    `["127.0.0.1:8080", "10.0.0.0/8"]`."""
+    user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION"
+    """What servers are told; VERSION is filled in. robots.txt is read for its first word. Give an address at which you
+    can be reached as well: `"altalign/VERSION (+https://example.org/our-crawl)"`."""
+
+    @field_validator("allow_addresses")
+    @classmethod
+    def _addresses_can_be_read(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            allowed_addresses.allowed(entry)
+        return value
+
+    @field_validator("user_agent")
+    @classmethod
+    def _user_agent_is_a_header(cls, value: str) -> str:
+        if not (value.isascii() and value.isprintable() and value.strip()):
+            raise ValueError(f"{value!r} cannot be sent; give printable ASCII characters, a name first")
+        return value
+
+    @property
+    def user_agent_sent(self) -> str:
+        """`user_agent` as servers see it: VERSION is filled in.
+
+        The setting itself stays as it is, so that a new version of altalign changes no settings and refuses no run.
+        """
+        return self.user_agent.replace("VERSION", __version__)
+
+
+class TestSet(Settings):
+    """A named set of test images."""
+
+    name: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1)]
+    image_column: str = "image"
+
+
+def _form(entry: object) -> str:
+    return "(table)" if isinstance(entry, (dict, TestSet)) else "(path)"
+
+
+TestSetEntry = Annotated[
+    Annotated[str, Field(min_length=1), Tag("(path)")] | Annotated[TestSet, Tag("(table)")], Discriminator(_form)
+]
+
+
+class DecontaminateSettings(Settings):
+    """Removal of near-duplicates of test images (appendix A)."""
+
+    test_sets: list[TestSetEntry] = Field(default_factory=list)
+    """Test images that must not be in the data: folders of images, Parquet files or WebDataset tars (folders and globs
+    of either), each a path or `{name = "coco", path = "…", image_column = "image"}`."""
+    embedder: Annotated[str, Fetch] = "dct"
+    """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`,
+    `timm:MODEL:CHECKPOINT`, `onnx:FILE`, or the newest checkpoint of `run:TRAINING_RUN`."""
+    clusters: Positive = 4096
+    """Clusters of k-means."""
+    nearest_clusters: Positive = 10
+    """Nearest clusters of each image."""
+    bucket_clusters: Positive = 3
+    """Clusters that make a bucket. Not above `nearest_clusters`, which is not above `clusters`."""
+    require_bucket: bool = True
+    """Compare only images of the same bucket; `false`: compare all, by cosine alone."""
+    similarity_above: Annotated[float, Field(ge=0, le=1)] = 0.975
+    """A greater cosine is a near-duplicate."""
+    mirrored: bool = False
+    """Also find mirrored copies."""
+    calibration: str = ""
+    """Folder of a calibration."""
+
+    @property
+    def named_sets(self) -> "list[TestSet]":
+        """The test sets, each with a name; the default is the name of its file or folder."""
+        return [
+            TestSet(name=Path(entry).name or entry, path=entry) if isinstance(entry, str) else entry
+            for entry in self.test_sets
+        ]
+
+    @property
+    def embedder_files(self) -> list[str]:
+        """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
+        kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
+        if kind == "run":  # what the manifest of its newest checkpoint has digests of
+            folder = storage.join(names[0], "checkpoints")
+            marks = [mark for mark in storage.below(folder, "manifest.json") if _OF_A_STEP.search(mark)]
+            none = storage.join(folder, "step-0000000", "manifest.json")
+            return [max(marks, key=lambda mark: (len(mark), mark), default=none)]
+        return [*names[-1:], *(str(Path(name).with_suffix(".toml")) for name in names if kind == "onnx")]
+
+    @model_validator(mode="after")
+    def _test_sets_have_names_of_their_own(self) -> Self:
+        names = [each.name for each in self.named_sets]
+        twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+        if twice is not None:
+            raise ValueError(f'two test sets are named "{twice}"; give names: {{name = "…", path = "…"}}')
+        return self
+
+    @field_validator("embedder")
+    @classmethod
+    def _embedder_is_known(cls, value: str) -> str:
+        kind = value.split(":")[0]
+        names = value.split(":", maxsplit=EMBEDDERS.get(kind, 0))[1:]
+        if len(names) != EMBEDDERS.get(kind) or not all(names) or (not names and value != kind):
+            raise ValueError(
+                f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", '
+                '"timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _buckets_can_be_made(self) -> Self:
+        if not self.bucket_clusters <= self.nearest_clusters <= self.clusters:
+            raise ValueError(
+                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and clusters "
+                f"({self.clusters}) do not rise; a bucket is so many of an image's nearest clusters, which are of all "
+                "clusters"
+            )
+        return self
+
+
+class DedupSettings(Settings):
+    """Near-duplicates inside the pool (ours)."""
+
+    within_pool: Literal["off", "keep_one_image"] = "off"
+    """Near-duplicates inside the pool: `"keep_one_image"` keeps, of each group, the image with the smallest image_id
+    and all its captions. Not in ALIGN."""
+
+
+class ShardsSettings(Settings):
+    """Form of the shards (ours)."""
+
+    samples_per_shard: Positive = 10_000
+    """Samples in each shard; the last one may have fewer."""
+    resize_short_side_px: Whole = 0
+    """Make a longer short side this long, as JPEG; `0` keeps the size. Never enlarges."""
+    portable: bool = True
+    """Store every image as an upright JPEG, RGB or gray: JPEGs that are so stay as they are, other images are encoded
+    (quality 95, upright, first frame, in sRGB, on white). `false`: all bytes stay as they are."""
+
+
+class AuditSettings(Settings):
+    """What is kept for the audit (ours)."""
+
+    keep_dropped: bool = True
+    """Write dropped candidates to `dropped/`; those of `extract` are sampled. Without them `explain` knows only what
+    was kept; counts stay exact."""
+
+
+class EngineSettings(Settings):
+    """Where the pipeline runs; never changes a byte of the result."""
+
+    runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
+    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`; `"spark"` and `"flink"` need
+    `make jars`, and run on this machine unless flags after `--` name a cluster; `"dataflow"` needs a container image
+    and more flags."""
+    workers: Whole = 0
+    """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one per core. The
+    embedded runner uses a thread for each, or a process where many images are in hand and memory is ample. A cluster
+    decides this itself, so the setting is refused there. More units than this may wait for the web."""
+
+
+def named_after(path: str, taken: Collection[str]) -> str:
+    """A name for an input with this path, such as `2024-holidays`, that is not taken."""
+    stem = "-".join(re.findall(r"\w+", path)[-2:]) or "input"
+    return next(name for number in count(1) if (name := stem if number == 1 else f"{stem}-{number}") not in taken)
+
+
+class CurateConfig(Settings):
+    """All settings of a curation."""
+
+    run: RunSettings = RunSettings()
+    input: Annotated[list[InputSettings], Extract, Field(min_length=1)]
+    text: TextSettings = TextSettings()
+    image: ImageSettings = ImageSettings()
+    fetch: FetchSettings = FetchSettings()
+    decontaminate: Annotated[DecontaminateSettings, Decontaminate] = DecontaminateSettings()
+    dedup: Annotated[DedupSettings, Decontaminate] = DedupSettings()
+    shards: Annotated[ShardsSettings, Write] = ShardsSettings()
+    audit: Annotated[AuditSettings, Extract] = AuditSettings()
+    card: Annotated[CardSettings, Write] = CardSettings()
+    engine: EngineSettings = EngineSettings()
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _one_input_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, dict) else value
+
+    @field_validator("input")
+    @classmethod
+    def _sources_are_told_apart(cls, inputs: list[InputSettings]) -> list[InputSettings]:
+        taken, found = set[str](), list[InputSettings]()
+        for each in inputs:
+            name = each.source
+            if not each.name and name in taken:
+                name = named_after(each.paths[0], taken)
+                each = each.model_copy(update={"name": name})
+            taken.add(name)
+            found.append(each)
+        return found

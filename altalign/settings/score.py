@@ -1,0 +1,101 @@
+"""ScoreConfig: what `altalign score` measures.
+
+The docstring of a setting is its line in docs/reference/scores.md (`make docs`).
+"""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from altalign.data.schema import SAMPLE
+from altalign.settings.common import Settings
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Kind = Literal["text", "language", "image", "similarity", "linear", "noise", "own"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+# What a kind needs, and what it may have beside that.
+_NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "text": ((), ("profanity",)),
+    "language": ((), ("model", "margin_at_least", "script_veto")),
+    "image": ((), ("faces", "text_boxes")),
+    "similarity": (("model",), ()),
+    "linear": (("model", "weights"), ("side", "activation")),
+    "noise": (("run",), ()),
+    "own": (("function",), ("settings",)),
+}
+
+
+class ScoreSettings(Settings):
+    """One score. Its columns begin with its name."""
+
+    name: str
+    """Name of the score: small letters, digits and `_`. The kind's columns are `NAME`, or `NAME_…`."""
+    kind: Kind
+    """What is measured."""
+    model: str = ""
+    """Language: a model file of fastText; without it, lid.176.ftz, which is installed with altalign. Similarity and
+    linear: `onnx:FOLDER`, `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` (of AlignModel) or
+    `run:TRAINING_RUN`."""
+    margin_at_least: Share = 0.0
+    """Language: where the two likeliest languages are nearer to each other, the label is `und`."""
+    script_veto: bool = True
+    """Language: a label whose language is not written in the caption's main script is `und`."""
+    profanity: str = ""
+    """Text: a file of words, one a line, that are counted."""
+    faces: str = ""
+    """Image: an ONNX file that finds faces, with a TOML of its name beside it."""
+    text_boxes: str = ""
+    """Image: an ONNX file that finds boxes of text, likewise."""
+    weights: str = ""
+    """Linear: a file of safetensors (`weight`, `bias`), or an ONNX file from embeddings to one number."""
+    side: Literal["image", "text"] = "image"
+    """Linear: whose embedding it takes."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """Linear: what becomes of the number."""
+    run: str = ""
+    """Noise: a training run with `noise/losses.parquet`."""
+    function: str = ""
+    """Own: `MODULE:FUNCTION`. The module is beside the settings file, or on the Python path."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Own: keyword arguments of the function."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_of_a_column(cls, value: str) -> str:
+        if not _NAME.fullmatch(value) or value in SAMPLE.names:
+            raise ValueError(f'"{value}" is no name of a score, or a column has it; give small letters, digits and _')
+        return value
+
+    @field_validator("function")
+    @classmethod
+    def _function_is_named(cls, value: str) -> str:
+        if value and not _FUNCTION.fullmatch(value):
+            raise ValueError(f'"{value}" names no function; give MODULE:FUNCTION, such as "my_scores:loudness"')
+        return value
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_takes(self) -> Self:
+        needed, more = _NEEDS[self.kind]
+        if missing := [name for name in needed if not getattr(self, name)]:
+            raise ValueError(f'{missing[0]}: kind = "{self.kind}" needs it')
+        others = self.model_fields_set - {"name", "kind", *needed, *more}
+        if others:
+            raise ValueError(f'{min(others)}: kind = "{self.kind}" has no such setting; leave it out')
+        return self
+
+
+class ScoreConfig(Settings):
+    """All scores of a command."""
+
+    score: Annotated[list[ScoreSettings], Field(min_length=1)]
+
+    @field_validator("score")
+    @classmethod
+    def _names_differ(cls, value: list[ScoreSettings]) -> list[ScoreSettings]:
+        names = [each.name for each in value]
+        if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
+            raise ValueError(f'two scores are named "{twice}"; rename one')
+        return value

@@ -1,0 +1,306 @@
+"""`altalign remove RUN`: takes pairs out of a finished run, and all that is known of them; their hashes stay.
+
+The shards that hold them are written anew, the others are not touched. All new files wait in `.change/` until
+everything is there, and come at once (`altalign.storage.atomic_change`). Nothing joins the run because of a removal: the copy of a
+removed image that was dropped stays dropped.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.data import generations, listing, scores
+from altalign.data.audit_tables import FAILED_ROWS, FUNNEL
+from altalign.data.counts import Counts, FailedCounts
+from altalign.data.reasons import CURATED, KEPT, DropReason, Stage
+from altalign.data.schema import REMOVED
+from altalign.data.stages import REMOVED_FILE, REPORT
+from altalign.machine import processes
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.change import purge, rows_to_remove
+from altalign.pipelines.change.rows_to_remove import ImagesGone, InDropped, InShard
+from altalign.pipelines.derive import copy_shards, counting
+from altalign.pipelines.derive.copy_shards import Numbers, Part
+from altalign.pipelines.derive.parents import Parent, Shard
+from altalign.pipelines.near import nearness
+from altalign.pipelines.opening import summary
+from altalign.pipelines.run import manifest, shard_files
+from altalign.pipelines.run.removal_list import Request
+from altalign.pipelines.run.tables.written import ShardFacts, files_of
+from altalign.pipelines.run.units import Run
+from altalign.storage import parquet
+from altalign.storage.atomic_change import Change
+
+# what holds more than is looked through, or rests on the shards as they were
+_GO = ("work", "trial", "clusters", *REPORT)
+_SHARDS_AT_ONCE_IN_STORE = 4  # each has much of what was read ahead in memory, and of what is uploaded
+
+
+@dataclass(frozen=True)
+class Found:
+    """What of a run goes.
+
+    Attributes:
+        request: what was asked for, with the images whose bytes were named, and those near to what goes.
+        in_shards: rows of shards.
+        in_dropped: rows that had been dropped, by file.
+        images: that no shard has afterwards.
+        tests: test images that are near to what goes, where that was asked for.
+        knows_dropped: whether `dropped/` was kept.
+    """
+
+    request: Request
+    in_shards: Sequence[InShard]
+    in_dropped: Sequence[InDropped]
+    images: ImagesGone
+    tests: frozenset[nearness.Test]
+    knows_dropped: bool
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows that go."""
+        return rows_to_remove.together(self.in_shards, self.in_dropped)
+
+    @property
+    def pairs(self) -> int:
+        """How many samples go."""
+        return sum(len(each.numbers) for each in self.in_shards)
+
+    @property
+    def dropped(self) -> int:
+        """How many dropped rows go."""
+        return sum(len(each.rows) for each in self.in_dropped)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether anything goes; else the request is remembered alone."""
+        return bool(self.pairs or self.dropped)
+
+    @property
+    def forgets_work(self) -> bool:
+        """Whether `work/` goes: something does, or what was dropped may be there alone."""
+        return self.has_rows or not self.knows_dropped
+
+    @property
+    def gone(self) -> Request:
+        """What is not to be found afterwards: the request, and the keys of all pairs that went."""
+        keys = frozenset(filter(None, parquet.values(self.rows, "key")))
+        return replace(self.request, keys=self.request.keys | keys)
+
+
+def find(parent: Parent, request: Request, *, near: float | None) -> Found:
+    """Look for what goes, in all side-cars and all dropped rows; with `near` also images nearer than this cosine.
+
+    A pair that a page of the request repeats goes, on whichever page it was kept.
+    """
+    named = replace(request.of_rows, hashes=request.hashes)
+    dropped = rows_to_remove.in_dropped(parent.folder, named, frozenset()) if named.asked() else []
+    repeated = [each.rows.filter(pa.array(request.of_rows.matches(each.rows))) for each in dropped]
+    keys = frozenset(key for rows in repeated for key in parquet.values(rows, "key") if key)
+    wider = replace(request, keys=request.keys | keys)
+    copies = rows_to_remove.copies(parent.folder, near) if near is not None else None
+    if copies is not None:  # of what was dropped as a copy, the image that was kept
+        of_copies = copies.filter(pa.array(wider.matches(copies)))
+        wider = replace(wider, keys=wider.keys.union(filter(None, parquet.values(of_copies, "kept_key"))))
+    in_shards, tests = rows_to_remove.in_shards(parent, wider), frozenset[nearness.Test]()
+    of_images = replace(named, source_keys={})
+    if of_images.asked():  # the other pairs of these images, and lines of the log
+        images = _images([*in_shards, *dropped], lambda rows: rows.filter(pa.array(of_images.are_images(rows))))
+        request, wider = request.with_images(images), wider.with_images(images)
+        in_shards = rows_to_remove.in_shards(parent, wider)
+    if near is not None and copies is not None:
+        embedder = parent.config.decontaminate.embedder
+        given = _images([*in_shards, *dropped]) | wider.images
+        images, tests = nearness.near(parent.folder, given, embedder=embedder, above=near)
+        in_shards = rows_to_remove.in_shards(parent, wider.with_images(images))
+        of_kept = Request(keys=frozenset(key for each in in_shards for key in parquet.values(each.rows, "key")))
+        is_copy = of_kept.matches(copies.select(["kept_key"]).rename_columns(["key"]))
+        images |= frozenset(parquet.values(copies.filter(pa.array(is_copy)), "image_id"))
+        request, wider = request.with_images(images), wider.with_images(images)
+    keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
+    in_dropped = rows_to_remove.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
+    gone, knows_dropped = rows_to_remove.images_gone(parent, in_shards), parent.config.audit.keep_dropped
+    return Found(request, in_shards, in_dropped, gone, tests, knows_dropped)
+
+
+def _images(
+    found: Sequence[InShard | InDropped], of: Callable[[pa.Table], pa.Table] = lambda rows: rows
+) -> frozenset[str]:
+    return frozenset(image for each in found for image in parquet.values(of(each.rows), "image_id") if image)
+
+
+def remove(
+    run: Run, parent: Parent, found: Found, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
+) -> None:
+    """Take what was found out of a run, whose lock the caller holds.
+
+    `lineage` is that of an addition, which takes out again what was asked for before.
+    """
+    change = Change(run.folder, durable=run.config.run.durable)
+    written = _shards(change, parent, found.in_shards)
+    deleted = [f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet")]
+    deleted += _GO if found.forgets_work else ()
+    deleted += purge.dropped_rows(change, found.in_dropped, found.gone)
+    purge.of_audit(change, found.gone, found.rows, rows_to_remove.copied_tests(found.in_dropped) | found.tests)
+    deleted += purge.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
+    deleted += purge.of_log(change, found.gone.with_images(found.images.image_ids))
+    with change.noted():
+        parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because, is_asked=lineage is None), REMOVED)
+        with storage.open_read(run.path(listing.SETTINGS)) as file:
+            storage.write_bytes(change.path(listing.SETTINGS), file.read())
+    as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
+    shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
+    _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted, lineage)
+    change.commit(deleted)
+
+
+# Shards --------------------------------------------------------------------------------------------------------------
+
+
+def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[str, ShardFacts | None]:
+    """Write the shards anew that hold what goes; None of one of which nothing is left."""
+    write = partial(_without, parent.path("shards"), change.path("shards"))
+    shards = [(each.shard.name, each.shard.rows, each.numbers) for each in found]
+    seconds = copy_shards.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
+    if storage.is_remote(change.folder):
+        seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
+    at_once = rows_to_remove.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
+    made = processes.spread(write, shards, seconds=seconds, at_once=at_once)
+    anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
+    change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}
+    return anew
+
+
+def _without(folder: str, to: str, shard: tuple[str, int, Numbers]) -> ShardFacts | None:
+    name, rows, gone = shard
+    stay = np.setdiff1d(np.arange(rows, dtype=np.int64), gone, assume_unique=True)
+    return copy_shards.copied(to, name, [[Part(folder, name, stay)]]) if len(stay) else None
+
+
+def as_it_is(shard: Shard) -> ShardFacts:
+    """What the manifest says of a shard that is not touched."""
+    of_files = {
+        "bytes": shard.bytes,
+        "sha256": shard.sha256,
+        "parquet_bytes": 0,
+        "parquet_sha256": shard.parquet_sha256,
+    }
+    return ShardFacts(rows=shard.rows, source_bytes={}, images=0, first_image="", last_image="", **of_files)
+
+
+# Totals --------------------------------------------------------------------------------------------------------------
+
+
+def _conclude(
+    run: Run,
+    change: Change,
+    parent: Parent,
+    found: Found,
+    anew: Sequence[ShardFacts],
+    shards: manifest.Shards,
+    deleted: Sequence[str],
+    lineage: Mapping[str, Any] | None,
+) -> None:
+    """Write counts and summary, the list of files, the card and the manifest."""
+    counts, failed = _counts(parent, found)
+    pairs, size = sum(of.rows for _, of in shards), sum(of.bytes for _, of in shards)
+    counts.reconcile(counts.stages_of_run(), pairs=pairs)
+    failed.check(counts)
+    before = storage.read_json(run.path("summary.json"))
+    stages = counts.summary(counts.stages_of_run())
+    images = before["images"] - len(found.images.image_ids)
+    facts = {**before, "stages": stages, "pairs": pairs, "images": images, "bytes": size}
+    with change.noted():
+        parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+        parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
+        storage.write_json(change.path("summary.json"), facts)
+    _funnel(run, change, parent, found, anew, size)
+    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
+    not_listed = (listing.SETTINGS, "log", scores.FOLDER)
+    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in not_listed}
+    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [_digest(run)]}
+    more: dict[str, Any] = {"lineage": lineage or {"operation": "remove", "settings": {"pairs": found.pairs}, **of}}
+    if (there := generations.in_manifest(storage.read_json(run.path("manifest.json")))) > 1:
+        more |= {generations.ENTRY: there}
+    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
+    waiting = replace(run, folder=change.folder)
+    with change.noted():
+        manifest.write(waiting, shards, listed, card, storage.Block(), more)
+    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+
+
+def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
+    """The counts of the run with those of `select`, by reason and by every rule that holds."""
+    rows = counting.rows(parent)
+    last = Stage.SELECT if any(row[0] == Stage.SELECT.value for row in rows) else CURATED[-1]
+    kept = {row[1]: row[3] for row in rows if row[0] == last.value and row[2] == KEPT}
+    gone = Counter(source for each in found.in_shards for source in parquet.values(each.rows, "source"))
+    counts = Counts.total(Counts.from_json([row]) for row in counting.received(rows))
+    failed = FailedCounts.from_json(counting.failed(parent))
+    for source, rows_kept in kept.items() if found.has_rows or last == Stage.SELECT else ():
+        counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
+        counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
+        failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])
+        failed.add_rows(Stage.SELECT, source, (DropReason.REMOVED,), gone[source])
+    return counts, failed
+
+
+def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequence[ShardFacts], size: int) -> None:
+    """Write `audit/funnel.parquet`: what is in the shards now; a run made of others does not say it by source."""
+    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
+    less = Counter[str]()
+    for each in found.in_shards:
+        less.update(source_bytes(parent, each.shard))
+    for of in anew:
+        less.subtract(of.source_bytes)
+    for row in rows:
+        if row["step"] == "shards":
+            row["images"] -= found.images.by_source[row["source"]]
+            row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
+    with change.noted():
+        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
+
+
+def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
+    """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
+    rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["source", "tar_offset"])
+    return shard_files.source_bytes(rows, shard.bytes)
+
+
+# removed.parquet -----------------------------------------------------------------------------------------------------
+
+
+def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -> pa.Table:
+    """All that was ever removed, and this; `is_asked`: with what was asked for now."""
+    path = run.path(REMOVED_FILE)
+    before = parquet.read_table(path).cast(REMOVED) if storage.exists(path) else REMOVED.empty_table()
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
+    rows: list[dict[str, Any]] = [
+        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked
+    ]
+    for each in found.in_shards:
+        where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}
+        keys, sources = (each.rows[name].to_pylist() for name in ("key", "source"))
+        of_rows = zip(each.numbers.tolist(), keys, sources, strict=True)
+        rows += [
+            {"kind": "pair", "hash": key, "row": row, "source": source, **where, **of_all}
+            for row, key, source in of_rows
+        ]
+    for each in found.in_dropped:
+        rows += [
+            {"kind": "pair", "hash": row.pop("key"), **row, **of_all}
+            for row in each.rows.select(["key", "stage", "source", "reason"]).to_pylist()
+        ]
+    return pa.concat_tables([before, pa.Table.from_pylist(rows, REMOVED)])
+
+
+def _digest(run: Run) -> str:
+    return listing.digest(run.path("manifest.json")).digest

@@ -1,0 +1,144 @@
+"""Concept balance: entries in captions are counted shard by shard, and then lots are drawn by key."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from altalign import storage
+from altalign.data.audit_tables import BALANCED
+from altalign.data.reasons import DropReason, Verdict, drop_where
+from altalign.errors import UsageError
+from altalign.filters import concepts
+from altalign.filters.concepts import Entries, Numbers
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.tables.derived import CHOSEN
+from altalign.pipelines.run.tables.selected import BALANCE, CONCEPTS, BalanceFacts, CountedFacts
+from altalign.pipelines.run.units import Marks, Run, Unit
+from altalign.storage import arrays, parquet
+
+SHOWN_AT_MOST = 10_000  # entries whose counts are written
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What is asked for.
+
+    Attributes:
+        file: entries, one a line.
+        digest: SHA-256 of the file.
+        limit: captions that an entry is thinned to, about; 0: `tail` says it.
+        tail: share of all matches that entries below the limit have.
+        seed: of the lots.
+    """
+
+    file: str
+    digest: str
+    limit: int
+    tail: float
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"entries": self.digest, "limit": self.limit, "tail": self.tail, "seed": self.seed}
+
+
+def asked(file: str, *, limit: int, tail: float, seed: int) -> Balance:
+    """A balance by the entries of a file.
+
+    Raises:
+        UsageError: the file cannot be read, has no entry, or not exactly one of limit and tail is given.
+    """
+    if (limit > 0) == (tail > 0) or not 0 <= tail <= 1:
+        raise UsageError("--balance: give --balance-limit CAPTIONS, or --balance-tail SHARE from 0 to 1")
+    try:
+        data = storage.read_bytes(file)
+    except OSError as error:
+        raise UsageError(f"--balance {file}: cannot be read ({error.strerror or error})") from None
+    balance = Balance(file, hashlib.sha256(data).hexdigest(), limit, tail, seed)
+    if not len(_entries(file, balance.digest).hashes):
+        raise UsageError(f"--balance {file}: no entry is in it; give words or titles, one a line")
+    return balance
+
+
+@lru_cache(maxsize=2)
+def _entries(file: str, _digest: str) -> Entries:
+    return Entries.of(_lines(file))
+
+
+def _lines(file: str) -> pa.StringArray:
+    try:
+        return pa.array(storage.read_bytes(file).decode("utf-8-sig").splitlines(), pa.string())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--balance {file}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+
+
+def count(balance: Balance, run: Run, unit: Unit, captions: pa.StringArray) -> CountedFacts:
+    """Count the entries of a shard's captions."""
+    return CountedFacts(rows=[_count(balance, run, CONCEPTS, unit["name"], captions)])
+
+
+def count_chosen(balance: Balance, run: Run, unit: Unit, captions: pa.StringArray) -> None:
+    """Count the entries of those captions of a shard that stay."""
+    _count(balance, run, CHOSEN, unit["name"], captions)
+
+
+def _count(balance: Balance, run: Run, marks: Marks[Any], name: str, captions: pa.StringArray) -> int:
+    """Write the counts of a shard, pairs of entry and count, int64[n, 2]; returns their sum."""
+    entries = _entries(balance.file, balance.digest)
+    counts = np.bincount(concepts.match(captions, entries).entries, minlength=len(entries.hashes))
+    there = np.flatnonzero(counts)
+    arrays.save(_of_shard(run, marks, name), np.column_stack([there, counts[there]]))
+    return int(counts.sum())
+
+
+def _sum(balance: Balance, run: Run, marks: Marks[Any]) -> Numbers:
+    """The counts of all shards, int64[entries]."""
+    counts = np.zeros(len(_entries(balance.file, balance.digest).hashes), np.int64)
+    for name in run.finished(marks.step):
+        entry, number = arrays.read(_of_shard(run, marks, name)).T
+        counts[entry] += number
+    return counts
+
+
+def _of_shard(run: Run, marks: Marks[Any], name: str) -> str:
+    return run.work(marks.step, f"{name}.concepts")
+
+
+def total(balance: Balance, run: Run, _unit: Unit) -> BalanceFacts:
+    """Add up the counts of all shards, and find the limit."""
+    counts = _sum(balance, run, CONCEPTS)
+    arrays.save(_counts(run), counts)
+    limit = balance.limit or concepts.limit_of(counts, balance.tail)
+    return BalanceFacts(limit=limit, entries=int((counts > 0).sum()), matches=int(counts.sum()))
+
+
+def conclude(balance: Balance, run: Run) -> None:
+    """Write `audit/balanced.parquet`: the entries in most captions, before and after."""
+    before, after = arrays.read(_counts(run)), _sum(balance, run, CHOSEN)
+    most = np.argsort(-before, kind="stable")[:SHOWN_AT_MOST]
+    most = most[before[most] > 0]
+    lines = _lines(balance.file).take(_entries(balance.file, balance.digest).number[most])
+    outputs.write_audit(run, BALANCED, pa.table([lines, before[most], after[most]], schema=BALANCED.schema))
+
+
+def _counts(run: Run) -> str:
+    return run.work(BALANCE.step, "counts")
+
+
+@lru_cache(maxsize=1)
+def _all_counts(path: str, _matches: int) -> Numbers:
+    return arrays.read(path)
+
+
+def verdict(balance: Balance, run: Run, rows: pa.Table) -> Verdict:
+    """The verdict on n samples: those whose lot is not drawn go."""
+    facts = run.facts_of(BALANCE, "0")
+    found = concepts.match(parquet.strings(rows, "caption"), _entries(balance.file, balance.digest))
+    stays = concepts.probabilities(found, _all_counts(_counts(run), facts.matches), facts.limit, len(rows))
+    keys: npt.NDArray[np.bytes_] = np.array(parquet.values(rows, "key"), "S32")
+    return drop_where(pa.array(concepts.coins(keys, balance.seed) >= stays), DropReason.OUT_OF_BALANCE)

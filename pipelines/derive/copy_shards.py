@@ -1,0 +1,125 @@
+"""Shards of some samples of other shards, which are copied as bytes: all that changes is where their images begin."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.data.schema import SAMPLE
+from altalign.data.shards import ShardWriter
+from altalign.errors import UnreadableError
+from altalign.machine import interrupts
+from altalign.pipelines.run.shard_files import starts, write_files
+from altalign.pipelines.run.tables.written import ShardFacts
+from altalign.storage import parquet
+
+GAP_BYTES = 64 << 10  # so much between two images is read over: what follows an image in a tar is far less
+AT_ONCE_BYTES = 8 << 20
+
+SECONDS_PER_SAMPLE = 3e-5  # of one core, about
+
+Numbers = npt.NDArray[np.int64]  # int64[n]
+
+
+class Part(NamedTuple):
+    """Some rows of a shard, by their rising numbers; `shards` is the folder that the shard is in."""
+
+    shards: str
+    shard: str
+    rows: Numbers
+
+
+def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> ShardFacts:
+    """Write a shard of samples of others, as `write_shard` does.
+
+    Each sequence of parts is in the order of (image_id, key), and all together are then. One alone stays as it is.
+
+    Raises:
+        UnreadableError: a shard ends before a sample does, or its tar is not its side-car's.
+    """
+    opened = [[_opened(part) for part in sequence] for sequence in sequences]
+    rows = pa.concat_tables([rows for parts in opened for rows, _ in parts]).combine_chunks()
+    found = [chain.from_iterable(members for _, members in parts) for parts in opened]
+    turns = np.repeat(np.arange(len(opened)), [sum(len(rows) for rows, _ in parts) for parts in opened])
+    if len(opened) > 1:
+        order = pc.sort_indices(rows, [("image_id", "ascending"), ("key", "ascending")]).to_numpy()
+        rows, turns = rows.take(order), turns[order]
+
+    def fill(shard: ShardWriter) -> pa.Table:
+        places = list[int]()
+        keys, before = (parquet.values(rows, column) for column in ("key", "tar_offset"))
+        for turn, key, was in zip(turns.tolist(), keys, before, strict=True):
+            tar, members = next(found[turn])
+            try:
+                places.append(shard.copy(members, key, was))
+            except ValueError as error:
+                raise UnreadableError(f"{tar}: {error}") from None
+        number = rows.column_names.index("tar_offset")
+        return rows.set_column(number, SAMPLE.field(number), pa.array(places, pa.int64()))
+
+    return write_files(folder, name, fill)
+
+
+def _opened(part: Part) -> tuple[pa.Table, Iterator[tuple[str, bytes]]]:
+    """The rows of a part, and for each the path of its tar and its members there, from the first header on."""
+    tar, sidecar = (storage.join(part.shards, f"{part.shard}.{ending}") for ending in ("tar", "parquet"))
+    rows = parquet.read_table(sidecar).select(SAMPLE.names)
+    at = starts(rows, storage.stamp(tar).size)
+    if (missing := int(at[:-1].max(initial=0) - at[-1])) > 0:
+        raise UnreadableError(f"{tar}: it ends {missing:,} bytes before a sample does")
+    places = zip(at[part.rows].tolist(), np.diff(at)[part.rows].tolist(), strict=True)
+    return rows.take(part.rows), zip(repeat(tar), images(tar, list(places)))
+
+
+def images(tar: str, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """The bytes at these places (offset, length) of images or samples, which rise; neighbours are read at once."""
+    together = list(_together(places))
+    ranges = [(group[0][0], group[-1][0] + group[-1][1] - group[0][0]) for group in together]
+    for group, (begin, length), data in zip(together, ranges, storage.read_ranges(tar, ranges), strict=True):
+        interrupts.check()
+        if len(data) != length:
+            raise UnreadableError(f"{tar}: it ends {length - len(data):,} bytes before a sample does")
+        for offset, size in group:
+            yield data[offset - begin : offset - begin + size]
+
+
+def _together(places: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """The places in groups, each of which is one range of at most `AT_ONCE_BYTES`, or one place."""
+    group = list[tuple[int, int]]()
+    for offset, size in places:
+        if group:
+            end = sum(group[-1])
+            if not (end <= offset <= end + GAP_BYTES and offset + size - group[0][0] <= AT_ONCE_BYTES):
+                yield group
+                group = []
+        group.append((offset, size))
+    if group:
+        yield group
+
+
+class Slice(NamedTuple):
+    """Rows `begin` to `end` of what is chosen of a thing of this name."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def filled(chosen: Sequence[tuple[str, int]], per_shard: int) -> list[list[Slice]]:
+    """Cuts what is chosen (names and rows) into shards of exactly `per_shard` rows; the last may have fewer."""
+    shards, left = list[list[Slice]](), 0
+    for name, rows in chosen:
+        begin = 0
+        while begin < rows:
+            if not left:
+                shards.append([])
+                left = per_shard
+            taken = min(left, rows - begin)
+            shards[-1].append(Slice(name, begin, begin + taken))
+            begin, left = begin + taken, left - taken
+    return shards

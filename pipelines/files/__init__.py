@@ -1,1 +1,0 @@
-"""Files that stages read and write: Parquet, arrays, ranges of bytes."""

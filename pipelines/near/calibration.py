@@ -1,0 +1,446 @@
+"""`altalign calibrate RUN OUT`: measures the search on a run's own images and chooses a threshold within a budget.
+
+A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of
+the pool, which are in the run's `work/`, are searched for lower cosines than any threshold, which says how often
+unrelated images are taken for one another. Nothing of the run is changed. What takes long is done in units, under
+`OUT/.calibrating`, which goes at the end: whoever is killed goes on from there.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from altalign import storage
+from altalign.data.stages import STAGES, own_files
+from altalign.dedup import copies, embed
+from altalign.dedup import thresholds as measures
+from altalign.dedup.thresholds import SEARCHED_ABOVE, Buckets, Comparisons, Line
+from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.filters import pixels
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.engine.options import threads
+from altalign.pipelines.images import calibration_files, measuring
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near import calibration_report, gallery, labelled_pairs, learned, test_images
+from altalign.pipelines.near.calibration_report import Findings, Looked
+from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search, Tests
+from altalign.pipelines.opening.summary import many
+from altalign.pipelines.run import progress
+from altalign.pipelines.run.tables.decontaminated import TESTS
+from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
+from altalign.settings.common import flatten, stage_of
+from altalign.settings.curate import CurateConfig
+from altalign.storage import arrays
+from altalign.terminal import stderr
+
+POOL = 20_000  # images of the pool that are searched for
+SAMPLE_AT_LEAST = 2 * learned.TRAINING_IMAGES_AT_LEAST
+COPIES_OF_PX = 256  # short side that copies are made of, at least
+COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
+MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
+TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
+LOOKED_AT = 50
+
+_SCRATCH = ".calibrating"
+
+
+class CopiesUnit(Unit):
+    """Images whose copies are made."""
+
+    images: list[PoolImage]
+
+
+@dataclass(frozen=True)
+class CalibrationRequest:
+    """What `altalign calibrate` is asked for.
+
+    Attributes:
+        out: the folder that is written.
+        pairs: a file of labelled pairs, or empty.
+        images: the folder of their images, or empty.
+        false_positives: allowed per pool image.
+        sample: how many images are sampled.
+    """
+
+    out: str
+    pairs: str
+    images: str
+    false_positives: float
+    sample: int
+
+
+def calibrate(
+    config: CurateConfig, request: CalibrationRequest, write_page: Callable[[Findings, str], None]
+) -> Findings:
+    """Calibrate on a run, and write the calibration; `write_page` writes the page of findings to a path."""
+    run = Run(config.run.folder, config, ())
+    with own_files(run.folder):
+        _check(run, request)
+    with storage.locked(run.folder), own_files(run.folder):
+        findings = _measure(run, request, _scratch(run, request))
+        _write(findings, request.out, write_page)
+    return findings
+
+
+def _check(run: Run, request: CalibrationRequest) -> None:
+    """Refuse what cannot be calibrated on, before any work.
+
+    Raises:
+        UsageError: the run's images are not fetched, or were with other settings; no test sets; the folder holds
+            something else.
+    """
+    if not run.is_done("fetch"):
+        raise UsageError(
+            f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then "
+            "calibrate"
+        )
+    before = dict(flatten(CurateConfig.load(run.path("config.toml")).model_dump(mode="json")))
+    for name, value in flatten(run.config.model_dump(mode="json")):
+        stage = stage_of(CurateConfig, name)
+        if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
+            raise UsageError(
+                f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; "
+                "curate a run with the other"
+            )
+    measuring.hooks_of(run.config)
+    _check_made(run)
+    if not run.config.decontaminate.test_sets:
+        raise UsageError(
+            f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
+            "NAME=PATH"
+        )
+    test_images.parts(run)
+    if not 0 < request.false_positives < inf:
+        raise UsageError(
+            f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
+            "have, such as 1e-3"
+        )
+    if not SAMPLE_AT_LEAST <= request.sample <= POOL:
+        raise UsageError(
+            f"--sample {request.sample}: too {'few' if request.sample < SAMPLE_AT_LEAST else 'many'}; give "
+            f"{SAMPLE_AT_LEAST} to {POOL:,} images"
+        )
+    if bool(request.pairs) != bool(request.images):
+        raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
+    if request.pairs:
+        labelled_pairs.check(request.pairs, request.images)
+    _check_out(run, request.out)
+
+
+def _check_made(run: Run) -> None:
+    """Refuse images in another layout of work/, and descriptors by another file of the embedder's name."""
+    stages = storage.read_json(run.path("run.json")).get("stages", {})
+    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
+    repair = "`altalign curate` with --rerun makes its images anew"
+    if extract.get("work_version") != WORK_VERSION:
+        raise UsageError(
+            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version "
+            f"{WORK_VERSION} of it; {repair}"
+        )
+    for path in run.config.decontaminate.embedder_files:
+        if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
+            raise UsageError(
+                f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}"
+            )
+
+
+def _check_out(run: Run, out: str) -> None:
+    storage.check(out)
+    if storage.is_inside(out, run.folder):
+        raise UsageError(
+            f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another "
+            "folder"
+        )
+    if storage.kind(out) not in ("folder", "missing"):
+        raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
+    entries = storage.entries(out)
+    if entries and not {calibration_files.FILE, _SCRATCH} & {*entries}:
+        raise UsageError(
+            f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it"
+        )
+
+
+def _scratch(run: Run, request: CalibrationRequest) -> Run:
+    """A run beside the run, with the same settings and mirrored views of test images, which are decoys.
+
+    Deletes what another calibration left there.
+    """
+    decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
+    folder = storage.join(request.out, _SCRATCH)
+    scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
+    made = [
+        storage.resolved(run.folder),
+        storage.stamp(run.mark("fetch", "done")).to_json(),
+        request.sample,
+        COPIES_OF_PX,
+        WORK_VERSION,
+    ]
+    grounds = {"rests_on": json.dumps([made, scratch.config.model_dump(mode="json", exclude={"engine"})])}
+    if storage.read_json(scratch.path("grounds.json")) != grounds:
+        storage.delete(folder)
+        storage.write_json(scratch.path("grounds.json"), grounds)
+    return scratch
+
+
+def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
+    """All that is measured, in order."""
+    settings, views = run.config.decontaminate, 1 + run.config.decontaminate.mirrored
+    _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
+    tests, pool = _tests(scratch), _pool(run)
+    sample = pool.distinct[: request.sample]
+    _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
+    training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
+    of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
+    calibration = _learned(run, pool.features[training], of_copies[: len(training)])
+
+    search, of_decoys = _searches(run, calibration, pool, tests)
+    pairs, decoys = search.counted(), of_decoys.counted()
+    strict = round(max(settings.similarity_above, SEARCHED_ABOVE), 4)
+    true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
+    lines = _lines(run.folder, pairs.without(true_pairs), decoys)
+    try:
+        above = measures.smallest_threshold(
+            lines, comparisons=len(tests.numbers) * views, budget=request.false_positives
+        )
+    except ValueError as error:
+        raise UsageError(f"--false-positives {request.false_positives:g}: {error}") from error
+    calibration = replace(calibration, similarity_above=above)
+
+    needed = settings.bucket_clusters if settings.require_bucket else 0
+    buckets = Buckets(calibration.centroids, settings.nearest_clusters, needed)
+    inside, anyhow = _cosines_of_copies(
+        calibration, pool.features[measured], of_copies[len(training) :], buckets, views
+    )
+    labelled = None
+    if request.pairs:
+        labelled = labelled_pairs.measure(request.pairs, request.images, run.config, calibration, buckets)
+    counts = {
+        "training_images": len(training) if calibration.map else 0,
+        "copied": len(measured),
+        "pool_images": len(pool.places),
+        "flat_pool_images": pool.flat,
+        "repeated_images": int(sample[-1]) + 1 - len(sample),
+        "test_sets": dict(Counter(name for name, _ in tests.names)),
+        "flat_test_images": tests.flat,
+        "views": views,
+        "false_positives_at_most": request.false_positives,
+        "above_without_bucket": int(((anyhow > above) & ~(inside > above)).sum()),
+        "taken_for_copies": true_pairs,
+    }
+    looked_at = _looked_at(run, scratch, search, pool, tests, pairs, above)
+    transforms = list(TRANSFORMS) * len(measured)
+    return Findings(calibration, counts, transforms, inside, pairs, decoys, lines, labelled, looked_at)
+
+
+def _searches(run: Run, calibration: Calibration, pool: Pool, tests: Tests) -> tuple[Search, Search]:
+    """The pool against test images, and against mirrored ones: decoys, but for those that are like their own mirror."""
+    vectors, sha256 = calibration.vectors(pool.features), np.array([place.sha256 for place in pool.places], "S64")
+    plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
+    is_decoy = ~(measures.cosines_of(plain, mirrored) > run.config.decontaminate.similarity_above)
+    workers = threads(run.config.engine)
+    return (
+        Search(vectors, sha256, plain, tests.sha256, workers),
+        Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], workers),
+    )
+
+
+def _lines(folder: str, unrelated: Comparisons, decoys: Comparisons) -> list[Line]:
+    """The line of the rate of false positives, and the line of decoys, where there are enough of them."""
+    try:
+        lines = [measures.fit(unrelated)]
+    except ValueError as error:
+        raise AltalignError(f"{folder}: {error} (a larger run, or more test images)") from error
+    try:
+        return [*lines, measures.fit(decoys)]
+    except ValueError:
+        return lines
+
+
+def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
+    """Refuse, before copies are made, too few images to learn from and to compare.
+
+    Raises:
+        UsageError: too few distinct ones.
+        AltalignError: too few comparisons.
+    """
+    if sample < SAMPLE_AT_LEAST:
+        raise UsageError(
+            f"{folder}: {sample} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to "
+            "measure on"
+        )
+    if (comparisons := images * test_images) < measures.COMPARISONS_AT_LEAST:
+        raise AltalignError(
+            f"{folder}: {many(images, 'image')} and {many(test_images, 'test image')} make "
+            f"{many(comparisons, 'comparison')}, too few to fit a rate of false positives; compare a million or more "
+            "(a larger run, or more test images)"
+        )
+
+
+def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, U], F]) -> None:
+    """Do the units of a step that are not finished, and show how far it is."""
+    if not units:
+        return
+    with progress.watched(scratch, marks.step, units, stderr()):
+        in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, threads(scratch.config.engine))
+
+
+# Images ---------------------------------------------------------------------------------------------------------------
+
+
+def _pool(run: Run) -> Pool:
+    """The first images of the run that are not flat."""
+    places: list[PoolImage] = []
+    rows: list[np.ndarray] = []
+    flat = 0
+    for name in run.finished(Fetched.step):
+        interrupts.check()
+        if len(places) == POOL:
+            break
+        features = Fetched(run, name).features()
+        numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(places)]
+        is_last = len(places) + len(numbers) == POOL
+        flat += (int(numbers[-1]) + 1 if is_last and len(numbers) else len(features)) - len(numbers)
+        for row in Fetched(run, name).kept_images().take(numbers).to_pylist():
+            places.append(PoolImage(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
+        rows.append(features[numbers])
+    dimensions = measuring.hooks_of(run.config).embedder.dimensions
+    return Pool(places, np.concatenate([np.zeros((0, dimensions), np.int16), *rows]), flat)
+
+
+def _tests(scratch: Run) -> Tests:
+    table = test_images.table(scratch)
+    numbers = np.flatnonzero(
+        np.array(
+            [one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_
+        )
+    )
+    if not len(numbers):
+        raise UsageError(
+            f"{many(len(table), 'test image')}, and none that is not flat: nothing can be near them; give other "
+            "test sets"
+        )
+    features, mirrored = (
+        np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table)
+    )
+    names = [
+        (str(of), str(name))
+        for of, name in zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
+    ]
+    sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
+    return Tests(names, len(table) - len(numbers), numbers, sha256, features, mirrored)
+
+
+def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
+    return table["features"].to_pylist(), table["mirrored"].to_pylist()
+
+
+def _bytes(run: Run, place: PoolImage) -> bytes:
+    path, offset, *_ = Fetched(run, place.unit).range(place.offset, place.bytes)
+    data = storage.read_range(path, offset, place.bytes)
+    if hashlib.sha256(data).hexdigest() != place.sha256:
+        raise UnreadableError(f"{path}: the image at byte {offset:,} is not the one that was fetched")
+    return data
+
+
+def _copies(run: Run, scratch: Run, places: Sequence[PoolImage]) -> np.ndarray:
+    """Features of the copies of images, int16[n, transforms, d]; zeros for one that is flat."""
+
+    def make(scratch: Run, unit: CopiesUnit) -> Facts:
+        made = [features for place in unit["images"] for features in _features_of_copies(run, place)]
+        arrays.save(
+            scratch.work(COPIES.step, f"{unit['name']}.npy"),
+            np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1),
+        )
+        return Facts()
+
+    starts = range(0, len(places), COPIES_PER_UNIT)
+    units = [
+        CopiesUnit(name=f"{i // COPIES_PER_UNIT:05d}", images=list(places[i : i + COPIES_PER_UNIT])) for i in starts
+    ]
+    _do(scratch, COPIES, units, make)
+    return np.concatenate([arrays.read(scratch.work(COPIES.step, f"{unit['name']}.npy")) for unit in units])
+
+
+def _features_of_copies(run: Run, place: PoolImage) -> Iterator[np.ndarray]:
+    embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, place), run.config.image.pixels_at_most
+    short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
+    with measuring.enough_memory(place.key, data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
+        original = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=short_side_px).pixels
+    assert original is not None  # it was decoded when it was fetched, and its bytes are the same
+    for view in (*(copy for _, copy in copies.copies_of(original)), original[:, ::-1]):
+        interrupts.check()
+        features = embedder.features(view if embedder.colour else pixels.gray(view))
+        yield np.zeros(embedder.dimensions, np.int16) if features is None else features
+
+
+# What is learned and measured -----------------------------------------------------------------------------------------
+
+
+def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
+    """The map learned from copies of these images, and clusters of the run's own images.
+
+    The threshold is the one in the settings.
+    """
+    settings, mapped = run.config.decontaminate, None
+    if measuring.hooks_of(run.config).embedder.is_mapped:
+        shown = of_copies[:, : len(copies.TRANSFORMS)]
+        has_features = shown.any(axis=2)
+        mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
+    return Calibration(settings.embedder, settings.similarity_above, mapped, learned.centroids_of(run, mapped))
+
+
+def _cosines_of_copies(
+    calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines of copies with their originals, by original, then by transform.
+
+    Returns them twice: for pairs that share a bucket, and for all pairs.
+    """
+    count, transforms, dimensions = of_copies.shape
+    vectors = calibration.vectors_or_zeros(of_copies.reshape(-1, dimensions))
+    plain = calibration.vectors(originals)
+    seen = [plain, vectors.reshape(count, transforms, -1)[:, TRANSFORMS.index(MIRRORED)]][:views]
+    return measures.of_best_view(vectors, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
+
+
+# Pairs to look at -----------------------------------------------------------------------------------------------------
+
+
+def _looked_at(
+    run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
+) -> list[Looked]:
+    """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
+    enough = np.flatnonzero(counted.counts >= counted.above(threshold).hits + LOOKED_AT // 2)
+    above = float(measures.THRESHOLDS[enough[-1] if len(enough) else 0])
+    pairs = search.around(threshold, above=min(above, threshold), pairs=LOOKED_AT)
+    numbers = tests.numbers[pairs.tests].tolist()
+    of_tests = gallery.test_thumbnails(scratch, set(numbers))
+    result = list[Looked]()
+    for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
+        interrupts.check()
+        place, (test_set, test_image) = pool.places[row], tests.names[number]
+        of_pool = gallery.thumbnail(_bytes(run, place))
+        result.append(Looked(cosine, place.key, test_set, test_image, of_pool, of_tests[number]))
+    return result
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def _write(findings: Findings, out: str, write_page: Callable[[Findings, str], None]) -> None:
+    """All files of a calibration, its JSON last; what was there of another one goes first."""
+    for path in [*calibration_files.files_of(out), *(storage.join(out, name) for name in calibration_report.FILES)]:
+        storage.delete(path)
+    storage.sweep(out)
+    storage.write_bytes(storage.join(out, calibration_report.CURVES), calibration_report.curves(findings).encode())
+    write_page(findings, storage.join(out, calibration_report.PAGE))
+    calibration_files.save(out, findings.calibration, findings.facts())
+    storage.delete(storage.join(out, _SCRATCH))

@@ -1,0 +1,247 @@
+"""What a calibration reports: facts as JSON, curves as CSV, a table on the terminal, and sentences.
+
+Nothing in it depends on the machine or the time.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from altalign.dedup import thresholds as measures
+from altalign.dedup.thresholds import THRESHOLDS, Comparisons, Line, Share
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near.labelled_pairs import Labelled
+from altalign.settings.curate import DecontaminateSettings
+from altalign.terminal import shown
+
+PAGE, CURVES = "report.html", "curves.csv"
+FILES = (PAGE, CURVES)
+COVERED_FROM = 0.5  # recall; below it a kind of copies is called not covered
+_STEP = 25  # of `THRESHOLDS`, between rows of curves
+
+
+class Looked(NamedTuple):
+    """A pair to look at: its cosine, the key of the pool's image, the test image by set and name, and both as WebP."""
+
+    cosine: float
+    key: str
+    test_set: str
+    test_image: str
+    of_pool: bytes
+    of_test: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """All that a calibration measured.
+
+    Attributes:
+        calibration: with the threshold that was chosen.
+        counts: what `calibration.json` has of images and settings, under the same names.
+        transforms: of each copy.
+        cosines: of each copy with its original; nan where it has no embedding, or they share no bucket.
+        pairs: of the pool with test images.
+        decoys: of the pool with mirrored test images.
+        lines: of the rate of false positives, and of decoys where they are enough.
+        labelled: what was measured on labelled pairs.
+        looked_at: the pairs nearest to the threshold, the greatest cosine first.
+    """
+
+    calibration: Calibration
+    counts: Mapping[str, Any]
+    transforms: Sequence[str]
+    cosines: np.ndarray
+    pairs: Comparisons
+    decoys: Comparisons
+    lines: Sequence[Line]
+    labelled: Labelled | None
+    looked_at: Sequence[Looked]
+
+    @property
+    def threshold(self) -> float:
+        """The cosine above which is a near-duplicate."""
+        return self.calibration.similarity_above
+
+    @property
+    def test_images(self) -> int:
+        """How many test images are searched for."""
+        return sum(self.counts["test_sets"].values()) - self.counts["flat_test_images"]
+
+    @cached_property
+    def recall(self) -> dict[str, Share]:
+        """Recall of each transform at the threshold, the worst first."""
+        shares = measures.recall_by_transform(self.transforms, self.cosines, similarity_above=self.threshold)
+        return dict(sorted(shares.items(), key=lambda entry: entry[1].value))
+
+    @property
+    def not_covered(self) -> list[str]:
+        """Transforms of whose copies fewer than half are found."""
+        return [name for name, share in self.recall.items() if share.value < COVERED_FROM]
+
+    def expected(self, threshold: float) -> float:
+        """False positives of one pool image: by the line, and not below what decoys say."""
+        return self.test_images * self.counts["views"] * max(float(line.rates(threshold)) for line in self.lines)
+
+    def is_extrapolated(self, threshold: float) -> bool:
+        """Whether the rate at a threshold is below all that the line was fitted through."""
+        return bool(self.lines[0].rates(threshold) < self.lines[0].fitted_to)
+
+    def facts(self) -> dict[str, object]:
+        """For `calibration.json`: whole numbers as they are, others to six digits."""
+        of_decoys = self.lines[1] if len(self.lines) > 1 else None
+        return {
+            "clusters": len(self.calibration.centroids),
+            **self.counts,
+            "false_positives_expected": _short(self.expected(self.threshold)),
+            "is_extrapolated": self.is_extrapolated(self.threshold),
+            "recall": {name: _of_share(share) for name, share in self.recall.items()},
+            "not_covered": self.not_covered,
+            "test_images_found": _of_rate(self.pairs, self.lines[0], self.threshold),
+            "decoys_found": _of_rate(self.decoys, of_decoys, self.threshold),
+            "labelled_pairs": _of_labelled(self.labelled) if self.labelled else None,
+        }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _of_share(share: Share) -> dict[str, object]:
+    least, most = share.interval()
+    return {"found": share.hits, "asked": share.total, "least": _short(least), "most": _short(most)}
+
+
+def _of_rate(comparisons: Comparisons, line: Line | None, threshold: float) -> dict[str, object]:
+    fitted = {name: _short(value) for name, value in vars(line).items()} if line else None
+    return {"above": comparisons.above(threshold).hits, "comparisons": comparisons.compared, "line": fitted}
+
+
+def _of_labelled(labelled: Labelled) -> dict[str, object]:
+    return {
+        "recall": _of_share(labelled.recall),
+        "precision": _of_share(labelled.precision),
+        "by_how": {how: _of_share(share) for how, share in labelled.by_how.items()},
+        "left_out": labelled.left_out,
+    }
+
+
+def curves(findings: Findings) -> str:
+    """The content of `curves.csv`: by threshold what was counted, what the line says, and recall by transform."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    names = list(dict.fromkeys(findings.transforms))
+    table.writerow(
+        ["similarity_above", "pairs_above", "decoys_above", "false_positives_expected", "is_extrapolated"]
+        + [f"recall {name}" for name in names]
+    )
+    for threshold in THRESHOLDS[:-1:_STEP].tolist():
+        recall = measures.recall_by_transform(findings.transforms, findings.cosines, similarity_above=threshold)
+        counted = findings.pairs.above(threshold).hits, findings.decoys.above(threshold).hits
+        rate = f"{findings.expected(threshold):.6g}", findings.is_extrapolated(threshold)
+        table.writerow([threshold, *counted, *rate, *(f"{recall[name].value:.6g}" for name in names)])
+    return text.getvalue()
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def sentences(findings: Findings) -> Iterator[str]:
+    """What is to be known beside the table of recall."""
+    counts, threshold = findings.counts, findings.threshold
+    counted, decoys = findings.pairs.above(threshold), findings.decoys.above(threshold)
+    beyond = ""
+    if findings.is_extrapolated(threshold):
+        beyond = " That is extrapolated: a line through more frequent ones, no count."
+    yield f"Threshold: a cosine above {threshold:g}."
+    yield (
+        f"Expected false positives: {findings.expected(threshold):.2g} a pool image, "
+        f"{counts['false_positives_at_most']:g} allowed, for {_many(findings.test_images, 'test image')} in "
+        f"{_many(counts['views'], 'view')}.{beyond}"
+    )
+    yield (
+        f"Counted: {counted.hits:,} of {counted.total:,} pairs of {counts['pool_images']:,} pool images and test "
+        f"images are above it, true near-duplicates among them; of {decoys.total:,} pairs with mirrored test images, "
+        f"{decoys.hits:,}."
+    )
+    yield (
+        f"Flat images are never compared: {counts['flat_test_images']:,} of "
+        f"{_many(sum(counts['test_sets'].values()), 'test image')}; of the pool {counts['flat_pool_images']:,} were "
+        "passed over."
+    )
+    default = DecontaminateSettings().similarity_above
+    between = _many(abs(counted.hits - findings.pairs.above(default).hits), "pair")
+    if threshold > default:
+        yield f"Stricter than {default:g}, the default: {between} between the two would stay in the data; look at them."
+    elif threshold < default:
+        yield f"Wider than {default:g}, the default: {between} more between the two."
+    if counts["taken_for_copies"]:
+        pairs = _many(counts["taken_for_copies"], "pair")
+        yield f"Taken for true near-duplicates, and not counted against the threshold: {pairs}."
+    if counts["above_without_bucket"]:
+        lost = _many(counts["above_without_bucket"], "copy", "copies")
+        yield f"Lost for want of a common bucket: {lost} above the threshold."
+    if findings.labelled:
+        yield from _of_pairs(findings.labelled)
+
+
+def _of_pairs(labelled: Labelled) -> Iterator[str]:
+    left_out = f"; {_many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
+    yield f"Labelled pairs: recall {_share(labelled.recall)}; precision {_share(labelled.precision)}{left_out}."
+    shares = labelled.by_how.items()
+    lost = [f"{how} {share.hits} of {share.total}" for how, share in shares if share.hits < share.total]
+    if lost:
+        yield f"Not all found of: {', '.join(lost)}."
+
+
+def verdict(findings: Findings) -> str:
+    """The sentence that keeps anybody from believing that crops are covered."""
+    if not findings.not_covered:
+        return "Of every kind of copies at least half are found."
+    names = ", ".join(f"{name} ({findings.recall[name].value:.0%})" for name in findings.not_covered)
+    return (
+        f"NOT COVERED, fewer than half of the copies are found: {names}. Such copies of test images stay in the data."
+    )
+
+
+def _share(share: Share) -> str:
+    if not share.total:
+        return "unknown (none)"
+    least, most = share.interval()
+    return f"{share.hits:,} of {share.total:,} ({share.value:.1%}, 95 % interval {least:.1%} to {most:.1%})"
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
+def recall_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
+    """Name, hits, total, recall and interval of each kind of copies, in words, the worst first."""
+    rows = list[tuple[str, str, str, str, str]]()
+    for name, share in findings.recall.items():
+        least, most = share.interval()
+        rows.append((name, f"{share.hits:,}", f"{share.total:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}"))
+    return rows
+
+
+def show(findings: Findings, console: Console) -> None:
+    """Print recall by transform, the worst first; then what else is to be known."""
+    counts = findings.counts
+    trained = f"{counts['training_images']:,} training images made the map; " if counts["training_images"] else ""
+    console.print(f"{trained}copies of {counts['copied']:,} others were looked for:")
+    table = Table()
+    table.add_column("copies")
+    for name in ("found", "of", "recall", "95 % interval"):
+        table.add_column(name, justify="right")
+    for row in recall_rows(findings):
+        table.add_row(*row, style="red" if row[0] in findings.not_covered else None)
+    console.print(table)
+    for sentence in sentences(findings):
+        console.print(shown(sentence))
+    console.print(shown(verdict(findings)), style="bold red" if findings.not_covered else None)

@@ -1,0 +1,158 @@
+"""What marks vouch for: the files of each finished unit and of each stage's end, by size and digest.
+
+A run that goes on compares them once with what is there. What a power cut, a disk or a hand has changed loses its mark,
+and its unit is done anew: the same bytes, because a unit is a function of its input.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from altalign import storage
+from altalign.data import listing
+from altalign.data.stages import STAGES
+from altalign.errors import UnreadableError
+from altalign.pipelines.run.tables.counted import COUNTED, MERGED
+from altalign.pipelines.run.tables.decontaminated import (
+    AUGMENTED,
+    CELLS,
+    COMPARED,
+    DECONTAMINATED,
+    FOUND,
+    INDEX,
+    JOINED,
+    LEARNED,
+    REPLACED,
+    TESTS,
+)
+from altalign.pipelines.run.tables.derived import CARRIED, CHOSEN, COMMON, LISTED
+from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.tables.fetched import BORROWED, FETCHED, GATHERED
+from altalign.pipelines.run.tables.judged import GROUPED, JUDGED
+from altalign.pipelines.run.tables.selected import BALANCE, CONCEPTS, THRESHOLDS, VALUES
+from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.units import Facts, Marks, Run
+from altalign.storage import Written
+
+STEPS: tuple[Marks[Facts], ...] = (
+    EXTRACTED,
+    COUNTED,
+    MERGED,
+    JUDGED,
+    GROUPED,
+    TESTS,
+    BORROWED,
+    GATHERED,
+    FETCHED,
+    AUGMENTED,
+    LEARNED,
+    INDEX,
+    FOUND,
+    CELLS,
+    COMPARED,
+    JOINED,
+    REPLACED,
+    DECONTAMINATED,
+    WRITTEN,
+    CONCEPTS,
+    BALANCE,
+    VALUES,
+    THRESHOLDS,
+    COMMON,
+    CHOSEN,
+    CARRIED,
+    LISTED,
+)
+_STAGE_OF = {TESTS.step: "fetch", AUGMENTED.step: "decontaminate"}
+FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
+
+
+class Mark(NamedTuple):
+    """A mark that is there: of a unit, or of the end of a stage."""
+
+    stage: str
+    path: str
+
+
+class Damage(NamedTuple):
+    """A file that is not as it was written, what is wrong with it, and the mark that vouches for it."""
+
+    path: str
+    why: str
+    mark: Mark
+
+
+def stage_of(step: str) -> str:
+    """The stage that makes the units of a step."""
+    return _STAGE_OF.get(step, step.split("/")[0])
+
+
+def steps_of(stage: str) -> list[str]:
+    """The steps whose units are of a stage, whatever is added to a later one."""
+    return [step.step for step in STEPS if stage_of(step.step) == stage and step.step not in _STAGE_OF]
+
+
+def marks(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> Iterator[Mark]:
+    """All marks of a run, in the order of steps; those of stages after them."""
+    for step in steps:
+        for name in run.finished(step.step):
+            yield Mark(stage_of(step.step), run.mark(step.step, name))
+    for stage in STAGES[:-1]:
+        if run.is_done(stage):
+            yield Mark(stage, run.mark(stage, "done"))
+
+
+def named(said: Mapping[str, Any]) -> dict[str, Written]:
+    """The files that the content of a mark names, by their paths in the run."""
+    return {path: Written(*of) for path, of in said.get("files", {}).items()}
+
+
+def outputs(run: Run) -> dict[str, Written]:
+    """The files outside `work/` that marks vouch for."""
+    of_marks = storage.each(storage.read_sealed, [mark.path for mark in marks(run)], of=run.folder)
+    return {path: of for said in of_marks for path, of in named(said).items() if not path.startswith("work/")}
+
+
+def look(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> list[Damage]:
+    """Compare all files that marks vouch for with what is there; in a store, which keeps what it took, sizes alone."""
+    found, by_file, files = list[Damage](), dict[str, Mark](), dict[str, Written]()
+    for mark in marks(run, steps):
+        try:
+            said = storage.read_sealed(mark.path)
+        except UnreadableError as error:
+            path = storage.relative(mark.path, run.folder) or mark.path
+            found.append(Damage(path, str(error).removeprefix(f"{mark.path}: "), mark))
+            continue
+        files |= (of_mark := named(said))
+        by_file |= dict.fromkeys(of_mark, mark)
+        for step, units in said.get("units", {}).items():
+            if (there := len(run.finished(step))) < units:
+                found.append(Damage(f"work/{step}", f"{there:,} marks of units, where {units:,} were written", mark))
+    wrong = listing.differences(run.folder, files, sizes_alone=storage.is_remote(run.folder))
+    return found + [Damage(path, why, by_file[path]) for path, why in wrong.items()]
+
+
+def is_from_the_web(run: Run, damage: Damage) -> bool:
+    """Whether a file cannot be made anew from the input, because it came from the web."""
+    is_of_fetch = damage.mark.stage == "fetch" and run.config.fetch.source == "web"
+    return is_of_fetch and damage.path.endswith(FROM_THE_WEB)
+
+
+def unmark(run: Run, found: Sequence[Damage]) -> None:
+    """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first.
+
+    With a borrowed blob all goes that was fetched: what is borrowed decides what is gathered, and where images are.
+    """
+    gone = list(dict.fromkeys(damage.mark for damage in found))
+    with storage.noted() as block:
+        storage.delete(run.path("manifest.json"))
+    storage.sync(block)
+    with storage.noted() as block:
+        for stage in dict.fromkeys(mark.stage for mark in gone):
+            storage.delete(run.mark(stage, "done"))
+    storage.sync(block)
+    if any(damage.path.startswith(f"work/{BORROWED.step}") for damage in found):
+        storage.delete_units([run.work("fetch")])
+    with storage.noted() as block:
+        for mark in gone:
+            storage.delete(mark.path)
+    storage.sync(block)

@@ -1,0 +1,270 @@
+"""What somebody wants removed: lists of keys, URLs, images, digests, domains or names in the input; which rows match.
+
+A list has one entry a line; blank lines are ignored. A key or a `source_key` names a pair; an image_id, an image's URL
+and the SHA-256 of its bytes name an image with all its pairs; a page's URL and a domain name all pairs that have them.
+What one run has removed (`removed.parquet`) is a list too: URLs, domains and names are compared by their hashes.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.data.key import image_id
+from altalign.data.stages import REMOVED_FILE
+from altalign.errors import AltalignError, UsageError
+from altalign.filters import one_url
+from altalign.filters.one_url import WHITE_SPACE
+from altalign.pipelines.run.domains import Domains
+from altalign.storage import parquet
+
+# the columns that rows are matched by; dropped rows lack `sha256`
+COLUMNS = ("key", "image_id", "image_url", "page_url", "source_key", "found_sha256", "sha256")
+_ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)(?:[/\\?#]|$)"  # white space in a host is skipped
+_CANDIDATES = 8  # that an error names
+_HEX_DIGITS = {"keys": 32, "image_ids": 32, "hashes": 64}
+
+Mask = npt.NDArray[np.bool_]  # bool[n], a row each
+Names = Mapping[str, str]  # hash: name; the name is empty where only the hash is known
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to go. URLs, domains and names in the input by their hashes."""
+
+    keys: frozenset[str] = frozenset()
+    image_ids: frozenset[str] = frozenset()
+    hashes: frozenset[str] = frozenset()
+    urls: Names = field(default_factory=dict)
+    domains: Names = field(default_factory=dict)
+    source_keys: Names = field(default_factory=dict)
+
+    @cached_property
+    def images(self) -> frozenset[str]:
+        """The image_ids that are named, by themselves, by a URL, or by the digest of an image in hand without a URL."""
+        return self.image_ids | self.urls.keys() | frozenset(map(image_id, self.hashes))
+
+    @property
+    def of_rows(self) -> "Request":
+        """What of it names rows and not pairs or images: pages, domains, names in the input."""
+        return Request(urls=self.urls, domains=self.domains, source_keys=self.source_keys)
+
+    def with_images(self, image_ids: frozenset[str]) -> "Request":
+        """The same and these images."""
+        return replace(self, image_ids=self.image_ids | image_ids)
+
+    def __or__(self, other: "Request") -> "Request":
+        return Request(
+            self.keys | other.keys,
+            self.image_ids | other.image_ids,
+            self.hashes | other.hashes,
+            {**self.urls, **other.urls},
+            {**self.domains, **other.domains},
+            {**self.source_keys, **other.source_keys},
+        )
+
+    def matches(self, rows: pa.Table) -> Mask:
+        """Which rows are to go; columns of `COLUMNS` that are not there match nothing."""
+        found = np.zeros(len(rows), bool)
+        wanted = {"key": self.keys, "image_id": self.images, "sha256": self.hashes, "found_sha256": self.hashes}
+        for name, values in wanted.items():
+            if values and name in rows.column_names:
+                found |= _is_in(rows[name], values)
+        if self.source_keys and "source_key" in rows.column_names:
+            for column in _names(rows):
+                found |= _where(column, lambda name: hashed(name) in self.source_keys)
+        for name in ("image_url", "page_url"):
+            if self.urls and name in rows.column_names:
+                found |= _where(rows[name], self.has_url)
+            if self.domains and name in rows.column_names:
+                found |= _where(_origins(rows[name]), self.has_host_of)
+        return found
+
+    def are_images(self, rows: pa.Table) -> Mask:
+        """Which rows are of an image that is named, not of a page alone."""
+        return self.matches(rows.drop_columns([name for name in ("page_url",) if name in rows.column_names]))
+
+    def has_url(self, url: str) -> bool:
+        """Whether a URL is one of those that are named, as it is written or as it is asked for."""
+        return bool(self.urls) and any(hashed(each) in self.urls for each in (url, *one_url.asked(url)))
+
+    def has_host_of(self, url: str) -> bool:
+        """Whether a URL has a host of one of the domains, or below one."""
+        host = one_url.host_of(url) if self.domains else ""
+        while host:
+            if hashed(host) in self.domains:
+                return True
+            host = host.partition(".")[2]
+        return False
+
+    def not_in(self, rows: pa.Table) -> dict[str, list[str]]:
+        """The entries of each list that none of these rows has, sorted."""
+        there: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
+        places = there["image_url"] | there["page_url"]
+        urls = {hashed(each) for url in places for each in (url, *one_url.asked(url))} if self.urls else set()
+        urls |= there["image_id"]
+        left: dict[str, frozenset[str] | set[str]] = {
+            "keys": self.keys - there["key"],
+            "image_ids": self.image_ids - there["image_id"],
+            "hashes": {
+                digest
+                for digest in self.hashes - there["sha256"] - there["found_sha256"]
+                if image_id(digest) not in there["image_id"]
+            },
+            "urls": {*self.urls.values()} - {url for name, url in self.urls.items() if name in urls},
+            "domains": {
+                domain
+                for name, domain in self.domains.items()
+                if not any(map(Request(domains={name: domain}).has_host_of, places))
+            },
+            "source_keys": {*self.source_keys.values()}.difference(*(of.to_pylist() for of in _names(rows))),
+        }
+        return {name: sorted(filter(None, values)) for name, values in left.items() if any(values)}
+
+    def of_one_input(self, rows: pa.Table) -> "Request":
+        """The same with each name in the input as `SOURCE:NAME`, where rows have it.
+
+        Raises:
+            UsageError: rows of several inputs, or of several images, have it.
+        """
+        found, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
+        matching = rows.filter(pa.array(Request(source_keys=names).matches(rows)))
+        for row in matching.select(["source", "source_key", "image_id"]).to_pylist():
+            name = row["source_key"] if hashed(row["source_key"]) in names else f"{row['source']}:{row['source_key']}"
+            found.setdefault(name, set()).add((f"{row['source']}:{row['source_key']}", row["image_id"] or ""))
+        for name, candidates in found.items():
+            if len(candidates) > 1:
+                those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
+                more = " …" if len(candidates) > _CANDIDATES else ""
+                said = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
+                are_told = len({full for full, _ in candidates}) == len(candidates)  # not in runs that were merged
+                raise UsageError(f"{said}; {'write SOURCE:NAME, or ' * are_told}give --image-ids or --keys")
+            names.pop(hashed(name))
+            names |= {hashed(full): full for full, _ in candidates}
+        return replace(self, source_keys=names)
+
+    def asked(self) -> list[tuple[str, str]]:
+        """Kind and hash of every entry, as `removed.parquet` has them."""
+        return [(kind, entry) for kind, name in _KINDS.items() for entry in sorted(getattr(self, name))]
+
+
+# kinds of `removed.parquet`, and the fields that have their hashes
+_KINDS = {
+    "key": "keys",
+    "image_id": "image_ids",
+    "url": "urls",
+    "sha256": "hashes",
+    "domain": "domains",
+    "source_key": "source_keys",
+}
+
+
+def hashed(text: str) -> str:
+    """BLAKE2b-128 of a URL, a domain or a name; of an image's URL it is the image_id."""
+    return image_id(text)
+
+
+def _origins(urls: Any) -> Any:
+    """Scheme and host of each URL; the whole of one that is not written so."""
+    found: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
+    return pc.coalesce(pc.struct_field(found, "origin"), urls)
+
+
+def _names(rows: pa.Table) -> list[Any]:
+    """The names of rows in their inputs: bare, and with their source before a colon."""
+    names, joined = rows["source_key"], cast(Any, pc.binary_join_element_wise)
+    return [names, *([joined(rows["source"], names, ":")] if "source" in rows.column_names else [])]
+
+
+def _where(column: Any, holds: Callable[[str], bool]) -> Mask:
+    """Where a condition holds of a column of strings, asked once for each; null: it does not."""
+    encoded = column.combine_chunks().dictionary_encode()
+    answers = [value is not None and holds(value) for value in encoded.dictionary.to_pylist()]
+    indices: Any = pc.fill_null(encoded.indices, len(answers))
+    return np.array([*answers, False], bool)[indices.to_numpy()]
+
+
+def _is_in(column: Any, values: frozenset[str]) -> Mask:
+    found: Any = pc.is_in(column, value_set=pa.array(list(values), pa.string()))
+    return found.to_numpy().astype(bool)
+
+
+# Lists ---------------------------------------------------------------------------------------------------------------
+
+
+def of_files(paths: Mapping[str, Sequence[str]]) -> Request:
+    """The request that files make: for each field of `Request` the files that list its entries; `removed` for tables.
+
+    Raises:
+        UsageError: a file cannot be read, a line is not what its list is of, or no line has an entry.
+    """
+    request = Request()
+    for name, files in paths.items():
+        for path in files:
+            request |= of_run(path) if name == "removed" else _of_list(name, path)
+    if not request.asked():
+        names = ", ".join(path for files in paths.values() for path in files)
+        raise UsageError(f"{names}: nothing is listed; write one entry a line")
+    return request
+
+
+def of_run(path: str) -> Request:
+    """What a run has removed.
+
+    Raises:
+        UsageError: the file is not what a run has removed.
+    """
+    try:
+        rows = parquet.read_table(path).select(["kind", "hash"]).to_pylist()
+        if not all(isinstance(value, str) for row in rows for value in row.values()):
+            raise TypeError
+    except (OSError, KeyError, TypeError, AltalignError) as error:
+        said = f"--removed {path}: not what a run has removed ({type(error).__name__})"
+        raise UsageError(f"{said}; give the {REMOVED_FILE} of a run") from None
+    by_kind = {kind: frozenset(row["hash"] for row in rows if row["kind"] == kind) for kind in ("pair", *_KINDS)}
+    urls, domains, source_keys = (dict.fromkeys(by_kind[kind], "") for kind in ("url", "domain", "source_key"))
+    keys = by_kind["key"] | by_kind["pair"]
+    return Request(keys, by_kind["image_id"], by_kind["sha256"], urls, domains, source_keys)
+
+
+def _of_list(name: str, path: str) -> Request:
+    text = _text(path, name)
+    if name == "domains":
+        found = Domains.parse([(path, text)]).names
+    else:
+        lines = enumerate(text.splitlines(), start=1)
+        found = {_entry(name, entry, f"{path} line {at}") for at, line in lines if (entry := line.strip(WHITE_SPACE))}
+    spelled = {entry: (entry, *(one_url.asked(entry) if name == "urls" else ())) for entry in found}
+    by_hash = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
+    entries: Any = frozenset(found) if name in _HEX_DIGITS else by_hash
+    return Request(**{name: entries})
+
+
+def _text(path: str, name: str) -> str:
+    option = f"--{name.replace('_', '-')} {path}"
+    try:
+        return storage.read_bytes(path).decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option}: not text (byte {error.start}); write one entry a line, in UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"{option}: cannot be read ({error.strerror or error}); give the path of a list") from None
+
+
+def _entry(name: str, line: str, where: str) -> str:
+    """A line as rows spell it."""
+    if name == "urls":
+        if not one_url.asked(line):
+            raise UsageError(f"{where}: {line!r} is no URL; write one such as https://example.org/cat.jpg")
+        return one_url.parsed(line)[0]
+    if (digits := _HEX_DIGITS.get(name)) is None:
+        return line
+    if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", line):
+        raise UsageError(f"{where}: {line!r} is not {digits} hex digits, as --{name.replace('_', '-')} wants")
+    return line.lower()

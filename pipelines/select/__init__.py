@@ -1,1 +1,0 @@
-"""`altalign select`: a run of another one's samples, by their scores."""

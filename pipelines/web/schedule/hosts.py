@@ -1,0 +1,308 @@
+"""What is known of each host: how often it may be asked, whether it wants to be left alone, and whether it answers.
+
+Pure: time is an argument. Times are seconds of a monotonic clock, except for dates that servers write.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from altalign.data.reasons import DropReason
+
+if TYPE_CHECKING:
+    from altalign.pipelines.web.http.target import Target
+    from altalign.pipelines.web.schedule.tasks import Task
+
+# Failures in a row, over at least the time of one try, before a host is given up for a while. One of which many URLs
+# hang is given more, so that it is given up once in a million rows of failures that are chance.
+FAILURES_AT_MOST, FAILURES_AT_MOST_BY_CHANCE = 5, 20
+CHANCE = 1e-6
+GIVEN_UP_S = 60.0  # the first time, then twice as long each time
+GIVEN_UP_S_AT_MOST = 960.0
+REMEMBERED_S = 120.0  # how long a host is remembered after its last failure
+PROBED_AFTER_S = 0.5  # a host that fails is asked again after pauses that double
+PROBED_AFTER_S_AT_MOST = 10.0
+HOSTS_KEPT = 20_000  # above this number, hosts are forgotten if they simply answer
+BACKOFF_S = 1.0  # longest pause before the second try; it doubles for each further try
+BACKOFF_S_AT_MOST = 60.0
+RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # longer pauses make no difference
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a host is not asked: how the last try failed."""
+
+    reason: DropReason
+    detail: str
+    http_code: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Pace:
+    """How often a host may be asked, at all its ports together.
+
+    Attributes:
+        interval_s: the average time between two requests.
+        at_once: how many requests may come together.
+        due_s: when the next request would be due if all came at the interval.
+        paused_until_s, pause: until when the host wants to be left alone, and how it said so.
+    """
+
+    interval_s: float
+    at_once: int
+    due_s: float = 0.0
+    paused_until_s: float = 0.0
+    pause: Trouble | None = None
+
+    def ready_s(self) -> float:
+        """The time of the next request, at the earliest."""
+        return max(self.due_s - (self.at_once - 1) * self.interval_s, self.paused_until_s)
+
+    def begin(self, now: float) -> None:
+        """Notes that a request is made."""
+        self.due_s = max(self.due_s, now) + self.interval_s
+
+    def leave_alone(self, until_s: float, trouble: Trouble) -> None:
+        """Pauses requests until a time; a shorter pause changes nothing."""
+        if until_s > self.paused_until_s:
+            self.paused_until_s, self.pause = until_s, trouble
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A host at one port.
+
+    Attributes:
+        name: its name, for people.
+        pace: how often it may be asked, shared with its other ports.
+        connections_at_most: how many requests may be under way.
+        waiting: what to ask it, in order.
+        waiting_again: what was asked and brought nothing; its turn comes once nothing else is waiting.
+        running: how many requests are under way.
+        unsettled: how many requests failed without it being clear yet whether the host is to blame.
+        is_known: whether it has ever answered.
+        answers, answered_s: how many requests got an answer, and when the last one did.
+        lost: how many requests got none although others did meanwhile or later.
+        failures: how many requests, made since the last answer, got no answer of any kind; `first_tries`: how many of
+            them were a URL's first. Requests made before the last answer say nothing: of many under way, those that
+            hang are the ones that are left.
+        failing_since_s, first_failed_s: when the first of these requests was made, and when it failed.
+        failed_s, trouble: when the last failure was, and what it was.
+        probe_s: when a failing host may be asked again.
+        given_up_until_s: until when it is not asked; what was waiting for it has ended.
+        times_given_up: how often it was given up in a row.
+        is_listed, listed_s: whether a `HostQueue` holds it, and until when among the hosts of later times.
+    """
+
+    name: str
+    pace: Pace
+    connections_at_most: int
+    waiting: "deque[Task]" = field(default_factory=deque)
+    waiting_again: "deque[Task]" = field(default_factory=deque)
+    running: int = 0
+    unsettled: int = 0
+    is_known: bool = False
+    answers: int = 0
+    answered_s: float = float("-inf")
+    lost: int = 0
+    failures: int = 0
+    first_tries: int = 0
+    failing_since_s: float = 0.0
+    first_failed_s: float = 0.0
+    failed_s: float = 0.0
+    trouble: Trouble | None = None
+    probe_s: float = 0.0
+    given_up_until_s: float = 0.0
+    times_given_up: int = 0
+    is_listed: bool = False
+    listed_s: float = 0.0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it may not answer: the last request failed, or it never has answered and has been asked already."""
+        return self.failures > 0 or self.unsettled > 0 or (self.running > 0 and not self.is_known)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has never answered although it was asked."""
+        return not self.is_known and self.failures > 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be made at the same time."""
+        if self.is_known:
+            return self.running < (1 if self.failures >= FAILURES_AT_MOST else self.connections_at_most)
+        return self.running + self.unsettled < (1 if self.failures > 1 or self.unsettled else self.connections_at_most)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something waits for it."""
+        return bool(self.waiting or self.waiting_again)
+
+    @property
+    def failures_at_most(self) -> int:
+        """How many failures in a row are more than chance, by the share of requests that were lost so far."""
+        if not self.is_known:
+            return FAILURES_AT_MOST
+        share = (self.lost + 0.2) / (self.lost + self.answers + 1)  # 0.2 of one request before there are any
+        by_chance = 1 + math.ceil(math.log(CHANCE) / math.log(share))
+        return min(max(by_chance, FAILURES_AT_MOST), FAILURES_AT_MOST_BY_CHANCE)
+
+    def ready_s(self) -> float:
+        """The time of the next request, at the earliest."""
+        return max(self.pace.ready_s(), self.probe_s)
+
+    def is_given_up(self, now: float) -> bool:
+        """Whether it is given up at the moment."""
+        return now < self.given_up_until_s
+
+    def is_forgettable(self, now: float) -> bool:
+        """Whether it can be forgotten: it is idle, and no pause has to be kept."""
+        is_idle = not self.is_wanted and not self.running and not self.unsettled
+        remembered_s = self.failed_s + REMEMBERED_S if self.failures else 0.0
+        return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
+
+    def slow_down(self, delay_s: float) -> None:
+        """Honours a Crawl-delay: one request at a time, with this long between two."""
+        if delay_s > self.pace.interval_s:
+            self.pace.interval_s = delay_s
+            self.pace.at_once = self.connections_at_most = 1
+
+    def put(self, task: "Task", *, first: bool = False) -> None:
+        """Queues a task: in front, or behind those that were not asked more often."""
+        if first:
+            self.waiting.appendleft(task)
+        else:
+            (self.waiting_again if task.counted else self.waiting).append(task)
+
+    def take(self) -> "Task | None":
+        """The next task that has not ended meanwhile; None if there is none."""
+        for waiting in (self.waiting, self.waiting_again):
+            while waiting:
+                task = waiting.popleft()
+                if not task.is_ended:
+                    return task
+        return None
+
+    def begin(self, now: float) -> None:
+        """Notes that a request is made."""
+        self.running += 1
+        self.pace.begin(now)
+
+    def answered(self, now: float) -> None:
+        """Notes an answer, whatever it says."""
+        self.is_known = True
+        self.answers, self.answered_s = self.answers + 1, now
+        self.lost += self.failures
+        self.failures = self.first_tries = self.times_given_up = 0
+        self.probe_s = self.given_up_until_s = 0.0
+
+    def failed(
+        self,
+        now: float,
+        began: float,
+        trouble: Trouble,
+        *,
+        patience_s: float,
+        is_certain: bool,
+        is_first_try: bool = True,
+    ) -> bool:
+        """Notes a request without an answer; returns whether the host is given up now.
+
+        That is after `failures_at_most` failures in a row. A host that has answered is asked for another URL after the
+        first failure, for those that were under way together may have been unlucky together; and while URLs wait that
+        were never asked, first tries alone count. A host that has never answered is given up as well when a second try
+        fails.
+
+        Args:
+            now: when the request failed.
+            began: when the request was made.
+            trouble: how it failed.
+            patience_s: a host that has failed for less time is not given up.
+            is_certain: whether it is certain that there is no such host.
+            is_first_try: whether its URL had not been asked before.
+        """
+        if self.is_given_up(now):
+            return False
+        if began < self.answered_s:
+            self.lost += 1
+            return False
+        if not self.failures:
+            self.failing_since_s, self.first_failed_s = began, now
+        is_asked_again = began >= self.first_failed_s
+        is_silent = self.is_silent
+        self.failures += 1
+        self.first_tries += is_first_try
+        self.failed_s, self.trouble = now, trouble
+        in_a_row = self.first_tries if self.waiting else self.failures
+        is_many = in_a_row >= self.failures_at_most
+        is_enough = is_asked_again or is_many if is_silent else is_asked_again and is_many
+        is_long = is_enough and now - self.failing_since_s >= patience_s
+        if is_long or (is_certain and self.failures > 1):
+            self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)
+            self.times_given_up = min(self.times_given_up + 1, 10)
+            return True
+        if self.failures > (FAILURES_AT_MOST - 1 if self.is_known else 1):
+            self.probe_s = now + min(PROBED_AFTER_S * 2 ** min(self.failures - 2, 10), PROBED_AFTER_S_AT_MOST)
+        return False
+
+
+class Hosts:
+    """The hosts that were asked, each at its ports; idle ones are forgotten when there are many."""
+
+    def __init__(self, connections_per_host: int, requests_per_host_s: float):
+        """Every host begins with these limits."""
+        self._at_once, self._interval_s = connections_per_host, 1 / requests_per_host_s
+        self._hosts: dict[tuple[str, int], Host] = {}
+        self._paces: dict[str, Pace] = {}
+        self._at_most = HOSTS_KEPT
+
+    def of(self, target: "Target", now: float) -> Host:
+        """The host of a target."""
+        key = target.host, target.port
+        host = self._hosts.get(key)
+        if host is None:
+            if len(self._hosts) >= self._at_most:
+                self._forget(now)
+            pace = self._paces.setdefault(target.host, Pace(self._interval_s, self._at_once))
+            host = self._hosts[key] = Host(target.origin.partition("//")[2], pace, self._at_once)
+        return host
+
+    def given_up(self, now: float) -> tuple[str, ...]:
+        """The names of the hosts that are given up at the moment. May be called from another thread."""
+        return tuple(host.name for host in list(self._hosts.values()) if host.is_given_up(now))
+
+    def _forget(self, now: float) -> None:
+        self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}
+        self._paces = {name: host.pace for (name, _), host in self._hosts.items()}
+        self._at_most = max(HOSTS_KEPT, 2 * len(self._hosts))
+
+
+def backoff_s(tries: int, random: Callable[[], float]) -> float:
+    """Seconds to wait after this many tries: exponential with full jitter (`random` returns 0 to 1)."""
+    return random() * min(BACKOFF_S * 2 ** min(tries - 1, 20), BACKOFF_S_AT_MOST)
+
+
+def retry_after_s(retry_after: str, date: str, wall_s: float) -> float | None:
+    """The seconds that a Retry-After asks for, as a number or as a date; None if it is neither.
+
+    Args:
+        retry_after: the header.
+        date: the Date of the same answer. A Retry-After date is compared with it, because clocks differ.
+        wall_s: now, in seconds since 1970, used if there is no Date.
+    """
+    value = retry_after.strip()
+    if value.isascii() and value.isdecimal():
+        return min(float(value[:12]), RETRY_AFTER_S_AT_MOST)
+    until, then = _date_s(value), _date_s(date)
+    return None if until is None else min(max(0.0, until - (wall_s if then is None else then)), RETRY_AFTER_S_AT_MOST)
+
+
+def _date_s(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

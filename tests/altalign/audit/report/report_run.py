@@ -1,0 +1,467 @@
+"""A small run folder made by hand, and what a rerun of it would keep: candidates one by one, counted by plain loops."""
+
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from altalign.audit.checks import Check
+from altalign.data.schema import COUNTS, DROPPED
+
+COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
+
+CONFIG = """
+[run]
+folder = "run"
+
+[[input]]
+name = "web"
+paths = ["*.warc.gz"]
+
+[[input]]
+name = "table"
+kind = "table"
+paths = ["*.parquet"]
+
+[text]
+vocabulary_size = {vocabulary}
+
+[decontaminate]
+test_sets = ["tests/coco"]
+"""
+
+
+PASSED = (
+    Check("counts add up", passed=True, detail="received = kept + dropped", checked=20),
+    Check("keys are unique", passed=True, detail="", checked=300),
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run is held against."""
+
+    words_at_least: int = 3
+    words_at_most: int = 20
+    images_per_text: int = 10
+    texts_per_image: int = 1_000
+    rarest: int = 4  # the smallest count of the vocabulary
+    short_side: int = 200
+    aspect: Fraction = Fraction(3)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate with all that would be measured of it, whether a run comes so far or not."""
+
+    number: int
+    source: str
+    extract: str | None
+    words: int
+    rarest: int
+    images_per_text: int
+    texts_per_image: int
+    is_repeated: bool
+    is_fetched: bool
+    width: int | None
+    height: int | None
+    is_blocked: bool
+    is_near: bool
+
+    def judged(self, limits: Limits) -> list[str]:
+        """All text rules that hold, in order."""
+        failed = []
+        for holds, reason in (
+            (self.words == 0, "text_empty"),
+            (0 <= self.words < limits.words_at_least and self.words > 0, "text_too_short"),
+            (self.words > limits.words_at_most, "text_too_long"),
+            (self.images_per_text > limits.images_per_text, "text_on_too_many_images"),
+            (self.words > 0 and self.rarest < limits.rarest, "text_has_rare_ngram"),
+            (self.texts_per_image > limits.texts_per_image, "image_has_too_many_texts"),
+        ):
+            if holds:
+                failed.append(reason)
+        return failed or (["pair_repeated"] if self.is_repeated else [])
+
+    def of_size(self, limits: Limits) -> list[str]:
+        """The rules of size and shape that hold."""
+        if self.width is None or self.height is None:
+            return []
+        short, long = sorted((self.width, self.height))
+        held = (
+            (short <= limits.short_side, "image_too_small"),
+            (Fraction(long, short) >= limits.aspect, "image_too_elongated"),
+        )
+        return [reason for holds, reason in held if holds]
+
+    def image(self, limits: Limits) -> list[str]:
+        """All image rules that hold, in order."""
+        if self.width is None:
+            return ["image_undecodable"]
+        return [*self.of_size(limits), *(["image_blocked"] if self.is_blocked else [])]
+
+
+def candidates(count: int = 2_000, seed: int = 5) -> list[Candidate]:
+    """A pool in which every rule has its cases."""
+    rng = random.Random(seed)
+    return [_candidate(rng, number) for number in range(count)]
+
+
+def _candidate(rng: random.Random, number: int) -> Candidate:
+    short = rng.choice([1, 50, 150, 199, 200, 201, 210, 224, 225, 300, 333, 512, 1024, 1500])
+    long = int(short * rng.choice([1, 1.2, 1.25, 1.5, 2, 2.5, 2.99, 3, 3.01, 4, 7, 12])) + rng.choice([0, 1])
+    sides = [short, max(short, long)]
+    rng.shuffle(sides)
+    is_broken = rng.random() < 0.03
+    return Candidate(
+        number=number,
+        source=rng.choice(["web", "web", "table"]),
+        extract=rng.choice(["alt_missing", "alt_empty", "record_broken"]) if rng.random() < 0.1 else None,
+        words=rng.choice([0, *range(1, 31), *range(3, 12), *range(4, 10), 75, 260]),
+        rarest=rng.choice([1, 3, 4, 5, 8, 11, 16, 20, 50, 120, 800, 5_000]),
+        images_per_text=rng.choice([1, 1, 1, 1, 1, 1, 2, 10, 11, 40, 1_023, 1_500, 3_000]),
+        texts_per_image=rng.choice([1, 1, 1, 1, 1, 1, 1, 5, 1_000, 1_001, 1_024, 5_000]),
+        is_repeated=rng.random() < 0.05,
+        is_fetched=rng.random() < 0.9,
+        width=None if is_broken else sides[0],
+        height=None if is_broken else sides[1],
+        is_blocked=rng.random() < 0.04,
+        is_near=rng.random() < 0.06,
+    )
+
+
+def outcome(candidate: Candidate, limits: Limits) -> tuple[str, list[str]]:
+    """The stage that a candidate ends in, and the rules that hold there; "" and none for one that is kept."""
+    if candidate.extract:
+        return "extract", [candidate.extract]
+    for stage, failed in (
+        ("judge", candidate.judged(limits)),
+        ("fetch", [] if candidate.is_fetched else ["not_in_archive"]),
+        ("image", candidate.image(limits)),
+        ("decontaminate", ["near_duplicate_of_test_image"] if candidate.is_near else []),
+    ):
+        if failed:
+            return stage, failed
+    return "", []
+
+
+@cache
+def log2(count: int) -> int:
+    """Eight times log2, rounded, in whole numbers: the largest v with count ** 16 >= 2 ** (2 v - 1)."""
+    return max((v for v in range(1, 256) if count**16 >= 2 ** (2 * v - 1)), default=0)
+
+
+def write(
+    folder: Path, pool: list[Candidate], *, limits: Limits = Limits(), extra: str = "", but: Iterable[str] = ()
+) -> Path:
+    """A finished run of this pool; files named in `but` are left out."""
+    run = folder / "run"
+    (run / "audit" / "near_duplicates").mkdir(parents=True)
+    (run / "tables").mkdir()
+    (run / "config.toml").write_text(CONFIG.format(vocabulary=_in_vocabulary(limits)) + extra, encoding="utf-8")
+    _write_facts(run, pool, limits)
+    _write_measures(run, pool, limits)
+    _write_strings(run, pool, limits)
+    for name in but:
+        (run / name).unlink()
+    return run
+
+
+# n-grams by count
+NGRAMS = {1: 900, 2: 300, 3: 120, 4: 90, 5: 80, 8: 60, 11: 33, 16: 30, 20: 21, 50: 12, 120: 9, 800: 4, 5_000: 2}
+
+
+def _in_vocabulary(limits: Limits) -> int:
+    return sum(ngrams for count, ngrams in NGRAMS.items() if count >= limits.rarest)
+
+
+def _json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def _table(
+    path: Path, names: tuple[str, ...], rows: "Counter[tuple[Any, ...]]", schema: dict[str, pa.DataType], of: str
+) -> None:
+    columns = {name: pa.array([key[i] for key in rows], schema.get(name, pa.int32())) for i, name in enumerate(names)}
+    pq.write_table(pa.table({**columns, of: pa.array(list(rows.values()), pa.int64())}), path)
+
+
+STAGES = ("extract", "judge", "fetch", "image", "decontaminate")
+
+
+def counts(pool: list[Candidate], limits: Limits) -> "Counter[tuple[str, str, tuple[str, ...]]]":
+    """Rows by stage, source and all rules that hold there; none for what is kept."""
+    rows: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+    for each in pool:
+        end, failed = outcome(each, limits)
+        for stage in STAGES:
+            rows[stage, each.source, tuple(failed) if stage == end else ()] += 1
+            if stage == end:
+                break
+    return rows
+
+
+def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
+    rows = counts(pool, limits)
+    types = {"stage": pa.string(), "source": pa.string(), "failed": pa.list_(pa.string())}
+    _table(run / "audit/failed.parquet", tuple(types), rows, types, "rows")
+    first: Counter[tuple[str, str, str]] = Counter()
+    for (stage, source, failed), n in rows.items():
+        first[stage, source, failed[0] if failed else "kept"] += n
+    table = pa.table(
+        [pa.array([key[i] for key in first], pa.string()) for i in range(3)]
+        + [pa.array(list(first.values()), pa.int64())],
+        schema=COUNTS,
+    )
+    pq.write_table(table, run / "counts.parquet")
+    kept = sum(n for (stage, _, reason), n in first.items() if (stage, reason) == ("decontaminate", "kept"))
+    _json(run / "summary.json", {"stages": [], "pairs": kept, "images": kept - 5, "bytes": 7_654_321})
+    _json(run / "manifest.json", {"shards": [], "pairs": kept})
+    time = {"started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:04:09Z", "seconds": 4.0, "attempts": 1}
+    times = dict.fromkeys((*STAGES[:2], "fetch", "write"), time)
+    facts = {
+        "altalign": "0.1.0",
+        "schema_version": 1,
+        "rules_version": "2",
+        "engine": {"runner": "embedded", "workers": 0},
+        "stages": times,
+    }
+    _json(run / "run.json", {**facts, "files": {"a.warc.gz": [1_000, 5], "b.parquet": [2_345, 6]}})
+    size = _in_vocabulary(limits)
+    _json(
+        run / "tables/vocabulary.json",
+        {
+            "rows": size,
+            "vocabulary_size": size,
+            "threshold": limits.rarest,
+            "distinct": sum(NGRAMS.values()),
+            "all": False,
+        },
+    )
+    _write_funnel(run, kept - 5)
+    found = {
+        "test_sets": {"coco": 50},
+        "clusters": 40,
+        "flat_test_images": 2,
+        "similarity_above": 0.975,
+        "images": 555,
+        "flat_images": 3,
+    }
+    _json(run / "audit/near_duplicates/found.json", found)
+    shared = Counter(min(each.images_per_text, 5_000) for each in pool)
+    captioned = Counter(each.texts_per_image for each in pool)
+    histograms = {
+        "words": Counter(each.words for each in pool),
+        "images_per_text": shared,
+        "texts_per_image": captioned,
+        "ngram_count": NGRAMS,
+    }
+    _json(run / "audit/histograms.json", {name: sorted(values.items()) for name, values in histograms.items()})
+
+
+FUNNEL = {
+    "pool": (None, 3_345),
+    "extract": (777, None),
+    "judge": (666, None),
+    "fetch": (600, 5_000),
+    "image": (555, 4_000),
+    "decontaminate": (None, 3_000),
+}
+
+
+DROPPED_IMAGES = {"image_too_small": 17, "image_undecodable": 1}
+
+
+def of_source(amount: int | None, source: str) -> int | None:
+    """Images or bytes of one of the two sources, which share some."""
+    return amount if amount is None else amount * {"web": 3, "table": 2}[source] // 4
+
+
+def _write_funnel(run: Path, images: int) -> None:
+    amounts = {**FUNNEL, "decontaminate": (images, 3_000), "shards": (images, 7_654_321)}
+    rows: list[dict[str, Any]] = []
+    for step, amount in amounts.items():
+        rows.append({"step": step, "source": None, "images": amount[0], "bytes": amount[1]})
+        for source in ("table", "web"):
+            rows.append(
+                {
+                    "step": step,
+                    "source": source,
+                    **{name: of_source(one, source) for name, one in zip(("images", "bytes"), amount, strict=True)},
+                }
+            )
+    names = {"step": pa.string(), "source": pa.string(), "images": pa.int64(), "bytes": pa.int64()}
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(names.items()))), run / "audit/funnel.parquet")
+    gone = [{"stage": "image", "reason": reason, "images": n} for reason, n in DROPPED_IMAGES.items()]
+    pq.write_table(pa.Table.from_pylist(gone), run / "audit/dropped_images.parquet")
+
+
+def _bounded(value: int, limit: int) -> int:
+    return 0 if value <= limit else value if value < 1_024 else 1_024 + log2(value)
+
+
+RULES = {
+    "words": {"text_too_short", "text_too_long"},
+    "rarest_log2": {"text_has_rare_ngram"},
+    "images_per_text": {"text_on_too_many_images"},
+    "texts_per_image": {"image_has_too_many_texts"},
+    "short_side_px": {"image_too_small"},
+    "aspect_percent": {"image_too_elongated"},
+    "nsfw_percent": {"image_nsfw"},
+}
+
+
+def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
+    text: Counter[tuple[Any, ...]] = Counter()
+    image: Counter[tuple[Any, ...]] = Counter()
+    values: Counter[tuple[Any, ...]] = Counter()
+    for each in (each for each in pool if not each.extract):
+        level = 255 if each.words == 0 else log2(each.rarest) if each.rarest >= limits.rarest else 0
+        measured = {
+            "words": min(each.words, 1_023),
+            "rarest_log2": level,
+            "images_per_text": _bounded(each.images_per_text, limits.images_per_text),
+            "texts_per_image": _bounded(each.texts_per_image, limits.texts_per_image),
+        }
+        failed = {*each.judged(limits)} - {"pair_repeated"}
+        text.update((name, value, bool(failed - RULES[name])) for name, value in measured.items())
+        if each.judged(limits) or not each.is_fetched:
+            continue
+        short, long = sorted((each.width or 0, each.height or 0))
+        known = each.width is not None
+        sizes: dict[str, int | None] = dict.fromkeys(("short_side_px", "aspect_percent", "nsfw_percent"))
+        if known:
+            sizes = {
+                "short_side_px": min(short, 1_024),
+                "aspect_percent": min(long * 100 // short, 1_001),
+                "nsfw_percent": each.number % 100,
+            }
+        failed = {*each.image(limits)}
+        image.update((name, value, bool(failed - RULES[name])) for name, value in sizes.items())
+        verdict = next(iter(each.image(limits)), "kept")
+        values[each.source, verdict, "jpeg" if known else None, 90 + each.number % 30] += 1
+    types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "verdict", "format", "measure"), pa.string())}
+    columns = ("measure", "value", "fails_otherwise")
+    _table(run / "audit/text_measures.parquet", columns, text, types, "rows")
+    _table(run / "audit/image_measures.parquet", columns, image, types, "rows")
+    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2"), values, types, "rows")
+
+
+# Strings and pictures ------------------------------------------------------------------------------------------------
+
+
+def picture(seed: int, side: int = 96, kind: str = "WEBP") -> bytes:
+    """A small picture."""
+    image = Image.effect_noise((side, side), 40 + seed % 30).convert("RGB")
+    file = io.BytesIO()
+    image.save(file, kind, quality=70)
+    return file.getvalue()
+
+
+def sample(stage: str, reason: str, number: int, **columns: Any) -> dict[str, Any]:
+    """A row of audit/samples.parquet."""
+    row: dict[str, Any] = dict.fromkeys(DROPPED.names)
+    row |= {
+        "key": f"{number:032x}",
+        "image_id": f"{number + 7:032x}",
+        "image_url": f"https://img.example/{number}.jpg",
+        "caption": f"a red boat {number}",
+    }
+    row |= {
+        "page_url": f"https://pages.example/{number}",
+        "source": "web",
+        "stage": stage,
+        "reason": reason,
+        "failed": [] if stage == "kept" else [reason],
+    }
+    return {**row, "words": 4, "picture": None, **columns}
+
+
+def write_samples(run: Path, rows: list[dict[str, Any]]) -> None:
+    """audit/samples.parquet."""
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=pa.schema([*DROPPED, pa.field("picture", pa.binary())])),
+        run / "audit/samples.parquet",
+    )
+
+
+def write_captions(run: Path, kept: list[str], dropped: list[str]) -> None:
+    """The captions of side-cars, and of what the text rules dropped, one file each."""
+    for folder, captions in (("shards", kept), ("dropped/judge", dropped)):
+        (run / folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"caption": pa.array(captions, pa.string())}), run / folder / "000000-00000.parquet")
+
+
+def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
+    rows = [sample("kept", "kept", number, picture=picture(number), width=300, height=240) for number in range(4)]
+    seen = set()
+    for each in pool:
+        stage, failed = outcome(each, limits)
+        if stage and (stage, failed[0]) not in seen:
+            seen.add((stage, failed[0]))
+            rows += [
+                sample(stage, failed[0], 1_000 + 2 * each.number + more, failed=failed, words=each.words)
+                for more in range(2)
+            ]
+    write_samples(run, rows)
+    write_captions(run, ["a red boat", "a blue boat", "a red boat on the sea"], ["click here", "logo"])
+    tables: dict[str, dict[str, Any]] = {
+        "frequent": {
+            "kind": ["text", "text", "image"],
+            "value": ["click here", "logo", "https://img.example/1.jpg"],
+            "count": [3_000, 40, 5_000],
+        },
+        "edge_ngrams": {
+            "ngram": ["red boat", "qx"],
+            "count": pa.array([4, None], pa.int64()),
+            "rarest_log2": pa.array([16, 8], pa.int32()),
+            "is_in": [True, False],
+        },
+        "hosts": {
+            "host": ["a.example", "b.example"],
+            "images": [40, 60],
+            "fetched": [30, 60],
+            "kept": [10, 50],
+            "sampled_one_in": [4, 4],
+        },
+        "scripts": {
+            "script": ["Latin", "Latin", "Han"],
+            "verdict": ["kept", "text_too_short", "text_too_long"],
+            "rows": [5, 3, 2],
+            "sampled_one_in": [2, 2, 2],
+        },
+        "near_duplicates/similarity": {
+            "cosine_permille": pa.array(COSINES, pa.int32()),
+            "verdict": ["below"] * 4 + ["above"] * 4,
+            "pairs": [5, 4, 3, 2, 1, 1, 1, 1],
+        },
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), run / f"audit/{name}.parquet")
+    _write_gallery(run / "audit/near_duplicates/gallery.parquet")
+
+
+def _write_gallery(path: Path) -> None:
+    ways = ["just above", "just below", "dropped"]
+    columns = {
+        "kind": ways,
+        "similarity": [0.98] * len(ways),
+        "shares_bucket": [True] * len(ways),
+        "image_id": ["ab" * 16] * len(ways),
+        "image_url": pa.nulls(len(ways), pa.string()),
+        "test_set": ["coco"] * len(ways),
+        "test_image": ["1.jpg"] * len(ways),
+        "image": [picture(1, 64, "JPEG")] * len(ways),
+        "test": [picture(2, 64, "JPEG")] * len(ways),
+    }
+    pq.write_table(pa.table(columns), path)

@@ -1,0 +1,116 @@
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from altalign.data.schema import DROPPED
+from altalign.pipelines.figures import gallery_rows
+
+
+def hexed(number: int) -> str:
+    return f"{number:032x}"
+
+
+Row = tuple[str, int, str]
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]), st.integers(0, 40).map(lambda n: n << 96 | n), st.sampled_from(["p", "q", "r"])
+    ),
+    max_size=400,
+)
+
+
+@given(ROWS, st.integers(1, 5))
+def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_rows_come(
+    rows: list[Row], batches: int
+) -> None:
+    expected = []
+    for reason in ("a", "b"):
+        pages = {
+            key: min(page for of, other, page in rows if (of, other) == (reason, key))
+            for of, key, _ in rows
+            if of == reason
+        }
+        expected += [(reason, hexed(key), pages[key]) for key in sorted(pages)[: gallery_rows.PER_REASON]]
+    found, smallest = DROPPED.empty_table(), gallery_rows.Smallest(2)
+    for begin in range(batches):
+        part = rows[begin::batches]
+        keys = np.array([list(key.to_bytes(16)) for _, key, _ in part], np.uint8).reshape(-1, 16)
+        chosen = smallest.of(np.array(["ab".index(reason) for reason, _, _ in part], np.uint8), keys)
+        columns = {
+            "reason": [part[number][0] for number in chosen],
+            "key": [hexed(part[number][1]) for number in chosen],
+            "page_url": [part[number][2] for number in chosen],
+        }
+        added = pa.table(
+            {field.name: pa.array(columns.get(field.name, [None] * len(chosen)), field.type) for field in DROPPED}
+        )
+        found = gallery_rows.smallest_pairs(pa.concat_tables([found, added]))
+    assert [(row["reason"], row["key"], row["page_url"]) for row in found.to_pylist()] == expected
+
+
+def test_a_pair_on_many_pages_is_a_candidate_with_all_its_rows_and_leaves_room_for_others() -> None:
+    """Which of equal ones a partition takes is of the machine."""
+    numbers = [*[7] * 1_000, *range(100, 200)]
+    keys = np.array([list((number << 64).to_bytes(16)) for number in numbers], np.uint8)
+    chosen = gallery_rows.Smallest(1).of(np.zeros(len(keys), np.uint8), keys)
+    assert chosen.tolist() == list(range(1_000 + gallery_rows.PER_REASON - 1))
+
+
+def test_few_rows_a_batch_are_few_in_all() -> None:
+    keys = np.random.default_rng(1).integers(0, 256, (10_000, 16), np.uint8)
+    smallest = gallery_rows.Smallest(1)
+    assert sum(len(smallest.of(np.zeros(20, np.uint8), keys[at : at + 20])) for at in range(0, len(keys), 20)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("population", "expected"), [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (401, 8), (100_000, 1_024)]
+)
+def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population: int, expected: int) -> None:
+    assert gallery_rows.one_in(population, 100) == expected
+    assert population <= 100 * expected
+
+
+@pytest.mark.parametrize("units", [0, 1, 5, 24, 1_000])
+def test_units_together_say_where_enough_images_of_each_reason_lie(units: int) -> None:
+    ids = [hexed(number // 2) for number in range(100)]  # two captions an image
+    reasons = ["small" if number // 2 % 2 else "damaged" for number in range(100)]
+    found = gallery_rows.places_of(ids, reasons, [[]] * 100, range(100), range(100), units=units)
+    per_reason = min(25, -(-gallery_rows.PER_REASON // max(1, units)))
+    assert len(found) == 2 * per_reason
+    assert len({image_id for image_id, _, _ in found}) == len(found)
+    assert sum(reasons[offset] == "small" for _, offset, _ in found) == per_reason
+    assert per_reason * max(1, units) >= gallery_rows.PER_REASON
+
+
+def test_an_image_that_a_list_names_is_sampled_without_its_bytes() -> None:
+    failed = [["image_too_small"], ["image_too_small", "image_blocked"], ["image_blocked"]]
+    reasons = [first for first, *_ in failed]
+    found = gallery_rows.places_of("abc", reasons, failed, [0, 5, 9], [5, 4, 7], units=1)
+    assert found == [("a", 0, 5), ("b", 5, 0), ("c", 9, 0)]
+
+
+def test_a_picture_is_small_upright_and_on_white() -> None:
+    file = io.BytesIO()
+    image = Image.new("RGBA", (600, 300), (0, 0, 0, 0))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    image.save(file, "PNG", exif=exif)
+    data = gallery_rows.picture(file.getvalue(), pixels_at_most=10**6)
+    assert data is not None
+    with Image.open(io.BytesIO(data)) as found:
+        assert (found.format, found.size) == ("WEBP", (96, 192))
+        assert min(found.convert("L").tobytes()) > 250
+
+
+def test_there_is_no_picture_of_what_cannot_be_decoded_or_is_too_large() -> None:
+    file = io.BytesIO()
+    Image.new("L", (600, 300)).save(file, "PNG")
+    assert gallery_rows.picture(file.getvalue(), pixels_at_most=100) is None
+    assert gallery_rows.picture(file.getvalue()[:200], pixels_at_most=10**6) is None
+    assert gallery_rows.picture(b"<svg/>", pixels_at_most=10**6) is None
+    assert gallery_rows.picture(b"", pixels_at_most=10**6) is None

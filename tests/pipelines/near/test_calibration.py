@@ -1,0 +1,350 @@
+"""The parts of a calibration: the search against plain loops, labelled pairs, the report."""
+
+import io
+import math
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from altalign.commands.calibrate import write_page
+from altalign.dedup.copies import TRANSFORMS
+from altalign.dedup.embed import COEFFICIENTS, DIMENSIONS, Map
+from altalign.dedup.thresholds import Buckets, Comparisons, Line, Share, of_best_view
+from altalign.errors import UsageError
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near import calibration_report, labelled_pairs
+from altalign.pipelines.near.calibration_report import Findings, Looked
+from altalign.pipelines.near.labelled_pairs import Labelled
+from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search
+from altalign.settings.curate import CurateConfig
+from tests.shared_data import SHARED, needs_shared
+
+LOWEST = Map(np.zeros(COEFFICIENTS, np.int32), np.eye(DIMENSIONS, COEFFICIENTS, dtype=np.int32))
+NO_BUCKETS = Buckets(np.eye(1, DIMENSIONS, dtype=np.int16), 10, 0)
+
+
+def plain_cosine(a: np.ndarray, b: np.ndarray) -> float:
+    x, y = [int(value) for value in a], [int(value) for value in b]
+    norms = sum(value * value for value in x) * sum(value * value for value in y)
+    return sum(p * q for p, q in zip(x, y, strict=True)) / norms**0.5 if norms else float("nan")
+
+
+# Cosines as the search decides on them --------------------------------------------------------------------------------
+
+
+def test_the_best_view_is_the_nearest_of_those_that_share_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("altalign.dedup.thresholds._PAIRS_AT_A_TIME", 7)
+    rng = np.random.default_rng(3)
+    vectors, views = (
+        rng.integers(-300, 300, (40, 6)).astype(np.int16),
+        rng.integers(-300, 300, (2, 40, 6)).astype(np.int16),
+    )
+    vectors[0] = views[1, 1] = 0
+    centroids = rng.integers(-300, 300, (12, 6)).astype(np.int16)
+    inside, anyhow = of_best_view(vectors, list(views), Buckets(centroids, 4, 2))
+    lost = 0
+    for i, vector in enumerate(vectors):
+        best, best_inside = float("nan"), float("nan")
+        for view in views[:, i]:
+            sides = [
+                set(sorted(range(12), key=lambda c: (-int(centroids[c].astype(int) @ side.astype(int)), c))[:4])
+                for side in (vector, view)
+            ]
+            cosine = plain_cosine(vector, view)
+            best = np.fmax(best, cosine)
+            best_inside = np.fmax(best_inside, cosine if len(sides[0] & sides[1]) >= 2 else np.nan)
+        np.testing.assert_allclose([anyhow[i], inside[i]], [best, best_inside], rtol=1e-12)
+        lost += bool(np.isnan(best_inside) and not np.isnan(best))
+    assert np.isnan(anyhow[0])
+    assert lost > 0
+
+
+# The search -----------------------------------------------------------------------------------------------------------
+
+
+class Drawn(NamedTuple):
+    """A search, and what it was made of."""
+
+    search: Search
+    pool: np.ndarray
+    tests: np.ndarray
+    sha256: np.ndarray
+    of_tests: np.ndarray
+
+
+@pytest.fixture
+def drawn_search() -> Drawn:
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=(1, 8))
+    pool, tests = (((base + rng.normal(size=(count, 8))) * 900).astype(np.int16) for count in (230, 60))
+    digests = [np.array([f"{side}{i:03}" for i in range(count)], "S64") for side, count in (("p", 230), ("t", 60))]
+    # three images of the pool are test images, two of them one and the same
+    digests[0][[4, 5, 229]] = [b"t007", b"t007", b"t059"]
+    tests[7] = tests[8]
+    return Drawn(Search(pool, digests[0], tests, digests[1], 2), pool, tests, *digests)
+
+
+def plain_pairs(drawn: Drawn) -> list[tuple[float, int, int]]:
+    """Cosine, row and test of all pairs that are not of the same bytes."""
+    return [
+        (plain_cosine(a, b), i, j)
+        for i, a in enumerate(drawn.pool)
+        for j, b in enumerate(drawn.tests)
+        if drawn.sha256[i] != drawn.of_tests[j]
+    ]
+
+
+def test_every_pair_is_counted_but_those_of_the_same_bytes(
+    drawn_search: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("altalign.pipelines.near.pool_against_tests._COMPARISONS_AT_A_TIME", 1)
+    counted, pairs = drawn_search.search.counted(), plain_pairs(drawn_search)
+    assert counted.compared == 230 * 60
+    for at in (0.5, 0.7, 0.9, 0.97):
+        assert counted.above(at).hits == sum(cosine > at for cosine, _, _ in pairs)
+    assert counted.above(0.5).hits > 1_000
+
+
+def test_the_pairs_around_a_threshold_are_those_of_a_plain_sort(drawn_search: Drawn) -> None:
+    pairs = sorted(plain_pairs(drawn_search))
+    around = drawn_search.search.around(0.8, above=0.5, pairs=20)
+    above, below = [pair for pair in pairs if pair[0] > 0.8][:10], [pair for pair in pairs if pair[0] <= 0.8][-10:]
+    np.testing.assert_allclose(around.cosines, [cosine for cosine, _, _ in below + above], rtol=1e-12)
+    assert list(zip(around.rows.tolist(), around.tests.tolist(), strict=True)) == [(i, j) for _, i, j in below + above]
+
+
+def test_of_images_with_the_same_bytes_the_first_counts() -> None:
+    places = [PoolImage(f"key{i}", "0", 0, 1, sha256) for i, sha256 in enumerate("bababc")]
+    assert Pool(places, np.zeros((6, 1), np.int16), 0).distinct.tolist() == [0, 1, 5]
+
+
+# Labelled pairs -------------------------------------------------------------------------------------------------------
+
+
+def config_with(*, mirrored: bool) -> CurateConfig:
+    values = {"input": {"paths": ["x"]}, "decontaminate": {"mirrored": mirrored}}
+    return CurateConfig.from_values(values, where="test")
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> tuple[str, str]:
+    """Labelled pairs of three drawn images, their mirror images, a flat one, and a broken one."""
+    rng = np.random.default_rng(1)
+    found = {f"{name}": np.kron(rng.integers(0, 255, (8, 8)), np.ones((16, 16))).astype(np.uint8) for name in "abc"}
+    files = {name: png(pixels) for name, pixels in found.items()} | {
+        "a again": png(np.repeat(found["a"], 2, axis=0)),
+        "a flipped": png(found["a"][:, ::-1]),
+    }
+    files |= {"flat": png(np.full((64, 64), 9, np.uint8)), "broken": files["b"][:60]}
+    rows = [
+        ("a", "a again", "near", "taller"),
+        ("a", "a flipped", "near", "flip"),
+        ("b", "b", "exact", "as it is"),
+        ("a", "b", "related", "another"),
+        ("b", "c", "unrelated", "another"),
+        ("b", "broken", "near", "cut"),
+        ("flat", "flat", "near", "flat"),
+    ]
+    names = ("image_a", "image_b", "relation", "how")
+    pq.write_table(
+        pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), tmp_path / "pairs.parquet"
+    )
+    pq.write_table(pa.table({"image": list(files), "image_bytes": list(files.values())}), tmp_path / "images.parquet")
+    return str(tmp_path / "pairs.parquet"), str(tmp_path / "images.parquet")
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_labelled_pairs_are_found_as_they_are_or_in_a_mirror(drawn: tuple[str, str], *, mirrored: bool) -> None:
+    measured = labelled_pairs.measure(
+        *drawn, config_with(mirrored=mirrored), Calibration("dct", 0.95, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS
+    )
+    found = 2 + mirrored
+    assert measured.recall == Share(found, 4)  # taller, as it is, flip or not, and flat, which is never found
+    assert measured.precision == Share(found, found)
+    assert measured.by_how == {
+        "taller": Share(1, 1),
+        "flip": Share(int(mirrored), 1),
+        "as it is": Share(1, 1),
+        "flat": Share(0, 1),
+    }
+    assert measured.left_out == 1
+
+
+def test_a_pair_whose_image_is_not_there_is_named(drawn: tuple[str, str]) -> None:
+    pairs, of_images = drawn
+    pq.write_table(pa.table({"image_a": ["a"], "image_b": ["z"], "relation": ["near"]}), pairs)
+    with pytest.raises(UsageError, match='image "z" is not in'):
+        labelled_pairs.measure(
+            pairs,
+            of_images,
+            config_with(mirrored=False),
+            Calibration("dct", 0.9, LOWEST, NO_BUCKETS.centroids),
+            NO_BUCKETS,
+        )
+
+
+def test_files_without_the_columns_are_refused(drawn: tuple[str, str]) -> None:
+    pairs, of_images = drawn
+    with pytest.raises(
+        UsageError, match=r'^--pairs .*images\.parquet: no column "image_a" \(there are image, image_bytes\)'
+    ):
+        labelled_pairs.check(of_images, of_images)
+    with pytest.raises(UsageError, match=r'^--images .*pairs\.parquet: no column "image" '):
+        labelled_pairs.check(pairs, pairs)
+    with pytest.raises(UsageError, match=r"^--images nowhere: no such file"):
+        labelled_pairs.check(pairs, "nowhere")
+    labelled_pairs.check(pairs, of_images)
+
+
+@needs_shared
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
+    files = [str(SHARED / f"near_duplicates_{name}.parquet") for name in ("pairs", "images")]
+    labelled_pairs.check(*files)
+    calibration = Calibration("dct", 0.975, LOWEST, NO_BUCKETS.centroids)
+    measured = labelled_pairs.measure(*files, config_with(mirrored=mirrored), calibration, NO_BUCKETS)
+    # of 4 flips and rotations the flips, and in a mirror alone
+    assert measured.recall == Share(27 + 2 * mirrored, 31)
+    assert measured.precision.value == 1.0
+    assert measured.left_out == 2
+    assert [how for how, share in measured.by_how.items() if share.hits < share.total] == (
+        ["_rotation"] if mirrored else ["_hflip", "_rotation"]
+    )
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_items() -> None:
+    assert in_threads(lambda item: item * item, list(range(50)), 4) == [item * item for item in range(50)]
+    assert in_threads(lambda item: item, [], 2) == []
+
+
+def test_the_first_error_ends_what_is_under_way() -> None:
+    ended, began = threading.Event(), threading.Event()
+
+    def work(item: int) -> None:
+        if item == 0:
+            assert began.wait(30)
+            raise ValueError("of the first")
+        began.set()
+        try:
+            while not ended.wait(0.001):
+                interrupts.check()
+        except interrupts.GivenUpError:
+            ended.set()
+            raise
+
+    with pytest.raises(ValueError, match="of the first"):
+        in_threads(work, [0, 1, 2, 3], 2)
+    assert ended.is_set()
+
+
+# Reports ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def findings() -> Findings:
+    """Of two kinds of copies one is found always, the other once in four times."""
+    jpeg = b"no image, and no one asks"
+    rng = np.random.default_rng(0)
+    above = Comparisons.of(0.5 + 0.4 * rng.random(300) ** 3, 1_000_000)
+    names = [name for name in [*list(TRANSFORMS)[:1], "crop <20> %"] for _ in range(4)]
+    counts = {
+        "training_images": 100,
+        "copied": 4,
+        "pool_images": 10_000,
+        "flat_pool_images": 7,
+        "repeated_images": 0,
+        "test_sets": {"<script>alert(1)</script>": 100},
+        "flat_test_images": 3,
+        "views": 1,
+        "false_positives_at_most": 1e-3,
+        "above_without_bucket": 1,
+        "taken_for_copies": 2,
+    }
+    return Findings(
+        calibration=Calibration("dct", 0.9, LOWEST, NO_BUCKETS.centroids),
+        counts=counts,
+        transforms=names,
+        cosines=np.array([0.99, 0.98, 0.97, 0.96, 0.95, 0.2, np.nan, 0.9]),
+        pairs=above,
+        decoys=Comparisons.of(np.array([0.6]), 1_000_000),
+        lines=[Line(4.0, 1.0, 3e-4, 2e-5)],
+        labelled=Labelled(Share(3, 4), Share(3, 3), {"<i>": Share(0, 1)}, 2),
+        looked_at=[
+            Looked(0.91, "k1", "set", "<img src=x onerror=alert(2)>\x1b[31m", jpeg, jpeg),
+            Looked(0.9, "k2", "set", "b.jpg", jpeg, jpeg),
+        ],
+    )
+
+
+def test_nobody_is_left_to_believe_that_what_is_lost_is_covered(findings: Findings) -> None:
+    assert findings.recall == {"crop <20> %": Share(1, 4), "jpeg 75": Share(4, 4)}
+    assert findings.not_covered == ["crop <20> %"]
+    out = io.StringIO()
+    calibration_report.show(findings, Console(file=out, width=80, markup=False, highlight=False))
+    shown = out.getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    said = " ".join(shown.split())
+    assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). " in said
+    assert "Such copies of test images stay in the data." in said
+    assert "Threshold: a cosine above 0.9." in said
+    assert "extrapolated" in said
+    assert "Lost for want of a common bucket: 1 copy above the threshold." in said
+    assert "recall 3 of 4 (75.0%" in said
+    assert "2 pairs left out" in said
+
+
+def test_where_half_of_every_kind_is_found_nothing_is_said_to_be_lost(findings: Findings) -> None:
+    all_found = replace(findings, cosines=np.full(8, 0.99), labelled=None)
+    assert all_found.not_covered == []
+    out = io.StringIO()
+    calibration_report.show(all_found, Console(file=out, width=80))
+    assert "NOT COVERED" not in out.getvalue()
+    assert all_found.facts()["labelled_pairs"] is None
+
+
+def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: Findings, tmp_path: Path) -> None:
+    write_page(findings, str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r'(?:src|href)="(?!data:image/webp;base64,)', page) == []
+    assert not re.search(r"<script|<img src=x|<i>|crop <20>|\x1b", page)
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("<figure>") == 2
+    assert page.index("Above: dropped") < page.index("k1") < page.index("At it or below: kept") < page.index("k2")
+
+
+def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findings: Findings) -> None:
+    head, *rows = [line.split(",") for line in calibration_report.curves(findings).splitlines()]
+    at = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [float(row["similarity_above"]) for row in at] == [i / 400 for i in range(200, 400)]
+    for row in at:
+        above = float(row["similarity_above"])
+        assert int(row["pairs_above"]) == findings.pairs.above(above).hits
+        assert float(row["false_positives_expected"]) == pytest.approx(97 * findings.lines[0].rates(above), rel=1e-5)
+        assert float(row["recall jpeg 75"]) == sum(cosine > above for cosine in (0.99, 0.98, 0.97, 0.96)) / 4
+
+
+def test_what_is_expected_is_never_below_what_decoys_say(findings: Findings) -> None:
+    (line,) = findings.lines
+    more, fewer = (replace(line, intercept=line.intercept + math.log(factor)) for factor in (2.0, 0.5))
+    assert replace(findings, lines=[line, more]).expected(0.9) == pytest.approx(2 * findings.expected(0.9))
+    assert replace(findings, lines=[line, fewer]).expected(0.9) == findings.expected(0.9)

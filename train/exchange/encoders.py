@@ -1,0 +1,230 @@
+"""A trained model as two functions, `encode_image` and `encode_text`, which evaluators know and programs load."""
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import BertModel
+
+from altalign import storage
+from altalign.errors import UsageError
+from altalign.eval.encoded import Encoder, Sharing
+from altalign.train.data import augment, tokenizer
+from altalign.train.data.batches import padded
+from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.text_tower import TextTower
+from altalign.train.run import checkpoints
+from altalign.train.run.ranks import Ranks, device_of, share
+from altalign.train.settings.training import TrainConfig
+from altalign.train.settings.types import Device
+from altalign.train.step.arithmetic import autocast
+from altalign.train.step.learner import model_of
+
+
+def sizes_of(config: TrainConfig) -> tuple[int, int]:
+    """Sides of the square (or the short side) that an image is resized to, and of its central crop, in evaluation."""
+    chosen, data = config.evaluation, config.data
+    return chosen.resize_px or data.resize_px, chosen.crop_px or data.crop_px
+
+
+def decoder_of(config: TrainConfig) -> Callable[[bytes], Tensor]:
+    """From an image file's bytes to the pixels that a model sees in evaluation: uint8 (3, h, w)."""
+    resize, crop = sizes_of(config)
+    keeps = config.evaluation.keep_aspect_ratio
+    return partial(augment.evaluation_pixels, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps)
+
+
+class Encoders:
+    """encode_image and encode_text of a model in evaluation mode; ranks share the work, and all get the result."""
+
+    def __init__(
+        self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, ranks: Ranks, *, digest: str = ""
+    ) -> None:
+        """Encoders of a model; `digest` is of its weights, and empty while it is trained."""
+        self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
+        self._autocast = autocast(config.loop.precision, ranks.device)
+        resize, crop = sizes_of(config)
+        keeps = config.evaluation.keep_aspect_ratio
+        self.decode = decoder_of(config)
+        about = [digest, tokenizer.digest, resize, crop, keeps, config.loop.precision, ranks.device.type]
+        self.encoder = Encoder(
+            self.decode,
+            self.encode_image,
+            self.encode_text,
+            sha256(json.dumps(about).encode()).hexdigest(),
+            self.encode_word,
+            partial(augment.central, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps),
+            str(ranks.device),
+            sharing=sharing_of(ranks, crop),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return self._ranks.device
+
+    @property
+    def temperature(self) -> Tensor:
+        """What similarities are divided by: ()."""
+        return self.model.temperature.value()
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Embeddings (n, d) of pixels (n, 3, h, w)."""
+        return self._shared(len(images), lambda part: self.model.encode_image(images[part].to(self._ranks.device)))
+
+    def encode_text(self, captions: list[str]) -> Tensor:
+        """Embeddings (n, d) of n captions."""
+        return self._of_texts(captions, self.model.encode_text)
+
+    def encode_word(self, words: list[str]) -> Tensor:
+        """What the text tower makes of n words, [CLS] before the projection (ALIGN section 8, table 12): (n, width)."""
+        return self._of_texts(words, self.model.text_tower)
+
+    def _of_texts(self, texts: list[str], tower: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        def encoded(part: slice) -> Tensor:
+            tokens, mask = padded(self.tokenizer.encode(texts[part]), self.tokenizer.tokens_at_most)
+            return tower(tokens.to(self._ranks.device), mask.to(self._ranks.device))
+
+        return self._shared(len(texts), encoded)
+
+    def _shared(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
+        return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
+
+    def pixels(self, images: Sequence[bytes]) -> Tensor:
+        """What the tower sees of image files: uint8 (n, 3, h, w).
+
+        Raises:
+            UndecodableError: one is no sound image.
+        """
+        return torch.stack([self.decode(image) for image in images])
+
+
+def sharing_of(ranks: Ranks, side_px: int) -> Sharing | None:
+    """How ranks share the decoding of square images of this side; None where there is one."""
+    if ranks.ranks == 1:
+        return None
+
+    def exchanged(own: Sequence[Tensor | None], number: int) -> list[Tensor | None]:
+        most = -(-number // ranks.ranks)
+        held = torch.zeros(most, 1 + 3 * side_px**2, dtype=torch.uint8)
+        for row, pixels in zip(held, own, strict=False):
+            if pixels is not None:
+                row[0], row[1:] = 1, pixels.permute(1, 2, 0).flatten()
+        parts = [part.cpu() for part in ranks.gathered(held.to(ranks.device))]
+        rows = [row for rank, part in enumerate(parts) for row in part[: len(share(number, rank, ranks.ranks))]]
+        return [row[1:].view(side_px, side_px, 3).permute(2, 0, 1) if row[0] else None for row in rows]
+
+    return Sharing(lambda number: share(number, ranks.rank, ranks.ranks), exchanged)
+
+
+def by_ranks(
+    ranks: Ranks,
+    model: nn.Module,
+    autocast: Callable[[], AbstractContextManager[object]],
+    number: int,
+    encoded: Callable[[slice], Tensor],
+) -> Tensor:
+    """What a model in evaluation mode makes of all inputs. Ranks compute equally many; the last ranks overlap."""
+    each = -(-number // ranks.ranks)
+    first = min(ranks.rank * each, number - each)
+    was_training = model.training
+    model.eval()
+    # not compiled: each size of a last batch would have to be, and the next evaluation has others
+    with autocast(), torch.compiler.set_stance("force_eager"):
+        own = encoded(slice(first, first + each))
+    model.train(was_training)
+    if ranks.ranks == 1:
+        return own
+    parts = ranks.gathered(own)
+    starts = [min(rank * each, number - each) for rank in range(ranks.ranks)]
+    whole = own.new_empty(number, own.shape[1])
+    for start, part in zip(starts, parts, strict=True):
+        whole[start : start + each] = part
+    return whole
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A checkpoint of a training run, its settings and its model, in evaluation mode and without gradients."""
+
+    place: Path
+    step: int
+    config: TrainConfig
+    tokenizer: CaptionTokenizer
+    model: DualEncoder
+
+    @property
+    def bert(self) -> BertModel:
+        """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours.
+
+        Raises:
+            UsageError: it is another.
+        """
+        tower = self.model.text_tower
+        if not isinstance(tower, TextTower):
+            raise UsageError(
+                f"{self.config.run.folder}: the text tower is BART's, and this form has BERT; give onnx or timm"
+            )
+        return tower.bert
+
+    @property
+    def evaluation_sizes(self) -> tuple[int, int]:
+        """Sides of the square that an image is resized to, and of the crop that the model sees."""
+        return sizes_of(self.config)
+
+
+def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, object] | None = None) -> Trained:
+    """The checkpoint of a run after `step` steps (None: the newest), on the CPU.
+
+    `evaluation` overrides settings of this section.
+
+    Raises:
+        UsageError: there is no such run, or no such checkpoint.
+        DamagedError: the checkpoint is not as it was written.
+    """
+    if storage.kind(run) != "folder":
+        raise UsageError(f"{run}: no such training run; give the [run] folder of a training")
+    place = checkpoints.chosen(run, step, goes_on=False)
+    values = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
+    values["run"]["folder"] = run
+    values["evaluation"].update(evaluation or {})
+    config = TrainConfig.from_values(values, where=str(place))
+    if config.classification.train:
+        raise UsageError(f"{run}: a classifier, which has no captions; give the run of a dual encoder")
+    words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
+    model = model_of(without_weights(config), vocabulary=words.vocabulary)
+    checkpoints.load_model(place, model)
+    model.requires_grad_(requires_grad=False).eval()
+    return Trained(place, checkpoints.state_of(place)["step"], config, words, model)
+
+
+def without_weights(config: TrainConfig) -> TrainConfig:
+    """The settings of a model whose weights come from a checkpoint: what it started from need not be there any more."""
+    parts = {name: getattr(config, name) for name in ("image_tower", "text_tower", "captioner")}
+    return config.model_copy(update={name: of.model_copy(update={"weights": ""}) for name, of in parts.items()})
+
+
+def opened(
+    run: str,
+    *,
+    step: int | None = None,
+    device: Device = "auto",
+    evaluation: Mapping[str, object] | None = None,
+) -> Encoders:
+    """The model of a run, ready to encode. Raises as `trained`, and where `device` is not there."""
+    return of_trained(trained(run, step=step, evaluation=evaluation), device)
+
+
+def of_trained(of: Trained, device: Device) -> Encoders:
+    """The same of a checkpoint that is open."""
+    digest = storage.read_json(str(of.place / "manifest.json"))["model.safetensors"]
+    on = device_of(device)
+    return Encoders(of.config, of.model.to(on), of.tokenizer, Ranks(0, 1, on), digest=digest)

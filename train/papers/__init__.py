@@ -1,0 +1,1 @@
+"""What single papers add to training."""

@@ -1,0 +1,172 @@
+"""`altalign noise RUN`: the contrastive loss of every pair that a run was trained on, and how noisy it makes the pair.
+
+Losses are those of evaluation: central crops, no dropout, nothing left out, the learned temperature, no smoothing, and
+both directions averaged. A loss depends on the batch; so batches are fixed: pairs in the order of their keys, which are
+hashes, cut into batches of equal size. A pair that is in two runs counts once. Ranks take batches in turn, and a
+command that was stopped goes on where it was.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from io import BytesIO
+from itertools import compress, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from altalign import storage, terminal
+from altalign.errors import UnreadableError
+from altalign.train.data import noise_estimates, noise_mixture
+from altalign.train.data.batches_without_training import decoded
+from altalign.train.data.noise_estimates import Keys
+from altalign.train.data.noise_losses import Losses, Measured, in_order, known, mark_of, table_of
+from altalign.train.data.samples import Samples
+from altalign.train.data.training_data import prepared
+from altalign.train.exchange import encoders
+from altalign.train.exchange.encoders import Encoders, Trained
+from altalign.train.report import write
+from altalign.train.run import training_folder
+from altalign.train.run.ranks import Ranks, joined
+from altalign.train.settings.training import TrainConfig
+
+_BATCHES_OF_A_PART = 16  # that are measured before they are written: what a stop costs
+_ROWS = 1024  # of logits in memory at a time
+
+
+def measure(run: str, *, step: int | None = None, batch: int = 0) -> int:
+    """Measure a training run, write its `noise/losses.parquet`, and show both in its report; gives the exit code.
+
+    Raises:
+        UsageError: there is no such run, or scikit-learn is not installed.
+        UnreadableError: no image can be decoded.
+    """
+    trained = encoders.trained(run, step=step)
+    noise_mixture.check_installed()
+    with joined(trained.config.loop.device) as ranks:
+        of_trained(trained, ranks, batch=batch)
+    return 0
+
+
+def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
+    """The same for a checkpoint that is open. A collective."""
+    config = trained.config
+    data = prepared(config, ranks, say=terminal.stderr().print)
+    keys, numbers = in_order(data.samples)
+    size = batch or config.noise.batch or config.loop.global_batch
+    asked = {
+        "checkpoint": storage.read_json(str(trained.place / "manifest.json"))["model.safetensors"],
+        "step": trained.step,
+        "keys": sha256(keys.tobytes()).hexdigest(),
+        "batch": size,
+    }
+    model = trained.model.to(ranks.device)
+    with torch.no_grad():
+        if storage.read_json(mark_of(config)).get("asked") != asked or not storage.exists(table_of(config)):
+            of_rank = Encoders(config, model, trained.tokenizer, Ranks(0, 1, ranks.device))
+            _measure(of_rank, data.samples, numbers, asked, ranks)
+            if ranks.is_first:
+                _fit(config, keys, asked)
+            ranks.wait()
+        if ranks.is_first:
+            found = known(config, data.samples)
+            assert found is not None
+            terminal.stdout().print(_said(found), soft_wrap=True)
+            terminal.stdout().print(f"noise: {terminal.shown(table_of(config))}", soft_wrap=True)
+            write.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
+    ranks.wait()  # none leaves before the first is done
+
+
+def _measure(
+    of: Encoders, samples: Samples, numbers: npt.NDArray[np.int64], asked: Mapping[str, Any], ranks: Ranks
+) -> None:
+    """Write the losses of this rank's batches, some batches a file; those that are there from before stay."""
+    folder, bounds = _parts(of.config), _bounds(len(numbers), asked["batch"])
+    if ranks.is_first:
+        if storage.read_json(storage.join(folder, "asked.json")) != asked:
+            storage.delete(folder)
+        storage.write_json(storage.join(folder, "asked.json"), asked)
+    ranks.wait()
+    for part in range(ranks.rank, -(-(len(bounds) - 1) // _BATCHES_OF_A_PART), ranks.ranks):
+        place = storage.join(folder, f"{part:07}.npy")
+        if storage.exists(place):
+            continue
+        some = bounds[part * _BATCHES_OF_A_PART :][: _BATCHES_OF_A_PART + 1]
+        losses = np.concatenate([losses_of(of, samples, numbers[begin:end]) for begin, end in pairwise(some)])
+        with storage.write(place) as file:
+            np.save(file, losses)
+        if ranks.is_first:
+            terminal.stderr().print(f"measured {some[-1]:,} of {len(numbers):,} pairs", soft_wrap=True)
+    ranks.wait()
+
+
+def _fit(config: TrainConfig, keys: Keys, asked: Mapping[str, Any]) -> None:
+    """Fit the mixture to the parts, and write the table; then the parts go."""
+    folder = _parts(config)
+    names = sorted(name for name in storage.entries(folder) if name.endswith(".npy"))
+    losses = np.concatenate([np.load(BytesIO(storage.read_bytes(storage.join(folder, name)))) for name in names])
+    is_known = ~np.isnan(losses)
+    if not is_known.any():
+        raise UnreadableError(f"{config.run.folder}: none of {len(keys):,} images can be decoded; look at the shards")
+    fitted = noise_mixture.fitted(losses[is_known])
+    eps = np.zeros(len(losses), np.float32)
+    eps[is_known] = fitted.noise(losses[is_known])
+    noise_estimates.write(table_of(config), keys, losses, eps)
+    storage.write_json(mark_of(config), {"asked": dict(asked), "mixture": asdict(fitted)})
+    storage.delete(folder)
+
+
+def _parts(config: TrainConfig) -> str:
+    return training_folder.path(config, "noise", "parts")
+
+
+def _bounds(pairs: int, size: int) -> list[int]:
+    """Where batches begin and end: of equal size, as near to `size` as it goes, none larger than 1.5 of it."""
+    count = max(1, round(pairs / size))
+    return [number * pairs // count for number in range(count + 1)]
+
+
+def losses_of(of: Encoders, samples: Samples, numbers: npt.NDArray[np.int64]) -> Losses:
+    """The losses of a batch; NaN where the image cannot be decoded, which then is nobody's negative either."""
+    rows, threads = of.config.evaluation.batch, max(1, of.config.data.workers)
+    found, is_known = list[tuple[torch.Tensor, torch.Tensor]](), list[bool]()
+    for some in decoded(of.decode, samples, numbers, size=rows, threads=threads):
+        is_known += some.is_whole
+        if captions := list(compress(some.captions, some.is_whole)):
+            found.append((of.encode_image(some.pixels).float(), of.encode_text(captions).float()))
+    losses = np.full(len(numbers), np.nan, np.float32)
+    if found:
+        images, texts = (torch.cat(parts) for parts in zip(*found, strict=True))
+        losses[is_known] = alone(images, texts, of.temperature).cpu().numpy()
+    return losses
+
+
+def alone(images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """NLIP's equations 4 to 6 for each pair (n,) of embeddings (n, d), of this process alone and a block at a time."""
+    scaled = images / temperature
+    by_text = images.new_full((len(texts),), -torch.inf)
+    by_image = torch.empty_like(by_text)
+    for first in range(0, len(images), _ROWS):
+        logits = scaled[first : first + _ROWS] @ texts.T
+        by_image[first : first + _ROWS] = logits.logsumexp(1)
+        by_text = torch.logaddexp(by_text, logits.logsumexp(0))
+    return (by_image + by_text) / 2 - (scaled * texts).sum(1)
+
+
+def _said(found: Measured) -> str:
+    """What was found, in a line."""
+    of, lost = found.mixture, int(np.isnan(found.losses).sum())
+    undecodable = f"; {lost:,} images cannot be decoded" if lost else ""
+    if of.is_one:
+        return (
+            f"{len(found.numbers):,} pairs: their losses do not fall into two groups, and none is held for noisy"
+            f"{undecodable}"
+        )
+    noisy = int((found.eps > 0.5).sum())
+    return (
+        f"{len(found.numbers):,} pairs: {noisy:,} more likely noisy than clean ({noisy / len(found.numbers):.1%}); "
+        f"groups of mean loss {of.means[0]:.3f} and {of.means[1]:.3f}, with {of.shares[0]:.0%} and {of.shares[1]:.0%}"
+        f"{undecodable}"
+    )

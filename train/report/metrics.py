@@ -1,0 +1,217 @@
+"""Writes metrics of a training run to `metrics.jsonl`, TensorBoard's events and, where it is wanted, Weights & Biases.
+
+Some are shown on the terminal.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import torch
+from rich.console import Console
+
+from altalign import storage, terminal
+from altalign.errors import AltalignError
+from altalign.train.run import object_store_sync, training_folder, wandb_run
+from altalign.train.run.ranks import Ranks
+from altalign.train.settings.training import TrainConfig
+from altalign.train.step import flops
+from altalign.train.step.flops import Work
+
+_T = TypeVar("_T")
+LINE_EVERY_S = 30.0
+
+
+class Metrics:
+    """Appends a line every `log_every` steps; a run that goes on from a checkpoint writes what follows it anew."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        first_step: int,
+        console: Console,
+        work: Work | None = None,
+        device: torch.device | None = None,
+    ):
+        from torch.utils.tensorboard import SummaryWriter  # a second, which --dry-run need not wait for
+
+        self._path = training_folder.local(config, "metrics.jsonl")
+        self._steps, self._pairs = config.schedule.steps, config.loop.global_batch
+        # the evaluation after the last step is made again by a command that finds nothing else to do
+        kept = [
+            line
+            for line in read(self._path)
+            if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)
+        ]
+        storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
+        self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
+        self._wandb = wandb_run.opened(config) if config.loop.wandb_project else None
+        self._files = object_store_sync.Published(config.run.folder)
+        self._console, self._work, self._device = console, work, device
+        self._begin = self._last = time.monotonic()
+        self._first_step = self._last_step = first_step
+        self._is_timed = False
+        self._said_at = self._begin
+
+    def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
+        """A line of metrics after `step` steps, with samples seen, and what has passed since the last line.
+
+        That is samples a second, the arithmetic, and the share of the time that the steps waited for batches.
+        """
+        now = time.monotonic()
+        line: dict[str, float] = {"step": step, "samples_seen": step * self._pairs, **values}
+        if self._is_timed:
+            passed = max(1e-9, now - self._last)
+            speed = (step - self._last_step) * self._pairs / passed
+            line |= {"samples_per_s": round(speed, 1), "data_wait": round(min(1.0, waited_s / passed), 4)}
+            line |= self._work.at(speed) if self._work else {}
+        line["memory_bytes"] = most_memory(self._device)
+        self._last, self._last_step = now, step
+        self._append(line)
+        self._say(line)
+
+    def began(self, step: int) -> None:
+        """The first step of this attempt is done: only what follows is timed, for that one starts and compiles much."""
+        self._is_timed = True
+        self._begin = self._last = time.monotonic()
+        self._first_step = self._last_step = step
+
+    def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """The metrics of an evaluation after `step` steps."""
+        self._append(
+            {
+                "step": step,
+                **{f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()},
+            }
+        )
+        self._last = time.monotonic()  # the next line's speed is that of training
+
+    def published(self) -> None:
+        """Write out buffered lines, also to the store where the run is in one. Any thread may call it."""
+        self._events.flush()
+        self._files.files()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Write out buffered lines, as `published`; of a run that has failed as far as its store can be reached."""
+        self._events.close()
+        if self._wandb:
+            self._wandb.finish(exit_code=int(failed))
+        with suppress(AltalignError) if failed else nullcontext():
+            self._files.files()
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        with storage.growing(self._path) as file:
+            file.write(_json(line).encode())
+        for name, value in line.items():
+            if name != "step":
+                self._events.add_scalar(name, value, line["step"])
+        if self._wandb:
+            self._wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
+
+    def _say(self, line: Mapping[str, Any]) -> None:
+        """Print a line now and then, with the time left at the pace of this attempt."""
+        now, step = time.monotonic(), line["step"]
+        if not self._console.is_terminal and now - self._said_at < LINE_EVERY_S and step < self._steps:
+            return
+        self._said_at = now
+        left = timedelta(seconds=round((self._steps - step) * (now - self._begin) / max(1, step - self._first_step)))
+        text = (
+            f"step {step:,} of {self._steps:,}, "
+            + (f"{left} left, {line['samples_per_s']:,.0f} samples/s, " if "samples_per_s" in line else "")
+            + f"loss {line['loss']:.4f}"
+            + (f", temperature {line['temperature']:.4f}" if "temperature" in line else "")
+        )
+        if self._console.is_terminal and step < self._steps:  # one line, written over
+            room = self._console.width - 1
+            self._console.print(text[:room].ljust(room), soft_wrap=True, end="\r")
+        else:
+            self._console.print(text, soft_wrap=True)
+
+
+class Unwritten:
+    """The metrics of a rank that writes none."""
+
+    def began(self, step: int) -> None:
+        """Do nothing."""
+
+    def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
+        """Do nothing."""
+
+    def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Do nothing."""
+
+    def published(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: int) -> Iterator[Metrics | Unwritten]:
+    """Metrics that are written out when the block ends; of rank 0 alone."""
+    if not ranks.is_first:
+        yield Unwritten()
+        return
+    work = None
+    if not config.classification.train:
+        name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ""
+        work = Work(flops.of_a_pair(config, vocabulary=vocabulary), ranks.ranks, flops.peak_of(name))
+    metrics = Metrics(config, first_step=first_step, console=terminal.stderr(), work=work, device=ranks.device)
+    try:
+        yield metrics
+    except BaseException:
+        metrics.close(failed=True)
+        raise
+    metrics.close()
+
+
+def most_memory(device: torch.device | None) -> int:
+    """The most bytes that torch has taken of a GPU; on a CPU those that this process has held."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)  # tensors of CUDA graphs do not count as allocated
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class Waits(Generic[_T]):
+    """Goes through batches, and knows how long they were waited for since it was last asked."""
+
+    def __init__(self, batches: Iterator[_T]) -> None:
+        self._batches, self._seconds = batches, 0.0
+
+    def __iter__(self) -> Iterator[_T]:
+        return self
+
+    def __next__(self) -> _T:
+        begin = time.monotonic()
+        try:
+            return next(self._batches)
+        finally:
+            self._seconds += time.monotonic() - begin
+
+    def taken(self) -> float:
+        """Seconds, which begin anew."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    """The lines of a metrics file, without a last line that a killed run left incomplete."""
+    if not storage.exists(path):
+        return []
+    found = []
+    for line in storage.read_bytes(path).decode(errors="replace").splitlines(keepends=True):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get("step"), int):
+            found.append(value)
+    return found
+
+
+def _json(line: Mapping[str, object]) -> str:
+    return json.dumps(line) + "\n"

@@ -1,0 +1,378 @@
+"""Checkpoints of a training run: whole or not there, and checked when they are read.
+
+    checkpoints/step-NNNNNNN/
+      model.safetensors       weights and buffers of the towers, the temperature
+      optimizer.safetensors   the optimiser's tensors, by PARAMETER/KEY
+      moments/*.safetensors   of a sharded training: those that ranks hold parts of, each rank's in a file
+      optimizer.json          its numbers, by PARAMETER/KEY
+      state.json              step, samples seen, lineage
+      config.toml tokenizer.json
+      manifest.json           SHA-256 of each; finished when it is there
+
+Of a run in an object store they are written to a local folder, then published; `train.stored` has how.
+
+There is no state of random numbers to keep: order, augmentation and dropout are functions of the seed and the step.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from errno import EIO, ENOSPC
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from altalign import storage, terminal
+from altalign.errors import DamagedError, UnreadableError, UsageError
+from altalign.storage.disk_errors import naming_a_full_disk
+from altalign.train.run import moments as spread
+from altalign.train.run import object_store_sync
+from altalign.train.run.ranks import Ranks
+from altalign.train.step import sharding
+
+_PARTIAL = ".partial"
+_OF_THE_OPTIMIZER = ("optimizer.", "moments/")  # names begin so
+_FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
+
+
+def folder_of(run_folder: str, step: int) -> Path:
+    """Where this machine has the checkpoint after `step` steps."""
+    return Path(storage.local_folder(run_folder), "checkpoints", f"step-{step:07}")
+
+
+def place_of(run_folder: str, step: int) -> str:
+    """Where the run has it: in a store, if the run is in one."""
+    return storage.join(run_folder, "checkpoints", folder_of(run_folder, step).name)
+
+
+def finished(run_folder: str) -> list[int]:
+    """Steps of the checkpoints that are there, the newest last."""
+    found = storage.below(storage.join(run_folder, "checkpoints"), "manifest.json")
+    names = map(storage.name, map(storage.folder_of, found))
+    numbers = (name.removeprefix("step-") for name in names if name.startswith("step-"))
+    return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Weights, and the optimiser's tensors and numbers, as they were after a step: copies, in the CPU's memory.
+
+    Of a sharded model `parts` are the tensors of which this rank has a part; only the first rank has the weights.
+    """
+
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
+    numbers: Mapping[str, object]
+    parts: spread.Parts | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, optimizer: Optimizer, meeting: spread.Meeting | None = None) -> Self:
+        """Those of now. Of a sharded model all ranks call it, with where they meet."""
+        moments, numbers = _state_of(optimizer)
+        parts = meeting.parts_of(moments) if meeting is not None else None
+        if parts is not None:
+            moments = {name: value for name, value in moments.items() if name not in parts.tensors}
+        weights = dict[str, Tensor]()
+        for name, value in model.state_dict().items():
+            gathered = sharding.whole(value)  # one at a time: not all of them fit
+            if meeting is None or meeting.is_first:
+                weights[name] = _copy(gathered)
+        return cls(weights, {name: _copy(value) for name, value in moments.items()}, numbers, parts)
+
+
+class Writer:
+    """Writes checkpoints while the steps go on, one at a time; leaving the block waits for the last."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def begin(
+        self,
+        run_folder: str,
+        step: int,
+        kept: Kept,
+        state: Mapping[str, object],
+        *,
+        keep: int,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin to write a checkpoint, once the one before is written; `before` is called in the writing thread."""
+        self.wait()
+
+        def write() -> None:
+            before()
+            save(run_folder, step, kept, state, keep=keep)
+
+        self._writing = self._thread.submit(write)
+
+    def check(self) -> None:
+        """Raise what has befallen the one that was being written, if it is done."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until all are written.
+
+        Raises:
+            FullDiskError: as `save`.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown(wait=True)
+        if kind is None:
+            self.wait()
+
+
+def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
+    """Write the checkpoint after `step` steps beside its place, then move it there; the `keep` newest stay.
+
+    Of a sharded model all ranks write their parts of moments, and the first the rest. Of a run in a store each machine
+    has a folder of its own, and publishes the parts that are in it.
+
+    Raises:
+        FullDiskError: no space is left; the checkpoints before it stay.
+    """
+    place = folder_of(run_folder, step)
+    partial = place.with_name(place.name + _PARTIAL)
+    is_remote, published = storage.is_remote(run_folder), dict[str, str]()
+    with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
+        if kept.parts is None or kept.parts.meeting.has_own_folder(is_shared=not is_remote):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        if kept.parts is not None:
+            kept.parts.write(partial / "moments")
+            if is_remote:
+                published = _published_parts(kept.parts.meeting, partial, place_of(run_folder, step))
+            if not kept.parts.meeting.is_first:
+                return
+        _write_tensors(kept.weights, partial / "model.safetensors")
+        _write_tensors(kept.moments, partial / "optimizer.safetensors")
+        for name, value in (("optimizer.json", kept.numbers), ("state.json", {"step": step, **state})):
+            storage.write_json(str(partial / name), value)
+        for name in ("config.toml", "tokenizer.json"):
+            (partial / name).write_bytes(storage.read_bytes(storage.join(run_folder, name)))
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
+        names = [name for path in files if (name := path.relative_to(partial).as_posix()) not in published]
+        digests = published | {name: object_store_sync.sha256_of(partial / name) for name in names}
+        storage.write_json(str(partial / object_store_sync.MANIFEST), digests)
+        shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
+        partial.rename(place)
+    if is_remote:
+        object_store_sync.publish_checkpoint(place, place_of(run_folder, step), digests, published)
+    old = finished(run_folder)[:-keep]
+    storage.delete_units([place_of(run_folder, step) for step in old])
+    for step in old:
+        shutil.rmtree(folder_of(run_folder, step), ignore_errors=True)
+
+
+def _published_parts(meeting: spread.Meeting, partial: Path, there: str) -> dict[str, str]:
+    """Publish the parts of moments that ranks of this machine have written; gives SHA-256 of those of all machines."""
+    own = object_store_sync.put_files(partial / "moments", f"{there}/moments") if meeting.is_first_of_machine else {}
+    of_all = meeting.gathered(own)
+    return {f"moments/{name}": digest for digests in of_all for name, digest in digests.items()}
+
+
+def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
+    """The newest whole checkpoint; a damaged one is named and passed over. `goes_on` as for `brought`."""
+    for step in reversed(finished(run_folder)):
+        try:
+            place = brought(run_folder, step, goes_on=goes_on)
+        except DamagedError as error:
+            terminal.stderr().print(
+                f"{terminal.shown(str(error))}; going on from the one before", style="yellow", soft_wrap=True
+            )
+        else:
+            return place
+    return None
+
+
+def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
+    """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`.
+
+    Raises:
+        UsageError: it is not there.
+        DamagedError: it is not as it was written.
+    """
+    place = newest(run_folder, goes_on=goes_on) if step is None else None
+    if step is not None and step in finished(run_folder):
+        place = brought(run_folder, step, goes_on=goes_on)
+    if place is None:
+        there = ", ".join(map(str, finished(run_folder))) or "none"
+        raise UsageError(
+            f"{run_folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train "
+            "first, or give another step"
+        )
+    return place
+
+
+def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
+    """A checkpoint that is finished, on this machine and checked.
+
+    Where no training `goes_on` with it, what only the optimiser has stays in the store.
+
+    Raises:
+        DamagedError: it is not as it was written.
+    """
+    place = folder_of(run_folder, step)
+    if not storage.is_remote(run_folder):
+        check(place)
+        return place
+    with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
+        there, but = place_of(run_folder, step), () if goes_on else _OF_THE_OPTIMIZER
+        object_store_sync.brought_checkpoint(there, place, of=_FILES, but=but)
+    return place
+
+
+def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks, *, goes_on: bool = True) -> Path | None:
+    """The checkpoint that the first rank has chosen and checked, where this rank's machine has it. A collective.
+
+    `goes_on` as for `brought`.
+    """
+    step = ranks.told(state_of(chosen)["step"] if chosen is not None else None)
+    if step is None:
+        return None
+
+    def there() -> Path:
+        is_brought = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
+        return brought(run_folder, step, goes_on=goes_on) if is_brought else folder_of(run_folder, step)
+
+    return ranks.first_then_others(there)
+
+
+def sweep(run_folder: str) -> None:
+    """Delete what interrupted writes left. Nobody else may be writing there."""
+    for partial in folder_of(run_folder, 0).parent.glob(f"*{_PARTIAL}"):
+        storage.delete(str(partial))
+
+
+def check(place: Path) -> None:
+    """Compare a checkpoint with its manifest.
+
+    Raises:
+        DamagedError: a file is missing or not as it was written.
+    """
+    try:
+        digests = storage.read_json(str(place / "manifest.json"))
+    except UnreadableError:
+        digests = {}
+    for name in ("manifest.json", *sorted(_FILES | digests.keys())):
+        is_whole = (
+            digests.keys() >= _FILES
+            if name == "manifest.json"
+            else (place / name).is_file() and object_store_sync.sha256_of(place / name) == digests[name]
+        )
+        if not is_whole:
+            raise DamagedError(f"{place / name}: not as it was written; delete the folder {place}, or bring it back")
+
+
+def state_of(place: Path | str) -> dict[str, Any]:
+    """Step, samples seen and lineage of a checkpoint, wherever it is."""
+    return storage.read_json(f"{place}/state.json")
+
+
+def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
+    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone.
+
+    Raises:
+        DamagedError: they are another model's, or cut.
+    """
+    try:
+        own = model.state_dict()
+        tensors = _read(place / "model.safetensors", own.get)
+        if optional:
+            shared = {name: value for name, value in tensors.items() if name in own or not name.startswith(optional)}
+            tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
+        model.load_state_dict(tensors)
+    except (SafetensorError, RuntimeError) as error:
+        said = str(error).strip().splitlines()[-1].strip()
+        raise DamagedError(
+            f"{place / 'model.safetensors'}: not the weights of the model that config.toml describes ({said})"
+        ) from None
+
+
+def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
+    """The tensors of a file; of those that are spread over ranks, this rank's parts."""
+    with safe_open(path, framework="pt") as file:
+        return {name: sharding.read_like(file, name, like(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
+
+
+def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:
+    """Give the optimiser a checkpoint's state; `optional` as for `load_model`, and groups keep their settings then."""
+    parameters = dict(
+        zip(_names(optimizer), (one for of in optimizer.param_groups for one in of["params"]), strict=True)
+    )
+    own = _read(place / "optimizer.safetensors", lambda path: parameters.get(path.rpartition("/")[0]))
+    tensors = {**own, **spread.read(place / "moments", parameters)}
+    numbers = storage.read_json(str(place / "optimizer.json"))
+    layout = optimizer.state_dict()
+    state: dict[int, dict[str, object]] = {}
+    places = {name: number for number, name in enumerate(parameters)}
+    for path, value in (*tensors.items(), *numbers["state"].items()):
+        name, _, key = path.rpartition("/")
+        if optional and name not in places and name.startswith(optional):
+            continue
+        state.setdefault(places[name], {})[key] = value
+    groups = layout["param_groups"]
+    if not optional:
+        groups = [{**group, **kept} for group, kept in zip(groups, numbers["groups"], strict=True)]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for parameter, entries in optimizer.state.items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                # in its memory format, of which the order of sums is
+                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, object]]:
+    """The optimiser's tensors by name, and its numbers."""
+    names = _names(optimizer)
+    layout = optimizer.state_dict()
+    tensors, numbers = {}, {}
+    for number, entries in layout["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{names[number]}/{key}"] = value
+            else:
+                numbers[f"{names[number]}/{key}"] = value
+    groups = [
+        {key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)}
+        for group in layout["param_groups"]
+    ]
+    return tensors, {"state": numbers, "groups": groups}
+
+
+def _copy(value: Tensor) -> Tensor:
+    return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:  # what it says of a full disk is text
+        raise OSError(ENOSPC if "os error 28" in str(error) else EIO, str(error), str(path)) from None
+
+
+def _names(optimizer: Optimizer) -> list[str]:
+    return [name for group in optimizer.param_groups for name in group["param_names"]]
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,207 @@
+"""The processes of a training run: which one this is, on which device, and what all of them have to agree on."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import distributed
+
+from altalign.errors import AltalignError, UsageError
+from altalign.machine import interrupts
+from altalign.train.settings.types import Device
+
+# A rank waits this long for the others, in the worst case while rank 0 trains a tokenizer and indexes billions of
+# pairs.
+WAIT = timedelta(hours=12)
+
+_TO_TELL_S, _ASK_AGAIN_S = 5.0, 0.05  # ranks that miss others tell each other within it
+
+_T = TypeVar("_T")
+
+
+def share(size: int, rank: int, ranks: int) -> range:
+    """The places of a global batch of so many pairs that a rank has."""
+    return range(rank * size // ranks, (rank + 1) * size // ranks)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that torchrun has started; alone where it has not."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes files and prints."""
+        return self.rank == 0
+
+    @property
+    def is_first_of_machine(self) -> bool:
+        """Whether this rank is the first of those that torchrun has started on this machine."""
+        return os.environ.get("LOCAL_RANK", str(self.rank)) == "0"
+
+    @property
+    def of_machine(self) -> int:
+        """How many ranks torchrun says are on this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def expect(self, wait: timedelta) -> None:
+        """From now on the others are waited for so long."""
+        if self.ranks > 1:
+            for_all = getattr(distributed, "set_timeout", None) or distributed.distributed_c10d._set_pg_timeout  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - before torch 2.15
+            for_all(wait)
+
+    def noted(self, step: int) -> None:
+        """Note where all ranks can read it that this one is at a step."""
+        if self.ranks > 1:
+            _note("at", self.rank, f"{_here()}, step {step:,}")
+
+    def wait(self) -> None:
+        """Wait until all ranks are here."""
+        if self.ranks > 1:
+            distributed.barrier()
+
+    def any(self, value: int) -> int:
+        """The largest value of all ranks."""
+        if self.ranks == 1:
+            return value
+        largest = torch.tensor(value, device=self.device)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
+
+    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors of all ranks; they have one shape."""
+        parts = [torch.empty_like(own) for _ in range(self.ranks)]
+        distributed.all_gather(parts, own.contiguous())
+        return parts
+
+    def first_then_others(self, make: Callable[[], _T]) -> _T:
+        """The result of `make` on every rank: rank 0 goes first, and the others use what it left on disk.
+
+        Of other machines, which may have a disk of their own, the first rank goes before the others.
+        """
+        turn = 0 if self.is_first else 1 if self.is_first_of_machine else 2
+        for _ in range(turn):
+            self.wait()
+        made = make()
+        for _ in range(turn, 2):
+            self.wait()
+        return made
+
+    def told(self, value: object) -> Any:
+        """Send rank 0's value to every rank."""
+        if self.ranks == 1:
+            return value
+        held = [value]
+        distributed.broadcast_object_list(held, device=self.device)
+        return held[0]
+
+
+def device_of(device: Device) -> torch.device:
+    """What this process computes on; of several on a machine each has a GPU of its own.
+
+    Raises:
+        UsageError: a GPU is asked for and there is none.
+    """
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise UsageError('[loop] device = "cuda": torch sees no GPU here; give device = "auto" or "cpu"')
+    if not has_gpu or device == "cpu":
+        return torch.device("cpu")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= torch.cuda.device_count():
+        raise UsageError(
+            f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun "
+            "--nproc-per-node that many"
+        )
+    return torch.device("cuda", local)
+
+
+@contextmanager
+def joined(device: Device) -> Iterator[Ranks]:
+    """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; nothing to join where this one was started alone.
+
+    Within another, it is the other's: what has joined stays together until that ends.
+
+    Raises:
+        UsageError: a GPU is asked for and there is none.
+        AltalignError: another process has ended while this one waited for it.
+    """
+    chosen, ranks = device_of(device), int(os.environ.get("WORLD_SIZE", "1"))
+    on_gpu = chosen.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(chosen)
+    if ranks == 1:
+        yield Ranks(0, 1, chosen)
+        return
+    if distributed.is_initialized():
+        yield Ranks(distributed.get_rank(), ranks, chosen)
+        return
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
+        rank = distributed.get_rank()
+        _note("at", rank, _here())
+        yield Ranks(rank, ranks, chosen)
+        # not after an error: NCCL would wait there for the others, which wait for this one
+        distributed.destroy_process_group()
+    except RuntimeError as error:
+        said = " ".join(str(error).split())
+        if not isinstance(error, distributed.DistError) and "gloo" not in said:  # which has no type of error for it
+            _note("ended", rank, said)
+            raise
+        words = said.rpartition("] ")[2].partition(". ")[0]
+        with interrupts.deferred():  # a launcher ends all when one has ended; what is known is said before
+            lost = _lost(rank, ranks)
+        raise AltalignError(
+            f"another process of this training has ended, or is not heard any more ({words}){lost}; look at what it "
+            "said; run it again, it continues"
+        ) from None
+    except BaseException as error:
+        _note("ended", rank, " ".join(str(error).split()) or type(error).__name__)
+        raise
+
+
+def _here() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _note(what: Literal["at", "ended", "lost"], rank: int, words: str) -> None:
+    """Leave words of a rank in the store that all ranks have met at. It may be gone."""
+    with suppress(RuntimeError, ValueError):
+        _store().set(f"altalign {what} {rank}", words)
+
+
+def _noted(what: Literal["at", "ended", "lost"], rank: int) -> str | None:
+    """The words that a rank has left."""
+    with suppress(RuntimeError, ValueError):
+        if _store().check([name := f"altalign {what} {rank}"]):
+            return _store().get(name).decode()
+    return None
+
+
+def _store() -> Any:
+    return distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage] - no other name
+
+
+def _lost(rank: int, ranks: int) -> str:
+    """Which ranks have said why they ended, and which have said nothing while the others missed them."""
+    _note("lost", rank, "others")
+    until, silent = time.monotonic() + _TO_TELL_S, set(range(ranks)) - {rank}
+    while silent and time.monotonic() < until:
+        silent -= {other for other in silent if _noted("lost", other) or _noted("ended", other)}
+        time.sleep(_ASK_AGAIN_S)
+    found = []
+    for other in range(ranks):
+        at, why = _noted("at", other), _noted("ended", other)
+        if why is not None or other in silent:
+            found.append(f"rank {other} ({at or 'never heard'}): {why or 'it says nothing'}")
+    return ": " + "; ".join(found) if found else ""

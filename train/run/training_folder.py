@@ -1,0 +1,276 @@
+"""The folder of a training run: its settings, its lineage, and whether a repeated command may continue it."""
+
+import platform
+import socket
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from altalign import __version__, storage
+from altalign.errors import DamagedError, UnreadableError, UsageError
+from altalign.settings.common import dump, flatten
+from altalign.train.run import object_store_sync
+from altalign.train.settings.training import TrainConfig
+
+# Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
+# chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take
+# its statistics of chunks.
+FREE = (
+    *(
+        "data.workers",
+        "loop.memory_bytes",
+        "loop.device",
+        "loop.timeout_s",
+        "loop.compile",
+        "loop.cuda_graphs",
+        "loop.search_convolutions",
+        "loop.sharded",
+        "loop.activation_checkpointing",
+        "loop.checkpointed_stages",
+        "loop.log_every",
+        "loop.wandb_project",
+        "loop.evaluate_every",
+    ),
+    *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
+)
+_BEFORE = ("log", "eval", "index", "packed")  # what an evaluation of another model leaves before there is a run
+OF_DATA = ("manifests", "clusters", "scores", "pairs")  # what another manifest of a [data] run changes
+_LINEAGE = {
+    "manifests": "the curated [data] runs (their manifest.json) are",
+    "clusters": "the clusters of the [data] runs (their clusters.json) are",
+    "scores": "the scores that [data] where or weight_by reads are",
+    "tokenizer_sha256": "tokenizer.json is",
+    "captions_sha256": "the captions of [noise] captions are",
+    "captioned_manifests": "the captioned runs that the captioner of [noise] captions learned from are",
+    "concepts_sha256": "the concepts of [captioner] concepts are",
+    "noise_sha256": "the estimates of noise are",
+    "pairs": "the number of pairs is",
+}
+
+
+def path(config: TrainConfig, *parts: str) -> str:
+    """A path in the run's folder."""
+    return _in(config.run.folder, parts)
+
+
+def local(config: TrainConfig, *parts: str) -> str:
+    """The same of what is mapped into memory or grows: of a run in a store, in a folder of this machine."""
+    return _in(storage.local_folder(config.run.folder), parts)
+
+
+def _in(folder: str, parts: Sequence[str]) -> str:
+    return storage.join(folder, *parts) if storage.is_remote(folder) else str(Path(folder, *parts))
+
+
+def check_folder(config: TrainConfig) -> None:
+    """Refuse a folder that this run may not be written to, before anything is.
+
+    Raises:
+        UsageError: the folder holds something else, or a run of other settings; or its store does not answer.
+    """
+    folder = config.run.folder
+    if "\0" in folder:
+        raise UsageError(f"[run] folder = {folder!r}: a path with a zero byte; give another")
+    storage.check(folder)
+    kind = storage.kind(folder)
+    if kind not in ("folder", "missing"):
+        raise UsageError(f"[run] folder = {folder!r}: a file, where the folder of a run is meant; choose another")
+    if storage.exists(path(config, "config.toml")):
+        before = _settings(path(config, "config.toml"))
+        if _has_begun(config):
+            check_same(config, before)
+    elif any(name not in _BEFORE and not storage.is_partial(name) for name in storage.entries(folder)):
+        raise UsageError(
+            f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] "
+            "folder, or empty it"
+        )
+
+
+def open_run(config: TrainConfig) -> None:
+    """Write config.toml into the checked and locked folder.
+
+    A run that never began may get other settings, and then makes everything anew.
+    """
+    for folder in {config.run.folder, storage.local_folder(config.run.folder)}:
+        storage.sweep(folder)
+    object_store_sync.take_growing(config.run.folder)
+    place = path(config, "config.toml")
+    if storage.exists(place) and not _has_begun(config) and _changed(config, _settings(place)):
+        storage.delete(path(config, "tokenizer.json"))
+    storage.write_bytes(path(config, "config.toml"), resolved(config).encode())
+
+
+def check_shared(config: TrainConfig) -> None:
+    """Refuse a rank that does not see what the first has written: its machine has another folder of that name.
+
+    Raises:
+        UsageError: saying on which machine.
+    """
+    place = path(config, "config.toml")
+    if not storage.exists(place):
+        raise UsageError(
+            f"{place}: not there on {socket.gethostname()}, and the first rank has written it: machines of one run "
+            "share [run] folder; give one that all see"
+        )
+
+
+def check_trained(config: TrainConfig) -> None:
+    """Refuse a folder that has no training run of these settings.
+
+    Raises:
+        UsageError: saying what to do.
+    """
+    if not storage.exists(path(config, "config.toml")):
+        raise UsageError(
+            f"{config.run.folder}: no training run is there; train first, or give its folder in [run] folder"
+        )
+    check_same(config, _settings(path(config, "config.toml")))
+
+
+def resolved(config: TrainConfig) -> str:
+    """`config.toml`: the settings as resolved, defaults included, without run.folder."""
+    return dump(config.model_dump(mode="json", exclude={"run": {"folder"}}))
+
+
+def check_checkpoint(
+    config: TrainConfig, place: Path, state: Mapping[str, object], lineage: Mapping[str, object]
+) -> None:
+    """Refuse a checkpoint that another run left, or that was trained on other data.
+
+    Raises:
+        UsageError: naming what differs.
+    """
+    if name := next((name for name in _changed(config, _settings(str(place / "config.toml")))), ""):
+        raise UsageError(f"{place}: a checkpoint of other settings than this run's ({name} differs); move it away")
+    is_before = any(change["step"] == state.get("step") for change in recorded(config).get("data_changes", []))
+    of_old_data = OF_DATA if is_before else ()
+    _check_lineage(str(place), {name: value for name, value in state.items() if name not in of_old_data}, lineage)
+
+
+def _has_begun(config: TrainConfig) -> bool:
+    """Whether training has begun. Until then, settings may still be changed."""
+    return storage.exists(path(config, "run.json")) or bool(storage.entries(path(config, "checkpoints")))
+
+
+def _settings(place: str) -> dict[str, object]:
+    """Names and values of a config.toml.
+
+    Raises:
+        UsageError: it has none of training.
+    """
+    try:
+        values = tomllib.loads(storage.read_bytes(place).decode())
+    except ValueError as error:
+        raise UsageError(
+            f"{place}: not the settings of a training run ({error}); choose another [run] folder"
+        ) from None
+    if values.keys() - TrainConfig.model_fields.keys():
+        raise UsageError(
+            f"{place}: not the settings of a training run, but of something else; choose another [run] folder"
+        )
+    return dict(flatten(values))
+
+
+def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """Settings that may not change and did: what they were, and what they are.
+
+    A setting that is younger than the run has its default, with which everything is as it was before.
+    """
+    now = dict(flatten(tomllib.loads(resolved(config))))
+    before = {**dict(flatten(tomllib.loads(resolved(TrainConfig())))), **before}
+    free = FREE if config.image_tower.batch_norm in ("local", "sync") else (*FREE, "loop.chunk")
+    names = (name for name in {**before, **now} if not name.startswith(free))
+    return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
+
+
+def check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
+    """Refuse other settings than a run began with.
+
+    Raises:
+        UsageError: naming the first.
+    """
+    changed = _changed(config, before)
+    for name, (old, new) in changed.items():
+        more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        raise UsageError(
+            f"{config.run.folder}: this run has {name} = {old!r}, not {new!r}{more}; give it as it was, or choose "
+            "another [run] folder"
+        )
+
+
+def _check_lineage(folder: str, before: Mapping[str, object], lineage: Mapping[str, object]) -> None:
+    for name, value in lineage.items():
+        if before.get(name, value) != value:
+            raise UsageError(
+                f"{folder}: {_LINEAGE.get(name, name)} not as this run began with; bring back what was there, or "
+                "choose another [run] folder"
+            )
+
+
+def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, ranks: int, device: str) -> None:
+    """Write run.json: versions, what the run is trained on, and this attempt beside those before it.
+
+    Raises:
+        UsageError: what it was trained on until now is not there any more as it was.
+    """
+    place = path(config, "run.json")
+    before = recorded(config)
+    _check_lineage(config.run.folder, before, lineage)
+    attempt = {"started": _now(), "from_step": step, "ranks": ranks, "device": device}
+    versions = {name: version(name) for name in ("torch", "timm", "transformers", "tokenizers")}
+    facts = {
+        "altalign": __version__,
+        "versions": {**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
+        **lineage,
+        **({"data_changes": before["data_changes"]} if "data_changes" in before else {}),
+        "without_lineage": [*config.data.tars, *config.data.tables],
+        "attempts": [*before.get("attempts", []), attempt],
+        "finished": None,
+    }
+    object_store_sync.put_index(config.run.folder)
+    storage.write_json(place, facts)
+
+
+def end(config: TrainConfig) -> None:
+    """Note in run.json that the last step is done."""
+    place = path(config, "run.json")
+    storage.write_json(place, {**recorded(config), "finished": _now()})
+
+
+def check_lineage(config: TrainConfig, lineage: Mapping[str, object]) -> None:
+    """Refuse to go on with other data than a run began with.
+
+    Raises:
+        UsageError: saying what is not as it was.
+    """
+    _check_lineage(config.run.folder, recorded(config), lineage)
+
+
+def recorded(config: TrainConfig) -> dict[str, Any]:
+    """run.json, empty where there is none.
+
+    Raises:
+        DamagedError: it is not as it was written.
+    """
+    place = path(config, "run.json")
+    try:
+        facts = storage.read_json(place)
+    except UnreadableError as error:
+        raise DamagedError(
+            f"{error}; bring it back, or delete it: the checkpoints know what they were trained on"
+        ) from None
+    if not isinstance(facts.get("attempts", []), list):
+        raise DamagedError(
+            f"{place}: attempts are no list; bring it back, or delete it: the checkpoints know what they were trained "
+            "on"
+        )
+    return facts
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,163 @@
+"""First weights from safetensors: of a file, of a folder of open_clip or transformers, or of a training run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import nn
+
+from altalign import storage
+from altalign.errors import UnreadableError, UsageError
+from altalign.train.run import checkpoints
+from altalign.train.settings.training import OF_RUN
+
+_NAMES_SHOWN = 3
+_OF_FOLDERS = ("model.safetensors", "open_clip_model.safetensors")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# of which a model with shorter captions takes the first
+_POSITIONS = ("embeddings.position_embeddings.weight", "embed_positions.weight")
+
+
+def read_into(
+    module: nn.Module,
+    path: str,
+    *,
+    setting: str,
+    prefixes: Sequence[str],
+    unused: Sequence[str],
+    renamed: Mapping[str, str] | None = None,
+) -> None:
+    """Replace all weights and buffers of `module` by those of a file, or of a folder that has one.
+
+    Names in the file may all the same begin with one of `prefixes` (the file is of a larger model, whose other parts
+    are left out); names that then begin with one of `unused` are left out too, and those in `renamed` get its names.
+    Counts of batches may be missing. Of a longer table of positions the first are taken. `setting` names the setting
+    in errors. Of `run:RUN` they are those of its newest checkpoint. No pickle is read.
+
+    Raises:
+        UsageError: the file is not there, or its tensors are not the module's.
+        UnreadableError: it is no safetensors file.
+    """
+    tensors = _own(_read(path.removeprefix("open_clip:"), setting), prefixes, unused)
+    _fill(module, {(renamed or {}).get(name, name): tensor for name, tensor in tensors.items()}, path, setting)
+
+
+def read_projection_into(module: nn.Module, run: str, *, setting: str, prefix: str) -> None:
+    """Replace the weights of the layer after a tower by those of a run (`run:FOLDER`), whose names begin with `prefix`.
+
+    Raises:
+        UsageError: they are of another shape, or only one of both has such a layer.
+    """
+    tensors = {name: tensor for name, tensor in _read(run, setting).items() if name.startswith(prefix)}
+    _fill(module, {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}, run, setting)
+
+
+def read_head_into(module: nn.Module, run: str, *, setting: str) -> None:
+    """Replace the weights of a classifier's head by those of a run (`run:FOLDER`), where it is one of classes.
+
+    Raises:
+        UsageError: they are of another number of classes.
+    """
+    if any(name.startswith("head.") for name in _read(run, setting)):
+        read_projection_into(module, run, setting=setting, prefix="head.")
+
+
+def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, setting: str) -> None:
+    """Replace all weights and buffers of a module.
+
+    Raises:
+        UsageError: the tensors are not the module's.
+    """
+    state = module.state_dict()
+    for name in _POSITIONS:
+        if name in state and name in tensors:
+            tensors[name] = tensors[name][: len(state[name])]
+    missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
+    unexpected = sorted(tensors.keys() - state.keys())
+    odd = [
+        f"{name} {_shape(tensors[name])} for {_shape(state[name])}"
+        for name in state
+        if name in tensors and tensors[name].shape != state[name].shape
+    ]
+    faults = [
+        f"{word} {few(names)}"
+        for word, names in (("missing:", missing), ("unexpected:", unexpected), ("of another shape:", odd))
+        if names
+    ]
+    if faults:
+        raise UsageError(
+            f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, "
+            "or change the settings"
+        )
+    with torch.no_grad():
+        for name in state.keys() & tensors.keys():
+            state[name].copy_(tensors[name])
+
+
+def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
+    if path.startswith(OF_RUN):
+        try:
+            path = str(checkpoints.chosen(path.removeprefix(OF_RUN), None, goes_on=False) / "model.safetensors")
+        except UsageError as error:
+            raise UsageError(f"{setting}: {error}") from None
+    if path.endswith(_PICKLES):
+        raise UsageError(f"{setting}: {path}: a pickle may run code when it is read; give safetensors")
+    if not storage.is_remote(path) and Path(path).is_dir():
+        return {name: tensor for file in _files(path, setting) for name, tensor in _read(file, setting).items()}
+    try:
+        return load(storage.read_bytes(path) if storage.is_remote(path) else Path(path).read_bytes())
+    except FileNotFoundError:
+        raise _missing(path, setting) from None
+    except SafetensorError as error:
+        raise UnreadableError(f"{setting}: {path}: no safetensors file: {error}") from None
+
+
+def _missing(path: str, setting: str) -> UsageError:
+    return UsageError(
+        f"{setting}: {path}: no such file; give a safetensors file, or leave the setting out to start from scratch"
+    )
+
+
+def check_there(path: str, setting: str) -> None:
+    """Refuse first weights that are not there, before any work. Raises as `read_into`."""
+    plain = path.removeprefix("open_clip:")
+    if not plain or plain.startswith(OF_RUN) or storage.is_remote(plain):
+        return
+    if storage.kind(plain) == "missing":
+        raise _missing(path, setting)
+    if storage.kind(plain) == "folder":
+        _files(plain, setting)
+
+
+def _files(folder: str, setting: str) -> list[str]:
+    """The file of a folder's weights, or those that its index lists."""
+    index = Path(folder, "model.safetensors.index.json")
+    if index.is_file():
+        return [str(Path(folder, name)) for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    found = [str(Path(folder, name)) for name in _OF_FOLDERS if Path(folder, name).is_file()]
+    if not found:
+        raise UsageError(
+            f"{setting}: {folder}: a folder without {' or '.join(_OF_FOLDERS)}; give one with weights in safetensors, "
+            "or the path of the file"
+        )
+    return found[:1]
+
+
+def _own(tensors: dict[str, torch.Tensor], prefixes: Sequence[str], unused: Sequence[str]) -> dict[str, torch.Tensor]:
+    for prefix in prefixes:
+        if any(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(unused))}
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(str(side) for side in tensor.shape) or "number"
+
+
+def few(names: list[str]) -> str:
+    """The first of some names, and how many others there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

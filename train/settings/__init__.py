@@ -1,0 +1,1 @@
+"""Settings of a training: a module for each part."""

@@ -1,0 +1,82 @@
+"""Settings of training with noisy pairs, after NLIP (arXiv 2212.07086)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from altalign.settings.common import Settings
+from altalign.train.settings.types import AtLeast0, Positive, Share, Whole
+
+
+class NoiseSettings(Settings):
+    """How noisy pairs are held for, and what the loss makes of it (NLIP, equations 7 to 11)."""
+
+    estimates: str = ""
+    """What `altalign noise` found: a losses.parquet, or `run:FOLDER`, the training that it was of. Empty: none."""
+    smoothing: Share = 0.0
+    """A pair that is noisy with probability eps has the smoothing w, which is this times eps (NLIP: 0.5). `0`: none."""
+    form: Literal["intended", "printed"] = "intended"
+    """Of the loss: targets 1 - w for the match and w/(N - 1) for the others; or equation 10 as it is printed, by which
+    a pair with w = 0 costs nothing."""
+    captions: str = ""
+    """Captions that a model wrote (`altalign caption`): a captions.parquet, or `run:FOLDER`. That of a pair stands for
+    its own with probability eps, drawn at each visit (NLIP, stage 3). Empty: none."""
+    batch: Whole = 0
+    """Pairs of a batch when losses are measured, about: batches are of equal size. `0`: `[loop] global_batch`."""
+
+
+class ReconstructionSettings(Settings):
+    """MAE's decoder beside the image tower, a ViT with `token_drop` (NLIP, equation 1)."""
+
+    weight: AtLeast0 = 0.0
+    """Factor of its loss, which is added to the contrastive one (NLIP: 1). `0`: no decoder."""
+    blocks: Annotated[Positive, Field(le=1_000)] = 4
+    """Blocks, with heads of 64."""
+    width: Annotated[Positive, Field(ge=4)] = 512  # MAE's; NLIP does not say
+    """Width of its states."""
+
+
+class CaptionerSettings(Settings):
+    """The cross-modal decoder, of BART's shape, that learns captions (NLIP, equation 13)."""
+
+    weight: AtLeast0 = 0.0
+    """Factor of its loss, alpha, which is added to the contrastive one (NLIP: 1). `0`: no decoder."""
+    layers: Annotated[Positive, Field(le=1_000)] = 6
+    """Its layers; width, heads and dropout are those of the text tower, which is `architecture = "bart"`."""
+    weights: str = ""
+    """Weights (safetensors) to start from: a folder of BART, or `run:FOLDER`. Empty: from scratch."""
+    prompt: str = "a picture of"  # the paper does not say
+    """p: what its text begins with."""
+    concepts: str = ""
+    """q: a concepts.parquet of `altalign concepts`, whose words stand after the prompt. Empty: none."""
+    mask_share: Share = 0.5  # the paper does not say
+    """Share of the caption's words that are masked in the text that it sees (y^m), drawn for each pair and visit."""
+    tokens_at_most: Annotated[Positive, Field(ge=3)] = 64  # ours
+    """Word pieces of that text, [p, q, y^m]; longer ones are cut."""
+    contrastive_text: Literal["caption", "prompted"] = "caption"
+    """What the contrastive loss compares images with: the caption alone, or [p, q, y^m]."""
+    decoding: Literal["beam", "nucleus"] = "beam"  # the paper does not say
+    """How captions are written: by beam search, or drawn from the nucleus of the likeliest tokens."""
+    beams: Annotated[Positive, Field(le=1_000)] = 3  # BLIP's
+    """Beginnings that beam search goes on with."""
+    nucleus: Annotated[float, Field(gt=0, le=1)] = 0.9  # BLIP's
+    """The share of the probability that tokens are drawn from."""
+    words_at_least: Whole = 5  # BLIP's
+    """Word pieces of a written caption."""
+    text_feature: Literal["encoder", "decoder"] = "encoder"
+    """What a text's feature is: the first state of the encoder; or the last of the decoder, which sees no image."""
+
+
+class PhaseSettings(Settings):
+    """One of the phases that a training goes through in turn, each in a folder of its own: `RUN/phases/NAME`.
+
+    In its settings `phase:NAME` stands for an earlier phase, as `run:FOLDER` for its folder.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    """What its folder is called: small letters, digits and hyphens."""
+    does: Literal["train", "noise", "captions"] = "train"
+    """Train; or measure how noisy the pairs of the training phase before it are, as `altalign noise` does; or write its
+    captions of all pairs of the whole's `[data]`, as `altalign caption` does."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """`train`: what differs from the settings of the whole, section by section."""
