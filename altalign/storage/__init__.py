@@ -9,10 +9,8 @@ run alone, whose files were written whole elsewhere.
 """
 
 import json
-import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 from altalign.errors import UnreadableError, UsageError
@@ -20,29 +18,33 @@ from altalign.storage import blocks, local, seals
 from altalign.storage.blocks import Block, Hashed, Written
 from altalign.storage.disk_errors import full_disk, is_forbidden, is_full_disk
 from altalign.storage.local import is_partial
+from altalign.storage.paths import STORES, WEB, folder_of, is_of_web, is_remote, join, name
 from altalign.storage.stamp import Growing, Stamp
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["Block", "Growing", "Hashed", "Stamp", "Written", "full_disk", "is_forbidden", "is_full_disk", "is_partial"]
+__all__ = [
+    "Block",
+    "Growing",
+    "Hashed",
+    "Stamp",
+    "Written",
+    "folder_of",
+    "full_disk",
+    "is_forbidden",
+    "is_full_disk",
+    "is_of_web",
+    "is_partial",
+    "is_remote",
+    "join",
+    "name",
+]
 
 Kind = Literal["file", "folder", "other", "missing"]
-_SCHEMES = ("s3://", "gs://")
-_WEB = ("https://", "http://", "hf://")
 _PIECE_BYTES = 1 << 20  # of a file that is read from its first byte to its last: so much stays in a processor's cache
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is in an object store or on the web."""
-    return "://" in path
-
-
-def is_of_web(path: str) -> bool:
-    """Whether a path is on a web server or on the Hugging Face Hub, where it can only be read."""
-    return path.startswith(_WEB)
 
 
 def _at(path: str) -> Any:  # one of three modules of the same functions, of which that of the web only reads
@@ -59,11 +61,6 @@ def _at(path: str) -> Any:  # one of three modules of the same functions, of whi
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
-
-
-def join(*parts: str) -> str:
-    """A path of its parts."""
-    return posixpath.join(*parts)
 
 
 def check(path: str) -> None:
@@ -89,7 +86,7 @@ def check_input(path: str) -> None:
 def _check(path: str, known: str) -> None:
     if "\0" in path:
         raise UsageError(f"{path!r}: a path with a zero byte; give another")
-    if is_remote(path) and not path.startswith((*_SCHEMES, *_WEB)):
+    if is_remote(path) and not path.startswith((*STORES, *WEB)):
         raise UsageError(f"{path}: no kind of storage that is known; give a local path, {known}")
     if is_remote(path):
         _at(path).check(path)
@@ -103,16 +100,6 @@ def absolute(path: str) -> str:
 def resolved(path: str) -> str:
     """The path from the root, wherever links lead."""
     return _at(path).resolved(path)
-
-
-def folder_of(path: str) -> str:
-    """The folder that a path is in."""
-    return path.rpartition("/")[0] if is_remote(path) else str(Path(path).parent)
-
-
-def name(path: str) -> str:
-    """The name of a file, of a URL without its query."""
-    return PurePath(path.partition("?")[0] if is_of_web(path) else path).name
 
 
 def relative(path: str, folder: str) -> str | None:

@@ -22,7 +22,8 @@ import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError, first_line
 from altalign.machine import ahead
-from altalign.storage import is_of_web
+from altalign.storage.paths import is_of_web
+from altalign.storage.waiting import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -31,9 +32,6 @@ ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goe
 # such uploads: in S3 each has several parts under way, and two keep all of Arrow's 8 threads busy
 LARGE_AT_ONCE = {"s3": 2, "gs": 8}
 _COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
-ATTEMPTS = 5
-CONNECT_WITHIN_S = 10
-ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
 _GCS_RETRIES_FOR_S = 60
 
 _FULL = re.compile(r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507", re.IGNORECASE)

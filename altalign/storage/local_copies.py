@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from altalign import storage
 from altalign.errors import UsageError
-from altalign.storage import disk_locks, local
+from altalign.storage import disk_locks, local, paths
 from altalign.storage.stamp import Stamp
 
 COPIES_AT_MOST_BYTES = 32 << 30  # of copies that nobody has asked for within the last hour, the oldest go beyond this
@@ -77,7 +76,7 @@ def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
     Raises:
         FullDiskError: no space is left for it.
     """
-    place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / storage.name(path)
+    place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / paths.name(path)
     with disk_locks.held(place.parent.with_suffix(".lock")):
         if not place.exists():
             make_room(stamp.size)

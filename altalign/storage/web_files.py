@@ -18,8 +18,8 @@ import aiohttp
 from altalign import __version__
 from altalign.errors import StoreError, UsageError, bring
 from altalign.storage import disk_errors, local, local_copies
-from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 from altalign.storage.stamp import Stamp
+from altalign.storage.waiting import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 
 _T = TypeVar("_T")
 _FIRST_WAIT_S = 0.1  # before a request is made again; then twice as long each time

@@ -18,9 +18,11 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
+from altalign.train.model import mixup
+from altalign.train.run import sharded_tensors
 from altalign.train.run.ranks import share
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step import mixup, optimizers, sharding, token_drop
+from altalign.train.step import optimizers, sharding, token_drop
 from altalign.train.step.accumulation import gradients, towers_of
 from altalign.train.step.learner import model_of
 from altalign.train.step.loss import Noise, contrastive_loss
@@ -103,15 +105,15 @@ def trained(case: str, places: range, *, is_sharded: bool) -> dict[str, Any]:
         )
         norm = float(optimizers.clip(model, config.optimizer.clip_norm))
         found = {name: of.grad for name, of in model.named_parameters() if of.grad is not None}
-        of_step = {name: sharding.whole(gradient).clone() for name, gradient in found.items()}
+        of_step = {name: sharded_tensors.whole(gradient).clone() for name, gradient in found.items()}
         optimizer.step()
         said.append([result.loss, result.temperature, result.drift, *result.own])
-        after = {name: sharding.whole(value).detach().clone() for name, value in model.state_dict().items()}
+        after = {name: sharded_tensors.whole(value).detach().clone() for name, value in model.state_dict().items()}
         steps.append({"gradients": of_step, "norm": torch.tensor(norm), "state": after})
     with torch.no_grad():
         model.eval()
         encoded = model.encode_image(batch_of(9, config).images[:4])
-    parts = sum(of.numel() for of in sharding.own([*model.parameters()]))
+    parts = sum(of.numel() for of in sharded_tensors.own([*model.parameters()]))
     return {"said": said, "first": steps[0], "last": steps[-1], "encoded": encoded, "parts": parts}
 
 
@@ -164,14 +166,14 @@ def read(ranks: int, folder: Path) -> dict[str, Any]:
         save_file({"x": whole}, path)
         with safe_open(path, framework="pt") as file:
             spied = Spied(file)
-            same = sharding.read_like(spied, "x", spread)
+            same = sharded_tensors.read_like(spied, "x", spread)
             assert isinstance(same, DTensor)
             found[rows] = {
                 "is_right": torch.equal(same.full_tensor(), whole) and torch.equal(same.to_local(), spread.to_local()),
                 "rows": sum(spied.rows),
                 "whole": spied.whole,
             }
-            found["plain"] = torch.equal(sharding.read_like(file, "x", whole), whole)
+            found["plain"] = torch.equal(sharded_tensors.read_like(file, "x", whole), whole)
     return found
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from altalign.train.model.batch_norm import BatchNorm
-from altalign.train.step.mixup import Mixup
+from altalign.train.model.mixup import Mixup
 
 WIDTH, WORDS, VOCABULARY, SIDE = 6, 5, 20, 8
 

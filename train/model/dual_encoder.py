@@ -19,7 +19,7 @@ from altalign.train.settings.training import OF_RUN, ImageTowerSettings, TextTow
 from altalign.train.settings.types import Part
 
 if TYPE_CHECKING:
-    from altalign.train.step.mixup import Mixup
+    from altalign.train.model.mixup import Mixup
 
 PARTS: tuple[Part, ...] = get_args(Part)
 Prompted = tuple[torch.Tensor, torch.Tensor]  # tokens int64 (n, length) and their mask

@@ -21,7 +21,7 @@ from triton import language as tl
 from triton.language.extra import libdevice
 
 from altalign import terminal
-from altalign.train.model.normalise import EIGHT, Scales
+from altalign.train.model.normal_scales import EIGHT, Scales
 
 
 class _Way(NamedTuple):

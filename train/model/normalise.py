@@ -23,9 +23,9 @@ from torch import distributed
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from altalign.train.model.normal_scales import EIGHT, Scales
 from altalign.train.model.on_cpu import is_on_cpu
 
-EIGHT = 8  # of channels, 16 bytes of bfloat16, are read at once on a GPU
 WITHIN = (1, 3, 4)  # what a group's statistics run over, of (groups, images of a group, channels, height, width)
 
 
@@ -36,20 +36,6 @@ class How(NamedTuple):
     group: int  # images of a group; their number is a multiple
     swish: bool  # SiLU follows
     sync: bool = False  # the one group is of all ranks' images
-
-
-class Scales(NamedTuple):
-    """What images are normalised with."""
-
-    weight: torch.Tensor  # (channels)
-    bias: torch.Tensor
-    mean: torch.Tensor  # (groups, channels)
-    inverse: torch.Tensor  # of the standard deviation
-
-    @property
-    def groups(self) -> int:
-        """How many groups there are."""
-        return self.mean.shape[0]
 
 
 def normalise(

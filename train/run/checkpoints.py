@@ -33,9 +33,8 @@ from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.storage.disk_errors import naming_a_full_disk
 from altalign.train.run import moments as spread
-from altalign.train.run import object_store_sync
+from altalign.train.run import object_store_sync, sharded_tensors
 from altalign.train.run.ranks import Ranks
-from altalign.train.step import sharding
 
 _PARTIAL = ".partial"
 _OF_THE_OPTIMIZER = ("optimizer.", "moments/")  # names begin so
@@ -81,7 +80,7 @@ class Kept:
             moments = {name: value for name, value in moments.items() if name not in parts.tensors}
         weights = dict[str, Tensor]()
         for name, value in model.state_dict().items():
-            gathered = sharding.whole(value)  # one at a time: not all of them fit
+            gathered = sharded_tensors.whole(value)  # one at a time: not all of them fit
             if meeting is None or meeting.is_first:
                 weights[name] = _copy(gathered)
         return cls(weights, {name: _copy(value) for name, value in moments.items()}, numbers, parts)
@@ -307,7 +306,7 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
 def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
     """The tensors of a file; of those that are spread over ranks, this rank's parts."""
     with safe_open(path, framework="pt") as file:
-        return {name: sharding.read_like(file, name, like(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
+        return {name: sharded_tensors.read_like(file, name, like(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
 
 
 def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:

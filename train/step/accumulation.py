@@ -25,10 +25,9 @@ from altalign.errors import UsageError
 from altalign.train.data.batches import widened
 from altalign.train.model import batch_norm
 from altalign.train.model.bert_layer import Packed
+from altalign.train.model.mixup import Mixed, Mixup
 from altalign.train.step import sharding
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
-from altalign.train.step.loss import Mixed
-from altalign.train.step.mixup import Mixup
 from altalign.train.step.token_drop import TokenDrop
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import torch
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
 from altalign.train.data.noise_estimates import Estimates
-from altalign.train.model import cuda_graphs
+from altalign.train.model import cuda_graphs, mixup
 from altalign.train.model.classifier import Classifier
 from altalign.train.model.compiled import compile_blocks
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import LoopSettings, LossSettings, TrainConfig
-from altalign.train.step import accumulation, arithmetic, mixup, negatives, optimizers, schedules, sharding, token_drop
+from altalign.train.step import accumulation, arithmetic, negatives, optimizers, schedules, sharding, token_drop
 from altalign.train.step.loss import Noise, contrastive_loss
 
 OWN_LOSSES = ("loss_reconstruction", "loss_caption")  # in the metrics

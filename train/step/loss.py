@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch.autograd.function import once_differentiable
 
+from altalign.train.model.mixup import Mixed
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 
 Directions = Literal["sum", "mean"]
@@ -38,17 +39,6 @@ class Noise:
 
     weight: torch.Tensor
     form: Form = "intended"
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Targets of pairs that were mixed, each with another of the same process.
-
-    `share` (n,) is on its own match, the rest on that of `partner` (n,).
-    """
-
-    partner: torch.Tensor
-    share: torch.Tensor
 
 
 def contrastive_loss(

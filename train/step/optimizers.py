@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import PARTS, Part, part_of
 from altalign.train.model.on_cpu import is_on_cpu
+from altalign.train.run import sharded_tensors
 from altalign.train.settings.training import OptimizerSettings
 from altalign.train.step import sharding
 
@@ -101,8 +102,12 @@ def clip(model: nn.Module, norm: float) -> Tensor:
     """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     is_spread = sharding.is_sharded(model)
-    parts = sharding.own(gradients)
-    total = torch.linalg.vector_norm(sharding.norms(parts, gradients)) if is_spread else nn.utils.get_total_norm(parts)
+    parts = sharded_tensors.own(gradients)
+    total = (
+        torch.linalg.vector_norm(sharded_tensors.norms(parts, gradients))
+        if is_spread
+        else nn.utils.get_total_norm(parts)
+    )
     if norm:
         _many._foreach_mul_(parts, (norm / total).clamp(max=1.0))
     return total
@@ -215,8 +220,8 @@ class Lamb(_Stepped):
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         (beta1, beta2), steps, wholes = group["betas"], group["steps"], parameters
-        means, squares = (sharding.own(self._state(parameters, name)) for name in ("mean", "square"))
-        parameters, gradients = sharding.own(parameters), sharding.own(gradients)
+        means, squares = (sharded_tensors.own(self._state(parameters, name)) for name in ("mean", "square"))
+        parameters, gradients = sharded_tensors.own(parameters), sharded_tensors.own(gradients)
         corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
         scratch, rows, updates = _like(parameters)
         # many operations, each over everything: on a CPU they wait for memory
@@ -232,7 +237,7 @@ class Lamb(_Stepped):
             if group["weight_decay"]:
                 _many._foreach_add_(update, here, alpha=group["weight_decay"])
         if group["trust"]:
-            weights, moves = (sharding.norms(parts, wholes) for parts in (parameters, updates))
+            weights, moves = (sharded_tensors.norms(parts, wholes) for parts in (parameters, updates))
             ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
             if is_on_cpu(scratch):
                 _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
@@ -257,11 +262,15 @@ class Lars(_Stepped):
         super().__init__(groups, {"momentum": momentum, "epsilon": epsilon})
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        velocities, decay, wholes = sharding.own(self._state(parameters, "velocity")), group["weight_decay"], parameters
-        parameters, gradients = sharding.own(parameters), sharding.own(gradients)
+        velocities, decay, wholes = (
+            sharded_tensors.own(self._state(parameters, "velocity")),
+            group["weight_decay"],
+            parameters,
+        )
+        parameters, gradients = sharded_tensors.own(parameters), sharded_tensors.own(gradients)
         moves = _many._foreach_add(gradients, parameters, alpha=decay)
         if group["trust"]:
-            weights, slopes = (sharding.norms(parts, wholes) for parts in (parameters, gradients))
+            weights, slopes = (sharded_tensors.norms(parts, wholes) for parts in (parameters, gradients))
             ratios = torch.where(
                 (weights > 0) & (slopes > 0), LARS_TRUST * weights / (slopes + decay * weights + group["epsilon"]), 1.0
             )

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from altalign.train.step.loss import Mixed, contrastive_loss, negatives_log_p, pair_losses
+from altalign.train.model.mixup import Mixed
+from altalign.train.step.loss import contrastive_loss, negatives_log_p, pair_losses
 from tests.train.pairs import drawn, plain_losses
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=80)

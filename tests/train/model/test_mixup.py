@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional
 
 from altalign.errors import UsageError
+from altalign.train.model.mixup import Mixup, drawn
 from altalign.train.settings.training import LossSettings
 from altalign.train.step import accumulation
 from altalign.train.step.accumulation import chunk_seed, towers_of
 from altalign.train.step.loss import contrastive_loss
-from altalign.train.step.mixup import Mixup, drawn
 from tests.train.small_model import gradients_of, pairs, small_model
 
 LOSS = partial(contrastive_loss, label_smoothing=0.0, directions="mean", block=3)

@@ -12,7 +12,17 @@ import torch
 
 from altalign.errors import UsageError
 from altalign.train.settings.training import LossSettings
-from altalign.train.step.loss import Mixed
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Targets of pairs that were mixed, each with another of the same process.
+
+    `share` (n,) is on its own match, the rest on that of `partner` (n,).
+    """
+
+    partner: torch.Tensor
+    share: torch.Tensor
 
 
 @dataclass(frozen=True)
