@@ -1,4 +1,4 @@
-"""Identities in columns: key and image_id of every row (`altalign.data.key` has them for one), and a 64-bit image hash."""
+"""Identities in columns: key and image_id of every row (for one: `altalign.data.key`), and a 64-bit image hash."""
 
 from binascii import hexlify
 from typing import cast

@@ -1,132 +1,157 @@
-"""The arrows between packages, read from the imports themselves."""
+"""The rooms in order, read from the imports themselves: imports go down only, and never in circles."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# `altalign.filters` is a link in altalign/; `altalign` is the contract
-PACKAGES = {"filters", "dedup", "pipelines", "audit", "demo", "train", "eval"}
-OURS = {"altalign", "benchmarks", "experiments", "tests"} | PACKAGES
-MAY_IMPORT = {
-    "altalign": {"altalign"},
-    "filters": {"altalign", "filters"},
-    "dedup": {"altalign", "dedup", "filters"},
-    "pipelines": {"altalign", "filters", "dedup", "pipelines"},
-    "audit": {"altalign", "filters", "dedup", "audit"},
-    "demo": {"altalign", "demo"},
-    "eval": {"altalign", "eval", "filters"},  # thumbnails, as the report makes them
-    "train": {"altalign", "eval", "filters", "train"},
-}
-# What Python programs call: its functions import the rooms, as the command line does by their names.
-FACE = ROOT / "altalign" / "python.py"
-COMMANDS = ROOT / "altalign" / "commands"  # above all rooms: a verb calls what it needs
-MAY_CALL = {"altalign", "pipelines", "audit"}
-HEAVY = {
-    "altalign": {"apache_beam", "torch", "numba", "numpy"},
-    "filters": {"apache_beam", "torch"},
-    "dedup": {"apache_beam", "torch"},
-    "audit": {"apache_beam", "torch"},
-    "demo": {"apache_beam", "torch"},
-    "pipelines": {"torch"},
-    "eval": {"apache_beam"},
-    "train": {"apache_beam"},
-}
+LINKS = ("dedup", "eval", "filters", "pipelines", "train")  # folders at the top, which `altalign/` links to
+
+# From the ground up: a room imports what stands above it in this table. A module is in the room with the longest
+# name that its own begins with; `altalign.` is left out.
+ROOMS = (
+    "errors",
+    "terminal",
+    "machine",
+    "storage",
+    "data",
+    "settings",
+    "rules",
+    "pages",
+    "filters",
+    "dedup",
+    "eval",
+    "pipelines.card",
+    "pipelines.read",
+    "pipelines.run",
+    "pipelines.engine",
+    "pipelines.images",
+    "pipelines.web",
+    "pipelines.figures",
+    "pipelines.near",
+    "pipelines.opening",
+    "pipelines.stages",
+    "pipelines.curate",
+    "pipelines.derive",
+    "pipelines.score",
+    "pipelines.change",
+    "pipelines.trial",
+    "train.settings",
+    "train.run",
+    "train.data",
+    "train.model",
+    "train.step",
+    "train.exchange",
+    "train.report",
+    "train.evaluation",
+    "train.class_evaluation",
+    "train.loop",
+    "train.papers",
+    "train",
+    "audit.run_parquet",
+    "audit.run_folder",
+    "audit.rows",
+    "audit.removed",
+    "audit.tries",
+    "audit.find_pairs",
+    "audit.checks",
+    "audit.compare_pairs",
+    "audit.report",
+    "audit",
+    "audit.opened",
+    "demo",
+    "cli",
+    "commands",
+    "__main__",
+    "python",  # what Python programs call: its functions import rooms when they are called (ADR 19)
+)
+FACE = {"altalign", "altalign.audit", "altalign.pipelines"}  # packages that are called, or hold nothing
+BEAM = {"pipelines"}
+TORCH = {"train", "eval"}
+WITHOUT_NUMPY = {"errors", "terminal", "machine", "data", "settings", "rules", "commands", "cli", "__main__", "python"}
 
 
-def package_of(module: str) -> str:
-    """The layer of a module by its import name, or the top-level name of somebody else's."""
-    first, _, rest = module.partition(".")
-    second = rest.partition(".")[0]
-    if first in PACKAGES:
-        return f"{first}, without altalign. before it"
-    return second if first == "altalign" and second in PACKAGES else first
-
-
-def imports(path: Path) -> set[str]:
-    """Layers, and top-level names of others, that a module imports, wherever in it."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {package_of(alias.name) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "altalign":
-            found |= {package_of(f"altalign.{alias.name}") for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(package_of(node.module))
+def modules() -> dict[str, Path]:
+    """Every module by its import name."""
+    found = {}
+    for top in ("altalign", *LINKS):
+        for path in (ROOT / top).rglob("*.py"):
+            if top == "altalign" and path.relative_to(ROOT / top).parts[0] in LINKS:
+                continue
+            parts = ("altalign", *path.relative_to(ROOT).with_suffix("").parts)
+            parts = parts[1:] if top == "altalign" else parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-MODULES = [path for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))]
+MODULES = modules()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    found = imports(path)
-    may_import = MAY_CALL if path == FACE or path.parent == COMMANDS else MAY_IMPORT[package]
-    assert {name for name in found if name in OURS or "without altalign" in name} <= may_import
-    assert not found & HEAVY[package]
+def imports(path: Path) -> set[str]:
+    """The modules that a module imports, wherever in it; of other packages the first name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name if alias.name in MODULES else alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "altalign":
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
 
 
-def test_rooms_are_imported_by_the_functions_of_python_programs_when_they_are_called() -> None:
-    tree = ast.parse(FACE.read_text(encoding="utf-8"))
-    at_once = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert not {name for node in at_once for name in MAY_CALL - {"altalign"} if f"altalign.{name}" in ast.unparse(node)}
+IMPORTS = {module: imports(path) for module, path in MODULES.items()}
 
 
-def test_nothing_but_the_command_line_imports_a_verb() -> None:
-    for path in MODULES:
-        if path.parent != COMMANDS:
-            assert "altalign.commands" not in path.read_text(encoding="utf-8") or path.name in ("cli.py", "python.py")
+def room_of(module: str) -> int:
+    """The place of a module's room in the table."""
+    name = module.removeprefix("altalign.")
+    fitting = [room for room in ROOMS if name == room or name.startswith(f"{room}.")]
+    assert fitting, f"{module} is in no room of the table"
+    return ROOMS.index(max(fitting, key=len))
 
 
-def test_only_pipelines_import_beam() -> None:
-    users = {path.relative_to(ROOT).parts[0] for path in MODULES if "apache_beam" in imports(path)}
-    assert users == {"pipelines"}
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - FACE))
+def test_imports_go_down(module: str) -> None:
+    ours = {name for name in IMPORTS[module] if name in MODULES and name not in FACE}
+    assert not {name for name in ours if room_of(name) > room_of(module)}
 
 
-STAGES = {"extract", "tables", "judge", "fetch", "decontaminate", "write"}
+def test_no_files_import_each_other_in_circles() -> None:
+    graph = {module: {name for name in IMPORTS[module] if name in MODULES} - FACE for module in MODULES.keys() - FACE}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-@pytest.mark.parametrize(
-    "room",
-    [
-        "stages",
-        "run",
-        "evidence",
-        "near",
-        "images",
-        "files",
-        "engine",
-        "card",
-        "read",
-        "web",
-        "opening",
-        "calibrate",
-        "score",
-        "select",
-        "derive",
-    ],
-)
-def test_nothing_but_the_pipeline_imports_a_stage(room: str) -> None:
-    """Stages hand on what `pipelines/run/tables` declares; a stage's own parts stand beside it."""
-    for path in (ROOT / "pipelines" / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("altalign.pipelines.stages"):
-                names = {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
-                assert not names & STAGES, f"{path}: {ast.unparse(node)}"
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_imports_no_library_that_its_room_does_without(module: str) -> None:
+    top = module.split(".")[1] if module != "altalign" else module
+    found = IMPORTS[module]
+    assert "apache_beam" not in found or top in BEAM
+    assert "torch" not in found or top in TORCH
+    assert not found & {"numpy", "numba"} or top not in WITHOUT_NUMPY
+
+
+def test_what_python_programs_call_imports_rooms_when_it_is_called() -> None:
+    tree = ast.parse(MODULES["altalign.python"].read_text(encoding="utf-8"))
+    at_once = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert not [line for line in at_once if "altalign.pipelines" in line or "altalign.audit" in line]
 
 
 def test_a_checkout_has_one_link_a_package_and_an_import_name_each() -> None:
     links = {path.name: path.readlink() for path in (ROOT / "altalign").iterdir() if path.is_symlink()}
-    assert links == {name: Path("..") / name for name in PACKAGES}
+    assert links == {name: Path("..") / name for name in LINKS}
     (editable,) = (ROOT / ".editable").iterdir()  # what an editable installation puts on the path
     assert editable.readlink() == Path("../altalign")
 
 
-def test_tests_benchmarks_and_experiments_import_by_the_installed_name() -> None:
+def test_everything_imports_by_the_installed_name() -> None:
     others = [
         path for folder in ("tests", "benchmarks", "experiments", "docs") for path in (ROOT / folder).rglob("*.py")
     ]
-    assert not {f"{path}: {name}" for path in others for name in imports(path) if "without altalign" in name}
+    assert not {f"{path}: {name}" for path in (*others, *MODULES.values()) for name in imports(path) & {*LINKS}}

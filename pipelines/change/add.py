@@ -8,7 +8,8 @@ All else is decided anew over all rows, so that a text that is now on too many i
 verdicts, and what comes is judged by the tables as they are (`frozen`).
 
 What was removed earlier is taken out of it as `altalign remove` does. Then all of its files come at once
-(`altalign.storage.atomic_change`). Killed before that, the run is the old one, and the same command goes on with `.adding`.
+(`altalign.storage.atomic_change`). Killed before that, the run is the old one, and the same command goes on with
+`.adding`.
 """
 
 from collections.abc import Sequence, Set

@@ -1,8 +1,8 @@
 """`altalign remove RUN`: takes pairs out of a finished run, and all that is known of them; their hashes stay.
 
 The shards that hold them are written anew, the others are not touched. All new files wait in `.change/` until
-everything is there, and come at once (`altalign.storage.atomic_change`). Nothing joins the run because of a removal: the copy of a
-removed image that was dropped stays dropped.
+everything is there, and come at once (`altalign.storage.atomic_change`). Nothing joins the run because of a removal:
+the copy of a removed image that was dropped stays dropped.
 """
 
 import time

@@ -1,8 +1,8 @@
 """NLIP's phases in small; and, as a program, the same killed at many points and gone on with.
 
-`python -m tests.train.papers.nlip.captions.phased FOLDER RANKS` trains FOLDER/whole, and FOLDER/in-parts, where a process is killed
-at every point of `POINTS` in turn, and of ranks at those of the first training and of what is no training. What is
-trained is a fork of the program each time, so that torch is imported once.
+`python -m tests.train.papers.nlip.captions.phased FOLDER RANKS` trains FOLDER/whole, and FOLDER/in-parts, where a
+process is killed at every point of `POINTS` in turn, and of ranks at those of the first training and of what is no
+training. What is trained is a fork of the program each time, so that torch is imported once.
 """
 
 import os
