@@ -15,38 +15,39 @@ from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts, startup
 from altalign.storage import full_disk
 
+# Groups of verbs, as --help shows them: where each is, and what it does.
+_GROUPS = {
+    "Curate": {
+        "init": ("curate:init", "write a first config for files that you have"),
+        "demo": ("demo:main", "write the demo web; serve it on loopback"),
+        "trial": ("trial:trial", "try a curation on a sample: what it will keep, and take"),
+        "curate": ("curate:main", "run a curation; run again, it continues where it stopped"),
+        "retry": ("curate:retry", "fetch again what could not be fetched, then finish the run anew"),
+        "calibrate": ("calibrate:calibrate", "measure what is found, and choose the threshold"),
+    },
+    "Look at a run": {
+        "status": ("status:main", "how far a run is; what it was made of"),
+        "audit": ("audit:main", "check a run and write its report; compare two runs"),
+        "explain": ("explain:main", "what happened to a pair in every stage, and why"),
+        "clean": ("clean:main", "delete intermediate files (RUN/work)"),
+    },
+    "Change a run": {
+        "add": ("change:add", "add input, or test sets, to a finished run"),
+        "remove": ("change:remove", "take pairs out of a finished run, and all that has them"),
+        "score": ("score:score", "measure scores on a run's samples, or sort its images into clusters"),
+        "select": ("select:select", "make runs of another one's samples: by scores, by a list, by shares"),
+        "merge": ("merge:merge", "make one run of several, or one generation of the shards of one"),
+    },
+    "Train": {
+        "train": ("train:main", "train a dual encoder on shards; run again, it goes on"),
+        "eval": ("train:evaluate", "measure a trained model on sets; compare two models"),
+        "nlip": ("nlip:nlip", "noise of pairs, captions and concepts, as NLIP has them"),
+        "encode": ("train:encode", "write what a trained model makes of images and captions"),
+        "export": ("train:export", "write a trained model as other libraries open it"),
+    },
+}
 VERBS = {
-    "init": ("altalign.commands.curate:init", "write a first config for files that you have"),
-    "trial": ("altalign.commands.trial:trial", "try a curation on a sample: what it will keep, and take"),
-    "curate": ("altalign.commands.curate:main", "run a curation; run again, it continues where it stopped"),
-    "retry": ("altalign.commands.curate:retry", "fetch again what could not be fetched, then finish the run anew"),
-    "repair": ("altalign.commands.curate:repair", "make anew the files of a finished run that are damaged"),
-    "decontaminate": ("altalign.commands.curate:decontaminate", "add a test set to a run; its near-duplicates go"),
-    "calibrate": ("altalign.commands.calibrate:calibrate", "measure what is found, and choose the threshold"),
-    "score": ("altalign.commands.score:score", "measure scores on a run's samples, beside its shards"),
-    "select": ("altalign.commands.score:select", "make a run of another one's samples, by their scores"),
-    "entries": ("altalign.commands.score:entries", "a file of concepts, from Wikipedia's titles and WordNet"),
-    "cluster": ("altalign.commands.curate:cluster", "sort a run's images into clusters, as sources of training"),
-    "subset": ("altalign.commands.derive:subset", "make a run of those pairs of another that a list names"),
-    "merge": ("altalign.commands.derive:merge", "make one run of several"),
-    "split": ("altalign.commands.derive:split", "make several runs of shares of one"),
-    "add": ("altalign.commands.change:add", "add input to a finished run"),
-    "compact": ("altalign.commands.change:compact", "make one generation of the shards of a run"),
-    "remove": ("altalign.commands.change:remove", "take pairs out of a finished run, and all that has them"),
-    "status": ("altalign.commands.status:main", "how far a run is"),
-    "explain": ("altalign.commands.explain:main", "what happened to a pair in every stage, and why"),
-    "audit": ("altalign.commands.audit:main", "check a run and write its report; compare two runs"),
-    "train": ("altalign.commands.train:main", "train a dual encoder on shards; run again, it goes on"),
-    "sweep": ("altalign.commands.train:sweep", "fine-tune on the tasks of VTAB: trials, then the best"),
-    "eval": ("altalign.commands.train:evaluate", "measure a trained model on sets; compare two models"),
-    "noise": ("altalign.commands.train:noise", "measure how noisy the pairs of a training are"),
-    "caption": ("altalign.commands.train:caption", "write a caption of a trained model for each pair"),
-    "concepts": ("altalign.commands.train:concepts", "find the nouns of each image of a run"),
-    "encode": ("altalign.commands.train:encode", "write what a trained model makes of images and captions"),
-    "export": ("altalign.commands.train:export", "write a trained model as other libraries open it"),
-    "lineage": ("altalign.commands.lineage:main", "what a run was made of, and which steps of a training saw a pair"),
-    "clean": ("altalign.commands.clean:main", "delete intermediate files (RUN/work)"),
-    "demo": ("altalign.commands.demo:main", "write the demo web; serve it on loopback"),
+    verb: (f"altalign.commands.{place}", about) for group in _GROUPS.values() for verb, (place, about) in group.items()
 }
 
 # Given by name, like the verbs: pipelines do not import the audit.
@@ -55,7 +56,10 @@ AFTER_A_CURATION = "altalign.commands.audit:after_curation"
 
 def usage() -> str:
     """The text of `altalign --help`."""
-    verbs = "\n".join(f"  {verb:<13} {about}" for verb, (_, about) in VERBS.items())
+    verbs = "\n\n".join(
+        f"{group}:\n" + "\n".join(f"  {verb:<10} {about}" for verb, (_, about) in verbs.items())
+        for group, verbs in _GROUPS.items()
+    )
     return f"""usage: altalign VERB ...
 
 {verbs}

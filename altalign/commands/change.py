@@ -1,11 +1,20 @@
-"""Arguments of `altalign remove`, `altalign add` and `altalign compact`."""
+"""Arguments of `altalign remove` and `altalign add`."""
 
 import argparse
 from collections.abc import Sequence
 
 from altalign import cli
 from altalign.commands.arguments import Parser
-from altalign.commands.run_arguments import TO_BEAM, config_of_curation, config_of_run, fitted, parted
+from altalign.commands.run_arguments import (
+    TO_BEAM,
+    add_overrides,
+    add_test_sets,
+    config_of_curation,
+    config_of_run,
+    config_with_test_sets,
+    fitted,
+    parted,
+)
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
@@ -67,17 +76,18 @@ def remove(argv: Sequence[str]) -> int:
 
 
 def add(argv: Sequence[str]) -> int:
-    """Add input to a finished run."""
+    """Add input, or test sets, to a finished run."""
     parser = Parser(
         prog="altalign add",
         description="Add input to a finished run. Afterwards it holds the samples that one run over all the input "
         "would hold: all rows are judged again, images are not fetched again. New samples come into shards of a "
-        "generation of their own; what no longer passes is taken out of its shard.",
+        "generation of their own; what no longer passes is taken out of its shard. Or add test sets: near-duplicates "
+        "of their images go, the shards are written anew, and nothing is fetched or judged again.",
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     of_input = "a file, glob or folder, as [input] paths has them; repeatable"
-    parser.add_argument("--input", action="append", required=True, metavar="PATH", help=of_input)
+    parser.add_argument("--input", action="append", default=[], metavar="PATH", help=of_input)
     parser.add_argument(
         "--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has"
     )
@@ -85,8 +95,16 @@ def add(argv: Sequence[str]) -> int:
     parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help=of_mode)
     of_web = "ask the web again for all images of a run whose work/ is gone"
     parser.add_argument("--fetch-again", action="store_true", help=of_web)
+    add_test_sets(parser, "instead of input: a folder of images, Parquet files or tars; repeatable")
+    add_overrides(parser, "with --test-set: override a setting of the run; repeatable")
     own, flags = parted(argv)
     arguments = parser.parse_args(own)
+    if bool(arguments.input) == bool(arguments.test_set):
+        raise UsageError("give --input or --test-set, one of the two")
+    if arguments.test_set:
+        return _add_test_sets(arguments, flags)
+    if arguments.set:
+        raise UsageError(f"--set {arguments.set[0]}: an addition has the settings of the run; leave it out")
     config = fitted(config_of_curation(arguments.run, ()))
     with startup.imports():
         from altalign.pipelines.change import add as adding
@@ -101,21 +119,13 @@ def add(argv: Sequence[str]) -> int:
     return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
 
 
-def compact(argv: Sequence[str]) -> int:
-    """Make one generation of all shards of a run."""
-    parser = Parser(
-        prog="altalign compact",
-        description="Write the shards of a run anew as one generation: full, in one order, with the bytes that one "
-        "run over all the input would have. Images are copied.",
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    arguments = parser.parse_args(argv)
-    config = config_of_run(arguments.run, ())
+def _add_test_sets(arguments: argparse.Namespace, flags: list[str]) -> int:
+    config = config_with_test_sets(arguments)
     with startup.imports():
-        from altalign.pipelines.change import output
+        from altalign.pipelines.change import add_test_sets as on_run
 
-    output.compact(config)
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder)
+    code = on_run.add(config, flags)
+    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
 
 
 def _cosine(word: str) -> float:

@@ -1,4 +1,4 @@
-"""Arguments and settings of `altalign init`, `curate`, `retry`, `repair`, `decontaminate` and `cluster`.
+"""Arguments and settings of `altalign init`, `curate` and `retry`.
 
 They are read before anything heavy is imported, so that --help and a wrong setting answer at once.
 """
@@ -15,11 +15,9 @@ from altalign.commands.arguments import Parser
 from altalign.commands.run_arguments import (
     TO_BEAM,
     add_overrides,
-    add_test_sets,
     check_work,
     config_of_curation,
     config_of_file,
-    config_with_test_sets,
     fitted,
     parted,
 )
@@ -37,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     arguments, flags = _parse(argv)
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
+    if arguments.repair:
+        return _repair(config.run.folder, arguments, flags)
 
     with startup.imports():
         # Beam, kernels and codecs take most of a second
@@ -48,6 +48,18 @@ def main(argv: Sequence[str]) -> int:
         return 0
     code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
     return _reported(config) or code
+
+
+def _repair(run: str, arguments: argparse.Namespace, flags: list[str]) -> int:
+    """Make anew what is damaged of a finished run, whose own settings count; returns the exit code."""
+    if arguments.dry_run or arguments.restart or arguments.rerun is not None or arguments.set:
+        raise UsageError("--repair: makes the files of a run as they were; leave the other options out")
+    config = fitted(config_of_curation(run, ()))
+
+    with startup.imports():
+        from altalign.pipelines.change import repair
+
+    return repair.repair(config, flags)
 
 
 def curated(
@@ -149,70 +161,6 @@ def retry(argv: Sequence[str]) -> int:
     return _reported(config) or code
 
 
-def repair(argv: Sequence[str]) -> int:
-    """Make anew what is damaged of a finished run."""
-    parser = Parser(
-        prog="altalign repair",
-        description="Compare every file of a finished run with what was written, and make anew those that are damaged, "
-        "where what they are made of is there: the same bytes. The exit code is 1 where something stays damaged.",
-        epilog=TO_BEAM,
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    own, flags = parted(argv)
-    config = fitted(config_of_curation(parser.parse_args(own).run, ()))
-
-    with startup.imports():
-        from altalign.pipelines.change import repair as of_run
-
-    return of_run.repair(config, flags)
-
-
-def decontaminate(argv: Sequence[str]) -> int:
-    """Add test sets to a run, and finish it anew without their near-duplicates."""
-    parser = Parser(
-        prog="altalign decontaminate",
-        description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. "
-        "Nothing is fetched or judged again.",
-        epilog=TO_BEAM,
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
-    add_test_sets(parser, "folder of images, Parquet files or tars; repeatable", is_required=True)
-    add_overrides(parser, "override a setting of the run; repeatable")
-    own, flags = parted(argv)
-    config = config_with_test_sets(parser.parse_args(own))
-
-    with startup.imports():
-        from altalign.pipelines.change import add_test_sets as on_run
-
-    code = on_run.add(config, flags)
-    return _reported(config) or code
-
-
-def cluster(argv: Sequence[str]) -> int:
-    """Sort the images of a finished run into clusters."""
-    parser = Parser(
-        prog="altalign cluster",
-        description="Sort the images of a finished run into clusters by k-means. They are written to RUN/clusters, "
-        'beside the shards, which stay as they are. A training takes them with [data] sources = "clusters".',
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument("--k", type=int, default=100, metavar="CLUSTERS", help="how many clusters at most (100)")
-    parser.add_argument(
-        "--embedder",
-        default="dct",
-        metavar="NAME",
-        help="what describes an image, as in [decontaminate] embedder, such as run:TRAINING_RUN (dct)",
-    )
-    arguments = parser.parse_args(argv)
-    if arguments.k < 1:
-        raise UsageError(f"--k {arguments.k}: not a number of clusters; give 1 or more")
-
-    with startup.imports():
-        from altalign.pipelines.near import cluster as of_run
-
-    return of_run.cluster(arguments.run, k=arguments.k, embedder=arguments.embedder)
-
-
 def _reported(config: "CurateConfig") -> int:
     """Write the report of a run that is finished now; returns the exit code."""
     return cli.call(cli.AFTER_A_CURATION, config.run.folder)
@@ -251,6 +199,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     rerun_help = "run STAGE and what follows anew; without a name, the first stage whose settings or files changed"
     parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun_help)
     parser.add_argument("--restart", action="store_true", help="run everything anew")
+    of_repair = "make anew the files of the finished run that are damaged: the same bytes, or exit code 1"
+    parser.add_argument("--repair", action="store_true", help=of_repair)
     return parser.parse_args(list(_joined(own))), flags
 
 

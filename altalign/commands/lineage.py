@@ -1,4 +1,4 @@
-"""`altalign lineage RUN_OR_CHECKPOINT`: what a run was made of; what a model was trained on, and when it saw a pair."""
+"""`altalign status RUN --lineage`: what a run was made of; what a model was trained on, and when it saw a pair."""
 
 import hashlib
 import json
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from altalign import storage
-from altalign.commands.arguments import Parser
 from altalign.data import lineage
 from altalign.data.stages import REMOVED_FILE
 from altalign.errors import UsageError
@@ -19,37 +18,29 @@ _CHECKPOINT = re.compile(r"step-(\d+)")
 _SHOWN = 20
 
 
-def main(argv: Sequence[str]) -> int:
-    """Draw where a run or a model is from."""
-    parser = Parser(
-        prog="altalign lineage",
-        description="Draw what a finished run was made of; of a training run or one of its checkpoints, the runs that "
-        "it was trained on. With --key: every step that had a pair in its batch, or that none had.",
-    )
-    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", help="folder of a run, of a training run, or checkpoint")
-    parser.add_argument("--key", default="", help="of a training: which steps had this pair, by its key")
-    parser.add_argument(
-        "--removed",
-        default="",
-        metavar="RUN",
-        help="of a training: which checkpoints have seen what was removed from this run (or its removed.parquet)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the same as JSON")
-    arguments = parser.parse_args(argv)
-    path = arguments.path.rstrip("/") or "/"
+def show(path: str, key: str, removed: str, *, is_json: bool) -> int:
+    """Print what a finished run was made of; of a training run or checkpoint, the runs that it was trained on.
+
+    Of a training, `key` asks which steps had this pair, `removed` which checkpoints have seen what was removed from
+    this run. Returns the exit code.
+
+    Raises:
+        UsageError: there is no such run, or a question does not fit it.
+    """
+    path = path.rstrip("/") or "/"
     storage.check(path)
-    if arguments.key and arguments.removed:
+    if key and removed:
         raise UsageError("--key and --removed are two questions; ask one after the other")
-    if arguments.key and not re.fullmatch(r"[0-9a-fA-F]{32}", arguments.key):
-        raise UsageError(f"--key {arguments.key}: not 32 hex digits; `altalign explain` finds the key of a pair")
+    if key and not re.fullmatch(r"[0-9a-fA-F]{32}", key):
+        raise UsageError(f"--key {key}: not 32 hex digits; `altalign explain` finds the key of a pair")
     if storage.exists(storage.join(path, "manifest.json")) and not _CHECKPOINT.fullmatch(storage.name(path)):
-        if arguments.key or arguments.removed:
+        if key or removed:
             raise UsageError(f"{path}: a run of pairs, not of training; --key and --removed ask of what was trained")
         made = lineage.of_run(path)
-        _print(made.to_json(), list(lineage.drawn(made, path)), is_json=arguments.json)
+        _print(made.to_json(), list(lineage.drawn(made, path)), is_json=is_json)
         return 0
-    told, lines = _of_training(path, arguments.key.lower(), arguments.removed)
-    _print(told, lines, is_json=arguments.json)
+    facts, lines = _of_training(path, key.lower(), removed)
+    _print(facts, lines, is_json=is_json)
     return 0
 
 

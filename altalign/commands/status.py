@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 
 from altalign import storage, terminal
 from altalign.audit.run_folder import RunFolder
+from altalign.commands import lineage
 from altalign.commands.arguments import Parser
 from altalign.data.stages import REPORT, finished_units, own_files
+from altalign.errors import UsageError
 from altalign.storage.atomic_change import ADDING
 from altalign.terminal import command, shown
 
@@ -17,8 +19,24 @@ def main(argv: Sequence[str]) -> int:
     """Prints the state of every stage."""
     about = "Show how far a run is: units, rows, failures and time left, read from its files."
     parser = Parser(prog="altalign status", description=about)
-    parser.add_argument("run", metavar="RUN", help="folder of a run")
-    folder = parser.parse_args(argv).run
+    parser.add_argument("run", metavar="RUN", help="folder of a run; for --lineage also of a training, or a checkpoint")
+    parser.add_argument(
+        "--lineage", action="store_true", help="what the run was made of, or the runs that a model was trained on"
+    )
+    parser.add_argument("--key", default="", help="of a training: every step that had this pair, by its key")
+    parser.add_argument(
+        "--removed",
+        default="",
+        metavar="RUN",
+        help="of a training: which checkpoints have seen what was removed from this run (or its removed.parquet)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --lineage: print the same as JSON")
+    arguments = parser.parse_args(argv)
+    if arguments.lineage or arguments.key or arguments.removed:
+        return lineage.show(arguments.run, arguments.key, arguments.removed, is_json=arguments.json)
+    if arguments.json:
+        raise UsageError("--json: belongs to --lineage; give it too")
+    folder = arguments.run
     with own_files(folder):
         _print(RunFolder.open(folder))
     return 0

@@ -29,7 +29,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data-changed", action="store_true", help="go on though a run that is trained on is not as it was; say how"
     )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="CONFIG is a sweep: fine-tune on each task of VTAB by trials, then the best",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.sweep:
+        return _sweep(arguments)
     config = _settings(arguments)
     if arguments.until and not config.phases:
         raise UsageError(f"--until {arguments.until}: {arguments.config} has no [[phases]]; leave it out")
@@ -47,20 +54,15 @@ def main(argv: Sequence[str]) -> int:
     from altalign.train import loop
     from altalign.train.papers.nlip import phases
 
-    with _trouble_named():
+    with trouble_named():
         if config.phases:
             return phases.train(config, until=arguments.until)
         return loop.train(config, data_changed=arguments.data_changed)
 
 
-def sweep(argv: Sequence[str]) -> int:
-    """Fine-tune on VTAB's tasks."""
-    parser = _parser(
-        "sweep", "Fine-tune on each task of VTAB: trials with drawn settings, then the best; run again, it goes on."
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print what is drawn; write nothing")
-    arguments = parser.parse_args(argv)
-
+def _sweep(arguments: argparse.Namespace) -> int:
+    if arguments.until or arguments.data_changed:
+        raise UsageError("--sweep trains trials that have no phases and are not gone on with; leave the others out")
     from altalign.train.settings.sweep import SweepConfig
 
     config = SweepConfig.load(arguments.config, arguments.set)
@@ -68,7 +70,7 @@ def sweep(argv: Sequence[str]) -> int:
 
     from altalign.train import sweep
 
-    with _trouble_named():
+    with trouble_named():
         return sweep.describe(config) if arguments.dry_run else sweep.sweep(config)
 
 
@@ -114,7 +116,7 @@ def evaluate(argv: Sequence[str]) -> int:
 
     from altalign.train import class_evaluation, evaluation
 
-    with _trouble_named():
+    with trouble_named():
         if config.classification.train:
             return class_evaluation.evaluate(config, step=arguments.checkpoint)
         if arguments.model:
@@ -150,7 +152,7 @@ def _evaluate_sets(arguments: argparse.Namespace) -> int:
 
     from altalign.train import sets_evaluation
 
-    with _trouble_named():
+    with trouble_named():
         return sets_evaluation.evaluate(
             next(iter(arguments.given), ""),
             sets,
@@ -171,7 +173,7 @@ def encode(argv: Sequence[str]) -> int:
     )
     parser.add_argument("out", metavar="OUT", help="a new folder")
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
-    parser.add_argument("--batch", metavar="N", type=_positive, default=256, help="images at a time (256)")
+    parser.add_argument("--batch", metavar="N", type=positive, default=256, help="images at a time (256)")
     parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
     parser.add_argument("--caption-column", metavar="NAME", default="caption", help="of Parquet (caption)")
     arguments = parser.parse_args(argv)
@@ -179,7 +181,7 @@ def encode(argv: Sequence[str]) -> int:
 
     from altalign.train import encode
 
-    with _trouble_named():
+    with trouble_named():
         return encode.encode(
             arguments.run,
             arguments.input,
@@ -188,83 +190,6 @@ def encode(argv: Sequence[str]) -> int:
             batch=arguments.batch,
             image_column=arguments.image_column,
             caption_column=arguments.caption_column,
-        )
-
-
-def noise(argv: Sequence[str]) -> int:
-    """Measure how noisy the pairs of a training run are."""
-    parser = Parser(
-        prog="altalign noise",
-        description=(
-            "Measure the loss of each pair that a model was trained on, and how noisy it makes the pair. Writes "
-            "RUN/noise/losses.parquet, and a section of RUN/report.html."
-        ),
-    )
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
-    parser.add_argument("--batch", metavar="N", type=_positive, default=0, help="pairs of a batch (as in training)")
-    arguments = parser.parse_args(argv)
-    check_installed()
-
-    from altalign.train.papers.nlip.noise import measure
-
-    with _trouble_named():
-        return measure.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
-
-
-def caption(argv: Sequence[str]) -> int:
-    """Write a caption of a trained model for each pair."""
-    parser = Parser(
-        prog="altalign caption",
-        description=(
-            "Write a caption for each pair that a training with a [captioner] was trained on, to "
-            "RUN/captions/captions.parquet; run again, it goes on."
-        ),
-    )
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
-    arguments = parser.parse_args(argv)
-    check_installed()
-
-    from altalign.train.papers.nlip.captions import write
-
-    with _trouble_named():
-        return write.write(arguments.run, step=arguments.checkpoint)
-
-
-def concepts(argv: Sequence[str]) -> int:
-    """Find the nouns of each image of curated runs."""
-    parser = Parser(
-        prog="altalign concepts",
-        description="Find, by a frozen model, the nouns that are nearest to each image of curated runs.",
-    )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="finished runs of curation")
-    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
-    parser.add_argument(
-        "--model", metavar="NAME", required=True, help="a training run, open_clip:DIR, or a folder of AlignModel"
-    )
-    parser.add_argument("--words", metavar="FILE", action="append", default=[], help="nouns, one a line; repeatable")
-    parser.add_argument(
-        "--texts", metavar="FILE", action="append", default=[], help="texts, one a line, that nouns are counted in"
-    )
-    parser.add_argument("--at-least", metavar="N", type=int, default=5, help="texts that a noun is in (5)")
-    parser.add_argument("--prompt", metavar="TEXT", default="a photo of", help="what stands before a noun")
-    parser.add_argument("--top", metavar="K", type=_positive, default=5, help="nouns of an image (5)")
-    arguments = parser.parse_args(argv)
-    check_installed()
-
-    from altalign.train.papers.nlip.concepts import retrieve
-
-    with _trouble_named():
-        return retrieve.retrieve(
-            arguments.runs,
-            arguments.out,
-            model=arguments.model,
-            texts=arguments.texts,
-            lists=arguments.words,
-            texts_at_least=arguments.at_least,
-            prompt=arguments.prompt,
-            top=arguments.top,
         )
 
 
@@ -277,15 +202,15 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("folder", metavar="DIR", help="a new folder")
     parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm"), help="the form")
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
-    parser.add_argument("--resize-px", metavar="PX", type=_positive, help="side of the resized image, if another")
-    parser.add_argument("--crop-px", metavar="PX", type=_positive, help="side of its central crop, if another")
+    parser.add_argument("--resize-px", metavar="PX", type=positive, help="side of the resized image, if another")
+    parser.add_argument("--crop-px", metavar="PX", type=positive, help="side of its central crop, if another")
     arguments = parser.parse_args(argv)
     check_installed()
 
     from altalign.train.exchange import export
 
     given = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
-    with _trouble_named():
+    with trouble_named():
         return export.export(
             arguments.run,
             arguments.folder,
@@ -295,14 +220,15 @@ def export(argv: Sequence[str]) -> int:
         )
 
 
-def _positive(word: str) -> int:
+def positive(word: str) -> int:
+    """A whole number above 0, of an argument."""
     if not word.isdecimal() or not int(word):
         raise argparse.ArgumentTypeError(f"{word}: not a whole number above 0")
     return int(word)
 
 
 @contextmanager
-def _trouble_named() -> Iterator[None]:
+def trouble_named() -> Iterator[None]:
     """Turns torch's errors of full memory, of a GPU or of the machine, into ours.
 
     Raises:

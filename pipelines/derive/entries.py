@@ -1,4 +1,4 @@
-"""`altalign entries OUT`: a file of concepts from titles of Wikipedia and from WordNet's own files, one a line.
+"""A file of concepts from titles of Wikipedia and from WordNet's own files, one a line.
 
 Titles are those of a dump (`XXwiki-…-all-titles-in-ns0.gz`), or of any list, one a line. WordNet is a folder with its
 `index.noun`, `index.verb`, `index.adj` and `index.adv`, or a `wn-data-XXX.tab` of the Open Multilingual WordNet. An
