@@ -60,3 +60,8 @@ def open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it lives as long as the process
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def many(number: int, what: str) -> str:
+    """A number with its noun, in the plural unless the number is 1."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

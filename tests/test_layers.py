@@ -47,6 +47,7 @@ ROOMS = (
     "train.report",
     "train.evaluation",
     "train.class_evaluation",
+    "train.footprint",
     "train.loop",
     "train.papers",
     "train",

@@ -9,6 +9,7 @@ from altalign import storage, terminal
 from altalign.data.stages import REMOVED_FILE, check_curated, damaged, own_files
 from altalign.errors import UsageError
 from altalign.machine import memory
+from altalign.machine.cores import cores
 from altalign.storage import atomic_change
 
 if TYPE_CHECKING:
@@ -89,13 +90,14 @@ def config_in(run: str, out: str, overrides: Sequence[str] = ()) -> "CurateConfi
 def fitted(config: "CurateConfig") -> "CurateConfig":
     """The settings with as many workers as there is memory for; prints a line where these are fewer."""
     there = memory.free()
-    fitted = memory.fitted(config, there)
-    if fitted is not config:
-        terminal.stderr().print(
-            f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fitted.engine.workers}",
-            soft_wrap=True,
-        )
-    return fitted
+    workers = (config.engine.workers or cores()) if config.engine.runner == "embedded" else 1
+    fit = memory.workers_at_most(workers, there)
+    if fit == workers:
+        return config
+    terminal.stderr().print(
+        f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fit}", soft_wrap=True
+    )
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
 
 
 def add_overrides(parser: argparse.ArgumentParser, words: str) -> None:

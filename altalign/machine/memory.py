@@ -15,13 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from altalign.errors import UsageError
-from altalign.machine.cores import control_groups, cores
-
-if TYPE_CHECKING:
-    from altalign.settings.curate import CurateConfig
+from altalign.machine.cores import control_groups
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 
@@ -136,14 +133,13 @@ def needed(threads: int, *, is_address_space: bool) -> int:
     return BASE_BYTES + threads * BYTES_PER_THREAD + (ADDRESS_SPACE_BYTES if is_address_space else 0)
 
 
-def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
-    """The settings with as many workers as there is memory for, at most those that were asked for.
+def workers_at_most(workers: int, there: Free) -> int:
+    """How many of so many workers of a curation there is memory for.
 
     Raises:
         UsageError: there is too little for one.
     """
-    wanted = (config.engine.workers or cores()) if config.engine.runner == "embedded" else 1
-    fit = wanted
+    fit = workers
     while fit and needed(fit, is_address_space=there.is_address_space) > there.bytes:
         fit -= 1
     if not fit:
@@ -152,9 +148,7 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
             f"not enough memory: a curation takes {least:,} MB, and {there.bytes // MB:,} MB are free ({there.of}); "
             "give it more"
         )
-    if fit == wanted:
-        return config
-    return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
+    return fit
 
 
 def for_processes(there: Free) -> int:

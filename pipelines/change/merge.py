@@ -15,12 +15,12 @@ from altalign.pipelines.derive import parents as parents_of
 from altalign.pipelines.derive.make_run import Making
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.tables.derived import COMMON
 from altalign.pipelines.run.units import Run
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
+from altalign.terminal import many
 
 _OF_FILES = ("file ", "files of test set ", "module ")  # begin names of what stages rest on, beside settings
 _OF_ASKING = ("source", "ports", "allow_addresses", "user_agent")  # of [fetch]: no image that came depends on them

@@ -18,12 +18,11 @@ from altalign.pipelines.change import compact as compacting
 from altalign.pipelines.change import remove as removing
 from altalign.pipelines.change.remove import Found
 from altalign.pipelines.derive import parents
-from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run.removal_list import Request, of_files, of_run
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
-from altalign.terminal import shown
+from altalign.terminal import many, shown
 
 _SHOWN = 20  # rows, and entries that are not there
 

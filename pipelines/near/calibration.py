@@ -31,7 +31,6 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import calibration_report, gallery, labelled_pairs, learned, test_images
 from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search, Tests
-from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.tables.decontaminated import TESTS
 from altalign.pipelines.run.tables.fetched import Fetched
@@ -39,7 +38,7 @@ from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, 
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
-from altalign.terminal import stderr
+from altalign.terminal import many, stderr
 
 POOL = 20_000  # images of the pool that are searched for
 SAMPLE_AT_LEAST = 2 * learned.TRAINING_IMAGES_AT_LEAST

@@ -11,7 +11,6 @@ from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
 from altalign.pipelines import read
 from altalign.pipelines.opening.inputs_of_stages import resolved
-from altalign.pipelines.opening.summary import many
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import empty_files
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
@@ -19,7 +18,7 @@ from altalign.pipelines.web.policy import proxies
 from altalign.settings.common import flatten
 from altalign.settings.curate import CurateConfig
 from altalign.storage import parquet
-from altalign.terminal import lines_shown, shown
+from altalign.terminal import lines_shown, many, shown
 
 # measured on 5 million synthetic captions: 110 bytes a row for spilled hashes, 130 for dropped rows and survivors
 BYTES_PER_ROW = 250

@@ -13,7 +13,6 @@ from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunR
 from altalign.errors import UsageError
 from altalign.pipelines.figures import own_rules
 from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
-from altalign.pipelines.opening.summary import many
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
 from altalign.pipelines.run.tables.extracted import EXTRACTED
@@ -23,6 +22,7 @@ from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.journal import journal
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
+from altalign.terminal import many
 
 
 def check_finished(run: Run) -> None:

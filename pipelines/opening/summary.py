@@ -15,7 +15,7 @@ from altalign.pipelines.run import outputs, waves
 from altalign.pipelines.run.units import Run
 from altalign.rules import reason_words
 from altalign.storage import parquet
-from altalign.terminal import command, shown
+from altalign.terminal import command, many, shown
 
 _UNREACHED = (
     DropReason.HTTP_UNREACHABLE,
@@ -191,8 +191,3 @@ def _nobody_answered(run: Run, counts: Counts) -> bool:
         and not counts.kept(Stage.FETCH)
         and DropReason.HTTP_UNREACHABLE in dropped <= {*_UNREACHED}
     )
-
-
-def many(number: int, what: str) -> str:
-    """A number with its noun, in the plural unless the number is 1."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

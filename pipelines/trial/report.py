@@ -8,11 +8,10 @@ from rich.table import Table
 
 from altalign import __version__
 from altalign.data.reasons import KEPT, Stage
-from altalign.pipelines.opening.summary import many
 from altalign.pipelines.trial.bootstrap import Estimate
 from altalign.pipelines.trial.prediction import BYTES, HOURS, SHARD_BYTES, Quantity, rows
 from altalign.pipelines.trial.trial import Trial
-from altalign.terminal import shown
+from altalign.terminal import many, shown
 
 FOLDER, FACTS, PAGE = "trial", "trial.json", "report.html"
 _UNITS = ((1e12, "T", 1e12), (1e9, "G", 1e9), (1e6, "M", 1e6), (1e4, "k", 1e3))

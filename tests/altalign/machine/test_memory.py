@@ -12,11 +12,6 @@ import pytest
 from altalign.errors import UsageError
 from altalign.machine import memory
 from altalign.machine.memory import MB, Free
-from altalign.settings.curate import CurateConfig
-
-
-def config(**engine: object) -> CurateConfig:
-    return CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": engine}, where="test")
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -103,15 +98,12 @@ def test_address_space_is_compared_by_what_it_leaves_for_use(tmp_path: Path, mon
     [(8_000, False, 4), (1_000, False, 4), (999, False, 3), (550, False, 1), (1_100, True, 2)],
 )
 def test_there_are_as_many_workers_as_there_is_memory_for(free: int, is_address_space: bool, workers: int) -> None:  # noqa: FBT001 - of the test
-    asked = config(workers=4)
-    fitted = memory.fitted(asked, Free(free * MB, "a test", is_address_space))
-    assert fitted.engine.workers == workers
-    assert (fitted is asked) == (workers == 4)
+    assert memory.workers_at_most(4, Free(free * MB, "a test", is_address_space)) == workers
 
 
 def test_too_little_for_one_worker_is_said_before_any_work() -> None:
     with pytest.raises(UsageError) as caught:
-        memory.fitted(config(), Free(500 * MB, "ulimit -d"))
+        memory.workers_at_most(1, Free(500 * MB, "ulimit -d"))
     assert (
         str(caught.value) == "not enough memory: a curation takes 550 MB, and 500 MB are free (ulimit -d); give it more"
     )
