@@ -50,9 +50,6 @@ VERBS = {
     verb: (f"altalign.commands.{place}", about) for group in _GROUPS.values() for verb, (place, about) in group.items()
 }
 
-# Given by name, like the verbs: pipelines do not import the audit.
-AFTER_A_CURATION = "altalign.commands.audit:after_curation"
-
 
 def usage() -> str:
     """The text of `altalign --help`."""
@@ -132,13 +129,8 @@ def _run(args: list[str]) -> int:
         near = difflib.get_close_matches(args[0], VERBS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(VERBS)}"
         raise UsageError(f"{args[0]}: no such verb ({hint})")
-    return call(VERBS[args[0]][0], args[1:])
-
-
-def call(named: str, argument: object) -> int:
-    """Call a function by "module:name"; returns the exit code."""
-    module, function = named.split(":")
-    return getattr(import_module(module), function)(argument)
+    module, function = VERBS[args[0]][0].split(":")
+    return getattr(import_module(module), function)(args[1:])
 
 
 def _reader_left(error: Exception) -> bool:

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from altalign import cli
 from altalign.commands.arguments import Parser
+from altalign.commands.audit import after_curation
 from altalign.commands.run_arguments import (
     TO_BEAM,
     add_overrides,
@@ -72,7 +72,7 @@ def remove(argv: Sequence[str]) -> int:
     gone, code = output.remove(config, wanted)
     if arguments.dry_run:
         return code
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or output.check_absence(config, gone) or code
+    return after_curation(config.run.folder) or output.check_absence(config, gone) or code
 
 
 def add(argv: Sequence[str]) -> int:
@@ -116,7 +116,7 @@ def add(argv: Sequence[str]) -> int:
         code = output.add(config, wanted, flags)
     except AltalignError as error:  # the settings are those of the run
         raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
+    return after_curation(config.run.folder) or code
 
 
 def _add_test_sets(arguments: argparse.Namespace, flags: list[str]) -> int:
@@ -125,7 +125,7 @@ def _add_test_sets(arguments: argparse.Namespace, flags: list[str]) -> int:
         from altalign.pipelines.change import add_test_sets as on_run
 
     code = on_run.add(config, flags)
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
+    return after_curation(config.run.folder) or code
 
 
 def _cosine(word: str) -> float:

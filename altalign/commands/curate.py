@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from altalign import cli, terminal
+from altalign import terminal
 from altalign.commands.arguments import Parser
+from altalign.commands.audit import after_curation
 from altalign.commands.run_arguments import (
     TO_BEAM,
     add_overrides,
@@ -163,7 +164,7 @@ def retry(argv: Sequence[str]) -> int:
 
 def _reported(config: "CurateConfig") -> int:
     """Write the report of a run that is finished now; returns the exit code."""
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder)
+    return after_curation(config.run.folder)
 
 
 def _check_reasons(named: Sequence[str]) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from altalign import cli
 from altalign.commands.arguments import Parser
+from altalign.commands.audit import after_curation
 from altalign.commands.run_arguments import TO_BEAM, config_in, config_of_run, parted
 from altalign.errors import UsageError
 from altalign.machine import startup
@@ -35,7 +35,7 @@ def merge(argv: Sequence[str]) -> int:
 
     opened = [ordering.opened(config.run.folder, config) for config in configs]
     code = merging.merge(opened, made, flags)
-    return cli.call(cli.AFTER_A_CURATION, made.run.folder) or code
+    return after_curation(made.run.folder) or code
 
 
 def _of_one(run: str, to: str, flags: list[str]) -> int:
@@ -48,4 +48,4 @@ def _of_one(run: str, to: str, flags: list[str]) -> int:
         from altalign.pipelines.change import output
 
     output.compact(config)
-    return cli.call(cli.AFTER_A_CURATION, config.run.folder)
+    return after_curation(config.run.folder)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import permutations
 
-from altalign import cli, storage
+from altalign import storage
 from altalign.commands.arguments import Parser
+from altalign.commands.audit import after_curation
 from altalign.commands.run_arguments import TO_BEAM, add_overrides, config_in, config_of_run, parted
 from altalign.errors import UsageError
 from altalign.machine import startup
@@ -105,7 +106,7 @@ def _by_condition(arguments: argparse.Namespace, flags: list[str]) -> int:
     wanted = selection.Asked(arguments.where, tuple(map(selection.top, arguments.top)), arguments.nulls, of_balance)
     parent = ordering.opened(of_run.run.folder, of_run)
     code = selecting.select(parent, Run(config.run.folder, config, ()), wanted, flags, is_of_keys=arguments.keys_only)
-    return code if arguments.keys_only else cli.call(cli.AFTER_A_CURATION, config.run.folder) or code
+    return code if arguments.keys_only else after_curation(config.run.folder) or code
 
 
 def _listed(arguments: argparse.Namespace, flags: list[str]) -> int:
@@ -117,7 +118,7 @@ def _listed(arguments: argparse.Namespace, flags: list[str]) -> int:
 
     parent = ordering.opened(config.run.folder, config)
     code = subset.subset(parent, Run(made.run.folder, made, ()), arguments.list, flags)
-    return cli.call(cli.AFTER_A_CURATION, made.run.folder) or code
+    return after_curation(made.run.folder) or code
 
 
 def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
@@ -137,7 +138,7 @@ def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
         from altalign.pipelines.derive import ordering, subset
 
     code = subset.split(ordering.opened(config.run.folder, config), made, shares, near, flags)
-    return max(code, *(cli.call(cli.AFTER_A_CURATION, each.run.folder) for each in made))
+    return max(code, *(after_curation(each.run.folder) for each in made))
 
 
 def _shares(text: str) -> list[Fraction]:
