@@ -53,6 +53,7 @@ ROOMS = (
     "train",
     "audit.run_parquet",
     "audit.run_folder",
+    "audit.database",
     "audit.rows",
     "audit.removed",
     "audit.tries",
