@@ -1,8 +1,8 @@
 """VTAB's 19 tasks (Zhai et al., arXiv 1910.04867) with 1,000 examples each, from folders, without TensorFlow.
 
 A task is a folder of this name with `train800.txt`, `val200.txt` and `test.txt`: lines of FILE CLASS. ALIGN fine-tunes
-all layers with 50 trials a task (section 5.3): `altalign sweep`. This is the linear probe in its place, with the same
-examples: 800 are fitted and 200 choose the strength, then all 1,000 are fitted.
+all layers with 50 trials a task (section 5.3): `altalign train --sweep`. This is the linear probe in its place, with
+the same examples: 800 are fitted and 200 choose the strength, then all 1,000 are fitted.
 """
 
 from collections.abc import Mapping

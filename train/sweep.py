@@ -1,4 +1,4 @@
-"""`altalign sweep CONFIG`: VTAB by fine-tuning, as ALIGN has it (section 5.3).
+"""`altalign train CONFIG --sweep`: VTAB by fine-tuning, as ALIGN has it (section 5.3).
 
 Every task has the same trials. A trial is a training on 800 examples that is measured on 200 others; the best one is
 trained on all 1,000, and measured on the test images. Each is a training run in RUN/TASK, which goes on where it was

@@ -27,5 +27,5 @@ def named(generation: int, number: int) -> str:
 
 
 def in_manifest(manifest: Mapping[str, Any]) -> int:
-    """How many generations a run has had; 1 of one that `altalign compact` has written."""
+    """How many generations a run has had; 1 of one that `altalign merge` has written."""
     return int(manifest.get(ENTRY, 1))

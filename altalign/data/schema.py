@@ -169,7 +169,7 @@ class SampleRow(TypedDict):
     tar_bytes: int
 
 
-# The clusters of a shard's images, by `altalign cluster`: one row a sample, in the order of the tar.
+# The clusters of a shard's images, by `altalign score --clusters`: one row a sample, in the order of the tar.
 CLUSTER = pa.schema(
     [
         ("key", pa.string()),  # The sample.

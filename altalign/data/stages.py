@@ -62,7 +62,7 @@ OUTPUTS = {
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
     "write": (
         "shards",
-        "clusters",  # by `altalign cluster`, of the shards as they are
+        "clusters",  # by `altalign score --clusters`, of the shards as they are
         "audit/failed.parquet",
         "audit/funnel.parquet",
         "audit/dropped_images.parquet",

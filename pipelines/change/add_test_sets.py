@@ -1,4 +1,4 @@
-"""`altalign decontaminate RUN --test-set NAME=PATH` adds a test set and repeats only the steps that depend on it."""
+"""`altalign add RUN --test-set NAME=PATH` adds a test set and repeats only the steps that depend on it."""
 
 from altalign import storage
 from altalign.data.stages import own_files

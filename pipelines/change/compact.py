@@ -1,4 +1,4 @@
-"""`altalign compact RUN`: the shards of all generations become those of one, as one run over all the input has them.
+"""`altalign merge RUN`: the shards of all generations become those of one, as one run over all the input has them.
 
 A tar depends on its samples alone, so it is enough to bring these into one order and to cut it as `write` does
 (`ordering.as_one`). Images are copied.

@@ -1,4 +1,4 @@
-"""`altalign repair RUN` makes anew the files of a finished run that are not as they were written.
+"""`altalign curate RUN/config.toml --repair` makes anew the files of a finished run that are not as they were written.
 
 A file is damaged by what manifest and marks say of it. The mark that vouches for it goes, and its unit, or the end of
 its stage, is done anew: the same bytes, from what the stages before it have left. Other units stay. Of a run that has

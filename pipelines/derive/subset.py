@@ -1,4 +1,4 @@
-"""Runs of the pairs that a list names (`altalign subset`), or of a share of them (`altalign split`)."""
+"""Runs of the pairs that a list names (`altalign select`), or of a share of them (`altalign select`)."""
 
 import functools
 import io

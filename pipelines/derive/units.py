@@ -1,7 +1,7 @@
 """What a unit of a run's samples reads: a shard, or, of a run of several generations, stretches of shards of each.
 
 Such stretches lie together in the order of (image_id, key): a unit has the samples that a shard has after
-`altalign compact`, in their order there.
+`altalign merge`, in their order there.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""`altalign cluster RUN`: sorts the images of a finished run into clusters, by k-means of their embeddings.
+"""`altalign score RUN --clusters 100`: sorts the images of a finished run into clusters, by k-means of embeddings.
 
     RUN/clusters/NNNNN.parquet   key, cluster: a row a sample, in the order of the shard
     RUN/clusters/clusters.json   what they were made of, and their sizes; written last

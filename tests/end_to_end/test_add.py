@@ -119,7 +119,7 @@ def test_any_sequence_leaves_what_one_run_over_all_the_input_leaves(
             assert main(["remove", "run", *drawn(rng, "run")]) == 0
             removed = True
         else:
-            assert main(["compact", "run"]) == 0
+            assert main(["merge", "run"]) == 0
         assert main(["audit", "run"]) == 0, step
     assert main(["curate", config("fresh", there, changes)]) == 0
     if removed:
@@ -128,8 +128,8 @@ def test_any_sequence_leaves_what_one_run_over_all_the_input_leaves(
     assert counted("run") == counted("fresh")
     assert summary(Path("run"))["images"] == summary(Path("fresh"))["images"]
     # packed anew, both have the same bytes
-    assert main(["compact", "run"]) == 0
-    assert main(["compact", "fresh"]) == 0
+    assert main(["merge", "run"]) == 0
+    assert main(["merge", "fresh"]) == 0
     assert shards("run") == shards("fresh")
     assert main(["audit", "run"]) == 0
     if not removed:  # then all files are the same, and so is the number that stands for them
@@ -211,7 +211,7 @@ def test_new_samples_come_as_a_generation_and_shards_that_stay_are_the_same_file
     key = next(iter(rows.keys() - rows_before.keys()))
     assert main(["explain", "run", "--key", key]) == 0
     assert "generation 2" in capsys.readouterr().out
-    assert main(["lineage", "run"]) == 0
+    assert main(["status", "--lineage", "run"]) == 0
     said = capsys.readouterr().out
     assert "add" in said
     assert "input/part-4.parquet" in said
@@ -304,11 +304,11 @@ def test_scores_follow(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(ADD) == 0
     assert main(["audit", "run"]) == 0
     capsys.readouterr()
-    assert main(["compact", "run"]) == 2
+    assert main(["merge", "run"]) == 2
     assert "measure them with `altalign score`" in capsys.readouterr().err
     assert main(["score", "run", "--with", "scores.toml"]) == 0
     before = scores_of("run")
-    assert main(["compact", "run"]) == 0
+    assert main(["merge", "run"]) == 0
     assert scores_of("run") == before
     assert main(["score", "run", "--with", "scores.toml"]) == 0
     assert scores_of("run") == before
@@ -342,7 +342,7 @@ def test_bad_input_is_one_line_and_changes_nothing(run: Path, capsys: pytest.Cap
         assert said in err, words
         assert "Traceback" not in err
         assert tree(run) == before, words
-    assert main(["subset", "run", "few", "--keys", one_key(run)]) == 0
+    assert main(["select", "run", "few", "--list", one_key(run)]) == 0
     capsys.readouterr()
     assert main(["add", "few", "--input", "input/part-4.parquet", "--like", "pictures"]) == 2
     assert "made of another run" in capsys.readouterr().err
@@ -368,7 +368,7 @@ def test_a_run_of_other_rules_is_refused(
     monkeypatch.setattr("altalign.pipelines.derive.parents.RULES_VERSION", "another")
     assert main(ADD) == 2
     assert "rules_version" in capsys.readouterr().err
-    assert main(["compact", "run"]) == 2
+    assert main(["merge", "run"]) == 2
     assert "rules_version" in capsys.readouterr().err
 
 
@@ -390,20 +390,20 @@ def test_what_is_made_of_generations_has_the_bytes_of_what_is_made_of_one(run: P
     assert main(["remove", "run", "--keys", "gone"]) == 0  # so that its shards are no longer full
     assert main(["score", "run", "--with", "scores.toml"]) == 0
     shutil.copytree("run", "one")
-    assert main(["compact", "one"]) == 0
+    assert main(["merge", "one"]) == 0
     assert shards("one") != shards("run")
     Path("keys").write_text("\n".join(row["key"] for row in rows[::3]), encoding="utf-8")
     Path("entries").write_text("small\nred\nold\n", encoding="utf-8")
     verbs = {
-        "few": ["subset", "--keys", "keys"],
+        "few": ["select", "--list", "keys"],
         "long": ["select", "--where", "words >= 4 and text_capitals < 0.9", "--top", "text_characters=0.6"],
         "even": ["select", "--balance", "entries", "--balance-limit", "20"],
         "listed": ["select", "--where", "words >= 6", "--keys-only"],
-        "half": ["split", "--share", "0.5/0.5"],
+        "half": ["select", "--share", "0.5/0.5"],
     }
     for name, (verb, *options) in verbs.items():
         for source in ("run", "one"):
-            outs = [f"{name}-{source}", *([f"rest-{source}"] if verb == "split" else [])]
+            outs = [f"{name}-{source}", *([f"rest-{source}"] if "--share" in options else [])]
             assert main([verb, source, *outs, *options]) == 0, (name, source)
     for name in ("few", "long", "even", "half", "rest"):
         assert told_of(f"{name}-run") == told_of(f"{name}-one"), name
@@ -431,7 +431,7 @@ def test_a_run_of_generations_is_merged_as_one_of_one(
     Path("second.toml").write_text(text[:words] + text[text.index("[[input]]", words + 1) :], encoding="utf-8")
     assert main(["curate", "second.toml"]) == 0
     shutil.copytree("first", "one")
-    assert main(["compact", "one"]) == 0
+    assert main(["merge", "one"]) == 0
     for source in ("first", "one"):
         assert main(["merge", source, "second", "--to", f"of-{source}"]) == 0
     assert shards("of-first") == shards("of-one")
@@ -448,7 +448,7 @@ def test_damaged_shards_of_generations_are_made_anew(run: Path, capsys: pytest.C
     for name in damaged:
         flip(run / "shards" / name, -1)
     capsys.readouterr()
-    assert main(["repair", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
     said = capsys.readouterr().out
     assert all(f"shards/{name}: its SHA-256" in said for name in damaged)
     assert tree(run) == before
@@ -456,10 +456,10 @@ def test_damaged_shards_of_generations_are_made_anew(run: Path, capsys: pytest.C
 
 def test_a_packed_run_is_repaired_to_what_it_was_its_lineage_too(run: Path) -> None:
     assert main(ADD) == 0
-    assert main(["compact", "run"]) == 0
+    assert main(["merge", "run"]) == 0
     before, manifest = tree(run), (run / "manifest.json").read_bytes()
     flip(run / "shards" / "00000.tar", -1)
-    assert main(["repair", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
     assert tree(run) == before
     assert (run / "manifest.json").read_bytes() == manifest
 
@@ -473,7 +473,7 @@ def test_a_packed_run_keeps_its_lineage_where_repair_is_killed_without_a_manifes
     run: Path, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(ADD) == 0
-    assert main(["compact", "run"]) == 0
+    assert main(["merge", "run"]) == 0
     before = tree(run)
     flip(run / "dropped" / "judge" / "000000-00000.parquet", -1)
     real = getattr(module, name)
@@ -485,7 +485,7 @@ def test_a_packed_run_keeps_its_lineage_where_repair_is_killed_without_a_manifes
     with monkeypatch.context() as patch:
         patch.setattr(module, name, last)
         with pytest.raises(_KilledError):
-            main(["repair", "run"])
+            main(["curate", "run/config.toml", "--repair"])
     assert (run / "manifest.json").exists() == (name == "end")
     assert main(["curate", "run/config.toml", "--set", "run.folder=run"]) == 0
     assert tree(run) == before
@@ -502,14 +502,14 @@ def test_what_repair_leaves_of_a_run_of_generations_comes_with_another_write(
     for name in damaged:
         flip(run / name, -1)
     capsys.readouterr()
-    assert main(["repair", "run"]) == 1
+    assert main(["curate", "run/config.toml", "--repair"]) == 1
     said = capsys.readouterr().out
     assert all(f"{name}: its SHA-256" in said for name in damaged)
     again = "curate run/config.toml --rerun write"
     assert f"`altalign {again}` makes one generation" in said
     assert main(again.split()) == 0
-    assert main(["repair", "run"]) == 0
-    assert main(["compact", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
+    assert main(["merge", "run"]) == 0
     assert "of one generation already" in capsys.readouterr().out
 
 

@@ -154,7 +154,7 @@ def test_no_byte_of_images_that_were_read_is_read_again(here: Path, model: str) 
     images = {row["image"] for row in pq.read_table("new/f.parquet").to_pylist() if row["image"]}
     own = sum(path.stat().st_size for path in Path("run/work/fetch/units").glob("*.images"))
     assert 0 < own <= sum(map(len, images))
-    assert main(["compact", "run"]) == 0
+    assert main(["merge", "run"]) == 0
     assert Path("run", "files.jsonl").read_bytes() == Path("fresh", "files.jsonl").read_bytes()
 
 
@@ -208,11 +208,11 @@ def test_a_blob_that_is_lost_before_an_addition_goes_on_is_borrowed_again(there:
 
 
 def test_repair_reads_all_again_where_a_borrowed_blob_is_lost(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compact", "grown"]) == 0
+    assert main(["merge", "grown"]) == 0
     before, lost = Path("grown/manifest.json").read_bytes(), largest("grown/work/fetch/borrowed")
     lost.unlink()
     capsys.readouterr()
-    assert main(["repair", "grown"]) == 0
+    assert main(["curate", "grown/config.toml", "--repair"]) == 0
     assert f"{lost.relative_to('grown')}: it is not there; made anew" in capsys.readouterr().out
     assert Path("grown/manifest.json").read_bytes() == before  # with the number of all files, and the lineage
     assert main(["audit", "grown", "--digest"]) == 0
@@ -243,7 +243,7 @@ def test_all_is_read_again_where_a_finished_run_has_lost_what_it_had_borrowed(
 ) -> None:
     next(Path("grown/work/fetch/borrowed").glob(what)).unlink()
     shutil.copytree("grown", "one")
-    assert main(["compact", "one"]) == 0
+    assert main(["merge", "one"]) == 0
     capsys.readouterr()
     assert main(["curate", "grown/config.toml", "--set", "run.folder=grown", "--rerun", "write"]) == 0
     assert "work/fetch/borrowed" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_what_comes_is_judged_by_the_tables_of_what_was_there(turn: int, tmp_pat
     words = tables(pool_of(parts), SETTINGS).words_per_row  # these alone are counted of all
     assert_tables(run, replace(tables(pool_of(parts[:2]), SETTINGS), words_per_row=words), SETTINGS)
     with chdir(tmp_path):
-        assert main(["compact", "run"]) == 0
+        assert main(["merge", "run"]) == 0
     assert_finished(run, expected, placed(parts)[1])
 
 
@@ -184,7 +184,7 @@ def test_exact_after_frozen_is_one_run_over_all(run: Path) -> None:
         words = ["add", "run", "--input", f"input/part-{number}.parquet", "--like", "pictures", "--mode", mode]
         assert main(words) == 0
     assert not Path("run", "tables", "frozen.json").exists()
-    assert main(["compact", "run"]) == 0
+    assert main(["merge", "run"]) == 0
     assert main(["curate", config("fresh", [f"input/part-{number}.parquet" for number in range(6)], WITHIN)]) == 0
     assert Path("run", "files.jsonl").read_bytes() == Path("fresh", "files.jsonl").read_bytes()
     assert counted("run") == counted("fresh")
@@ -193,7 +193,7 @@ def test_exact_after_frozen_is_one_run_over_all(run: Path) -> None:
 def test_compact_has_the_bytes_of_the_stage_write_run_anew(run: Path) -> None:
     assert main([*FROZEN, "input/part-3.parquet"]) == 0
     shutil.copytree("run", "other")
-    assert main(["compact", "run"]) == 0
+    assert main(["merge", "run"]) == 0
     assert main(["curate", "other/config.toml", "--set", 'run.folder="other"', "--rerun", "write"]) == 0
     assert shards("run") == shards("other")
     assert by_key("run") == by_key("other")

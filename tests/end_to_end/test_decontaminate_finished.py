@@ -1,5 +1,5 @@
-"""`altalign decontaminate` on a finished run: a test set more; what cannot be done leaves it whole, and what is lost of
-it is made anew or named.
+"""`altalign add --test-set` on a finished run: a test set more; what cannot be done leaves it whole, and what is lost
+of it is made anew or named.
 """
 
 import shutil
@@ -34,7 +34,7 @@ def test_a_test_set_that_is_added_ends_as_one_that_was_there(
     whole = tree(curated / "run")
     curate("--set", "decontaminate.test_sets=[]")
     fetched = {path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()}
-    assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
+    assert main(["add", "run", "--test-set", "mine=tests"]) == 0
     assert {
         path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()
     } == fetched
@@ -43,7 +43,7 @@ def test_a_test_set_that_is_added_ends_as_one_that_was_there(
     assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}
     assert whole.keys() == later.keys()
     capsys.readouterr()
-    assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0  # nothing to do
+    assert main(["add", "run", "--test-set", "mine=tests"]) == 0  # nothing to do
     assert tree(judged / "run") == later
     assert main(["explain", "run", "--url", "https://img.example/jpeg 50-1"]) == 0
     said = capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_flags_of_beam_name_the_server_where_a_test_set_is_added(
 ) -> None:
     shutil.copytree(half, folder / "run")
     before, log = tree(folder / "run"), tmp_path / "prism.log"
-    add = ["decontaminate", "run", "--test-set", "mine=tests", "--set", 'engine.runner="prism"']
+    add = ["add", "run", "--test-set", "mine=tests", "--set", 'engine.runner="prism"']
     with somebodys_prism(prism, log, monkeypatch) as endpoint:
         assert "-- --job_endpoints: Beam has no such flag" in failure(capsys, 2, *add, "--", "--job_endpoints=x")
         assert tree(folder / "run") == before
@@ -84,9 +84,9 @@ def test_test_images_that_changed_are_refused_and_read_anew(fetched: Path, capsy
 
 def test_a_test_set_is_never_lost_in_silence(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curate("--set", 'decontaminate.test_sets=["tests/*.png"]')
-    assert main(["decontaminate", "run", "--test-set", "more=tests/more"]) == 0
+    assert main(["add", "run", "--test-set", "more=tests/more"]) == 0
     assert "the run has a test set of that name (tests/more); give another name" in failure(
-        capsys, 2, "decontaminate", "run", "--test-set", "more=tests"
+        capsys, 2, "add", "run", "--test-set", "more=tests"
     )
     copies = {
         path: path.stat().st_mtime_ns for path in (fetched / "run" / "work" / "augmented").iterdir() if path.is_file()
@@ -107,7 +107,7 @@ def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(
     (fetched / "bad").mkdir()
     (fetched / "bad" / "one.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
     assert "one.jpg: an image of test set bad cannot be decoded" in failure(
-        capsys, 1, "decontaminate", "run", "--test-set", "bad=bad"
+        capsys, 1, "add", "run", "--test-set", "bad=bad"
     )
     assert tree(fetched / "run") == before
 
@@ -157,14 +157,14 @@ def test_what_is_lost_of_a_run_is_made_anew_or_named(
 ) -> None:
     shutil.copytree(half, folder / "run")
     (folder / "run" / "work" / "test_images" / "00000.parquet").unlink()
-    assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
+    assert main(["add", "run", "--test-set", "mine=tests"]) == 0
     assert names(dropped(folder / "run")) == FOUND
     (folder / "run" / "audit" / "near_duplicates" / "found.json").unlink()
-    said = failure(capsys, 1, "decontaminate", "run", "--test-set", "mine=tests")
+    said = failure(capsys, 1, "add", "run", "--test-set", "mine=tests")
     assert "found.json: damaged: it is not there; `altalign curate` with --rerun decontaminate makes it anew" in said
     (folder / "run" / "work" / "test_images" / "00000.json").write_text("{", encoding="utf-8")
     assert "00000.json: damaged: not as it was written" in (
-        said := failure(capsys, 1, "decontaminate", "run", "--test-set", "flat=tests/flat.png")
+        said := failure(capsys, 1, "add", "run", "--test-set", "flat=tests/flat.png")
     )
     assert "--rerun fetch makes it anew" in said
     learned = f"decontaminate.calibration={curated}/run/audit/near_duplicates"  # or the map would be learned again

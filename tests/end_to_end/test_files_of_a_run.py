@@ -116,7 +116,7 @@ def test_a_run_of_an_earlier_version_has_no_number(run: Path, capsys: pytest.Cap
     assert main(["audit", str(run)]) == 0
 
 
-# altalign repair ------------------------------------------------------------------------------------------------------
+# altalign curate --repair -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.everyday
@@ -134,7 +134,7 @@ def test_damaged_files_are_made_anew_from_what_is_there_and_nothing_else_is(
     for name in damaged:
         flip(run / name, -1)
     (run / "audit" / "funnel.parquet").unlink()
-    assert main(["repair", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
     said = capsys.readouterr().out
     assert all(f"{name}: " in said for name in [*damaged, "audit/funnel.parquet"])
     assert tree(run) == before
@@ -145,7 +145,7 @@ def test_damaged_files_are_made_anew_from_what_is_there_and_nothing_else_is(
         "judge/units/000000-00000.json",
         "fetch/units/00003-00000.json",
     }
-    assert main(["repair", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
     assert "nothing is damaged" in capsys.readouterr().out
 
 
@@ -154,7 +154,7 @@ def test_every_file_but_those_that_say_when_is_made_anew(run: Path, capsys: pyte
     damaged = [name for name in files(run) if name not in ("run.json", "manifest.json", FILE, "config.toml")]
     for name in damaged:
         (run / name).write_bytes(b"")
-    assert main(["repair", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
     assert tree(run) == before
     assert looked(run, capsys) == (0, {})
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_made_anew_is_named_and_left(
     data = (run / name).read_bytes() if (run / name).exists() else b""
     (run / name).write_bytes(data.replace(b"altalign", b"altaligm", 1) + b" " * (name != "run.json"))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "log" not in path.parts}
-    assert main(["repair", "run"]) == 1
+    assert main(["curate", "run/config.toml", "--repair"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{name}: ")
     assert line.endswith(why)

@@ -109,7 +109,7 @@ def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(mod
     if made.store.scheme == "gs":  # a file of the other server has the time of its last write
         assert {path: storage.stamp(path) for path in kept} == {path: before[path] for path in kept}
     for folder in (here, run):
-        assert main(["compact", folder]) == 0
+        assert main(["merge", folder]) == 0
     assert tree_of(run) == tree(Path(here))
     assert left_over(run) == []
 
@@ -128,7 +128,7 @@ def test_what_was_removed_in_a_store_stays_out(made: Made) -> None:
         for told in (tree_of(run), tree(Path("less")))
     )
     assert found == wanted
-    assert main(["subset", run, f"{run}-of", "--keys", "keys"]) == 1  # nothing is left
+    assert main(["select", run, f"{run}-of", "--list", "keys"]) == 1  # nothing is left
 
 
 @ONE_STORE
@@ -147,7 +147,7 @@ def test_an_addition_that_is_killed_leaves_the_old_run_or_the_new_one_and_goes_o
     for number, point in enumerate(points):
         run = made.copied(f"killed-{number}")
         assert killed(point, run).returncode == -signal.SIGKILL
-        assert main(["lineage", run]) == 0  # whoever opens it finishes a change that was decided
+        assert main(["status", "--lineage", run]) == 0  # whoever opens it finishes a change that was decided
         assert seen(run) in (old, new), point
         assert main(["add", run, *made.new]) == 0
         assert seen(run) == new, point

@@ -105,7 +105,7 @@ def test_merged_runs_have_the_bytes_of_one_run_over_all_the_input(capsys: pytest
     }
     assert main(["explain", "merged", "--key", next(row["key"] for row in rows)]) == 0
     capsys.readouterr()
-    assert main(["lineage", "merged", "--json"]) == 0
+    assert main(["status", "--lineage", "merged", "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert told["operation"] == "merge"
     assert [each["operation"] for each in told["of"]] == ["curate", "curate"]
@@ -134,7 +134,7 @@ def test_what_one_run_has_removed_stays_out_of_all_that_is_made_of_it(capsys: py
         Path(name).write_text(text)
         assert main(["remove", "of-less", option, name]) == 0  # of no file; asked for before
     capsys.readouterr()
-    assert main(["lineage", "of-less", "--json"]) == 0
+    assert main(["status", "--lineage", "of-less", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["operation"] == "merge"
 
 
@@ -148,7 +148,7 @@ def test_runs_that_one_run_could_not_be_are_refused_with_what_differs(
     )
     shutil.copytree("short", "short-too")
     Path("keys").write_text("\n".join(row["key"] for row in rows_of(Path("other"))[:9]))
-    assert main(["subset", "other", "nine", "--keys", "keys"]) == 0
+    assert main(["select", "other", "nine", "--list", "keys"]) == 0
     assert "made of the same run" in refused(capsys, "merge", "other", "nine", "--to", "no")
     assert "made of the same run" in refused(capsys, "merge", "one", "one", "--to", "no")
     assert "one run; give two or more" in refused(capsys, "merge", "one", "--to", "no")

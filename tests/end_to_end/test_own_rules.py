@@ -110,7 +110,7 @@ def test_a_run_rests_on_the_source_of_its_rules(folder: Path, capsys: pytest.Cap
     # commands on the run have the copy of the run
     (folder / "tests").mkdir()
     (folder / "tests" / "0.png").write_bytes(picture(0))
-    assert main(["decontaminate", "run", "--test-set", "ours=tests"]) == 0
+    assert main(["add", "run", "--test-set", "ours=tests"]) == 0
     assert dropped(folder / "run")["0"] == ("near_duplicate_of_test_image",)
 
 

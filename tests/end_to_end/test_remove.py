@@ -276,7 +276,7 @@ def test_what_is_not_there_is_named_and_the_run_stays(run: Path, capsys: pytest.
     assert main(["audit", "run", "--digest"]) == 0
     assert main(["remove", "run", "--keys", "keys"]) == 0  # it stands
     assert "was asked for before" in capsys.readouterr().out
-    assert main(["decontaminate", "run", "--test-set", "more=tests"]) == 2
+    assert main(["add", "run", "--test-set", "more=tests"]) == 2
     assert "what removed.parquet keeps out would come back; do this to a run" in capsys.readouterr().err
 
 

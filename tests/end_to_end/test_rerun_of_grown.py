@@ -82,7 +82,7 @@ def test_the_only_input_file_is_named_without_a_share(folder: Path, capsys: pyte
 
 def test_a_test_set_that_came_later_does_not_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["curate", "config.toml", "--set", "decontaminate.test_sets=[]"]) == 0
-    assert main(["decontaminate", "run", "--test-set", "late=tests"]) == 0
+    assert main(["add", "run", "--test-set", "late=tests"]) == 0
     before = tree(folder / "run")
     said = fails(capsys, 2, "--set", "decontaminate.test_sets=[]", "--rerun")
     assert "the test set late" in said

@@ -101,8 +101,8 @@ def test_a_selection_passes_all_checks_and_says_what_it_is_of(
     said = capsys.readouterr().out
     assert f"select        dropped: {row['reason']}" in said
     assert "similarity = " in said
-    for verb in ("retry", "repair"):
-        assert "made of another run" in fails(tmp_path, capsys, verb, str(out))
+    for words in (["retry", str(out)], ["curate", str(out / "config.toml"), "--repair"]):
+        assert "made of another run" in fails(tmp_path, capsys, *words)
 
 
 def test_a_selection_of_a_selection_counts_on(scored: Path, tmp_path: Path) -> None:

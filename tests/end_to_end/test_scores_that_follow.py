@@ -60,7 +60,7 @@ def test_the_scores_of_a_selection_are_those_that_would_be_measured_on_it(
     for row in rows(Path("out")).to_pylist():
         assert {name: row[name] for name in columns} == {name: before[row["key"]][name] for name in columns}
     assert main(["select", "out", "again", "--where", "similarity >= 0", "--top", "picture_entropy=0.5"]) == 0
-    assert main(["subset", "again", "few", "--keys", "again/shards/00000.parquet"]) == 0
+    assert main(["select", "again", "few", "--list", "again/shards/00000.parquet"]) == 0
     assert [score.name for score in scores.all_of("few")] == NAMES
 
 
@@ -84,7 +84,7 @@ def test_shares_have_their_scores_and_shards_without_are_measured_later(folder: 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     (link / "text" / "00002.parquet").unlink()
-    assert main(["split", "run", "most", "rest", "--share", "0.6/0.4"]) == 0
+    assert main(["select", "run", "most", "rest", "--share", "0.6/0.4"]) == 0
     for run in ("most", "rest"):
         check(folder / run)
         of = {score.name: score for score in scores.all_of(run)}
@@ -100,7 +100,7 @@ def test_shares_have_their_scores_and_shards_without_are_measured_later(folder: 
 
 def test_what_a_removal_leaves_keeps_its_scores(folder: Path) -> None:
     assert (
-        main(["subset", "run", "out", "--keys", "run/shards/00001.parquet", "--keys", "run/shards/00003.parquet"]) == 0
+        main(["select", "run", "out", "--list", "run/shards/00001.parquet", "--list", "run/shards/00003.parquet"]) == 0
     )
     sidecars: dict[str, list[Any]] = {
         path.stem: pq.read_table(path)["key"].to_pylist() for path in sorted(Path("out", "shards").glob("*.parquet"))

@@ -32,10 +32,10 @@ SEED = int(os.environ.get("ALTALIGN_KILLS_SEED", "11"))
 COMMANDS = {
     "add": (["add", "one", "--input", "input/part-1.parquet"], "one"),
     "frozen": (["add", "live", "--input", "input/part-1.parquet", "--mode", "frozen"], "live"),
-    "compact": (["compact", "grown"], "grown"),
+    "compact": (["merge", "grown"], "grown"),
     "remove": (["remove", "one", "--keys", "keys"], "one"),
-    "subset": (["subset", "one", "made", "--keys", "keys"], "made,one"),
-    "split": (["split", "one", "half", "rest", "--share", "0.5/0.5"], "half,rest,one"),
+    "subset": (["select", "one", "made", "--list", "keys"], "made,one"),
+    "split": (["select", "one", "half", "rest", "--share", "0.5/0.5"], "half,rest,one"),
     "merge": (["merge", "one", "other", "--to", "made"], "made,one,other"),
 }
 
@@ -103,7 +103,7 @@ def test_any_sequence_leaves_what_one_run_over_the_net_input_has(
             one, other = rng.sample(sorted(runs), 2)
             new = next(names)
             for each in (one, other):
-                assert main(["compact", each]) == 0
+                assert main(["merge", each]) == 0
             assert main(["merge", one, other, "--to", new]) == 0
             runs = {new: runs[one] | runs[other]}
         elif rng.random() < 0.5:
@@ -111,19 +111,19 @@ def test_any_sequence_leaves_what_one_run_over_the_net_input_has(
             runs[name] -= some
             removed.setdefault(name, set()).update(some)
         elif name == grows or rng.random() < 0.3:
-            assert main(["compact", name]) == 0
+            assert main(["merge", name]) == 0
         else:
-            assert main(["compact", name]) == 0
+            assert main(["merge", name]) == 0
             runs[new := next(names)] = runs.pop(name) - some
-            assert main(["subset", name, new, "--keys", listed(runs[new], "keys")]) == 0
+            assert main(["select", name, new, "--list", listed(runs[new], "keys")]) == 0
     ((last, keys),) = runs.items()
     assert list(by_key(last).items()) == [(key, row) for key, row in everything["both"].items() if key in keys]
     assert summary(Path(last))["pairs"] == len(keys)
     assert main(["audit", last]) == 0
     # packed anew, both have the same bytes
     keys_of = listed(keys, "keys")
-    assert main(["subset", last, "packed", "--keys", keys_of]) == 0
-    assert main(["subset", str(made / "both"), "of-both", "--keys", keys_of]) == 0
+    assert main(["select", last, "packed", "--list", keys_of]) == 0
+    assert main(["select", str(made / "both"), "of-both", "--list", keys_of]) == 0
     assert shards("packed") == shards("of-both")
 
 

@@ -49,7 +49,7 @@ def without_places(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(Path("run"))
     Path("keys").write_text("\n".join([*(row["key"].upper() for row in rows[::3]), "0" * 32]), encoding="utf-8")
-    assert main(["subset", "run", "third", "--keys", "keys"]) == 0
+    assert main(["select", "run", "third", "--list", "keys"]) == 0
     assert f"{len(rows[::3]) + 1} listed, and {len(rows[::3])} pairs of them in the run" in capsys.readouterr().err
     assert without_places(rows_of(Path("third"))) == without_places(rows[::3])
     last = summary(Path("third"))["stages"][-1]
@@ -61,21 +61,21 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     assert main(["audit", "third"]) == 0
     # and what it is from
     capsys.readouterr()
-    assert main(["lineage", "third", "--json"]) == 0
+    assert main(["status", "--lineage", "third", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     numbers = [json.loads(Path(run, "manifest.json").read_text())["files"]["sha256"] for run in ("third", "run")]
     assert [told["number"], told["of"][0]["number"]] == numbers
-    assert [told["operation"], told["of"][0]["operation"]] == ["subset", "curate"]
+    assert [told["operation"], told["of"][0]["operation"]] == ["select", "curate"]
 
 
 def test_a_subset_by_a_condition_is_the_selection_by_it(capsys: pytest.CaptureFixture[str]) -> None:
     where = "words >= 6"
-    assert main(["subset", "run", "long", "--where", where]) == 0
+    assert main(["select", "run", "long", "--where", where]) == 0
     assert main(["select", "run", "long-too", "--where", where]) == 0
     assert rows_of(Path("long")) == rows_of(Path("long-too")) != rows_of(Path("run"))
     capsys.readouterr()
     for words in ([], ["--keys", "keys", "--where", where]):
-        assert main(["subset", "run", "none", *words]) == 2
+        assert main(["select", "run", "none", *words]) == 2
         assert capsys.readouterr().err == "altalign: give --keys or --where, one of the two\n"
 
 
@@ -83,12 +83,12 @@ def test_a_subset_from_which_pairs_are_removed_tells_all_of_it(capsys: pytest.Ca
     rows = rows_of(Path("run"))
     Path("keys").write_text("\n".join(row["key"] for row in rows[:9]), encoding="utf-8")
     Path("gone").write_text(rows[2]["key"], encoding="utf-8")
-    assert main(["subset", "run", "nine", "--keys", "keys"]) == 0
+    assert main(["select", "run", "nine", "--list", "keys"]) == 0
     assert main(["remove", "nine", "--keys", "gone"]) == 0
     assert [row["key"] for row in rows_of(Path("nine"))] == [row["key"] for row in rows[:9] if row != rows[2]]
     assert summary(Path("nine"))["stages"][-1]["dropped"] == {"not_listed": len(rows) - 9, "removed": 1}
     capsys.readouterr()
-    assert main(["lineage", "nine"]) == 0
+    assert main(["status", "--lineage", "nine"]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("nine ")
     assert first.endswith('remove {"pairs": 1}')
@@ -97,7 +97,7 @@ def test_a_subset_from_which_pairs_are_removed_tells_all_of_it(capsys: pytest.Ca
 
 
 def test_a_split_has_every_pair_once_and_never_parts_an_image_or_copies_of_it() -> None:
-    assert main(["split", "run", "most", "rest", "--share", "0.7/0.3"]) == 0
+    assert main(["select", "run", "most", "rest", "--share", "0.7/0.3"]) == 0
     most, rest = rows_of(Path("most")), rows_of(Path("rest"))
     rows = rows_of(Path("run"))
     assert sorted(row["key"] for row in (*most, *rest)) == sorted(row["key"] for row in rows)
@@ -136,7 +136,7 @@ def test_what_is_no_list_is_refused_in_one_line(content: bytes, why: str, tmp_pa
 
 def test_shares_in_one_folder_are_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     for outs in (["twice", "./twice/"], ["twice", "twice/more"], ["more/../twice/more", "twice"]):
-        assert main(["split", "run", *outs, "--share", "0.5/0.5"]) == 2
+        assert main(["select", "run", *outs, "--share", "0.5/0.5"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "the same folder as" in line
         assert not Path("twice").exists()
@@ -166,5 +166,5 @@ def test_a_run_that_is_changed_while_another_is_made_of_it_is_busy_and_leaves_no
     assert not Path(f"out-{at}").exists()
     capsys.readouterr()
     Path("keys").write_text("\n".join(row["key"] for row in rows_of(Path(run))), encoding="utf-8")
-    assert main(["subset", run, f"out-{at}", "--keys", "keys"]) == 0  # as it is now
+    assert main(["select", run, f"out-{at}", "--list", "keys"]) == 0  # as it is now
     assert gone not in {row["key"] for row in rows_of(Path(f"out-{at}"))}

@@ -33,7 +33,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 
 def write_curated(folder: Path, of: Sequence[Pair]) -> None:
-    """A finished run whose manifest has its seal, which `altalign lineage` compares."""
+    """A finished run whose manifest has its seal, which `altalign status --lineage` compares."""
     write_run(folder, of)
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     lineage = {"operation": "subset", "settings": {}, "parents": ["c" * 64], "before": [None]}
@@ -80,7 +80,7 @@ def test_a_training_goes_on_with_a_changed_run_only_if_told_to(
     assert min(step for pair in ADDED for step in after[pair.key]) > LEFT
 
     assert told(capsys, "train", config)[0] == 0  # as it is now, it is the run's own data
-    _, out, _ = told(capsys, "lineage", str(run), "--key", REMOVED[0].key)
+    _, out, _ = told(capsys, "status", "--lineage", str(run), "--key", REMOVED[0].key)
     assert f"until step {LEFT}: " in out
     assert f"key {REMOVED[0].key}: in " in out
 

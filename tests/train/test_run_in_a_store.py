@@ -184,12 +184,12 @@ def test_other_commands_read_it_on_another_machine(
     told: list[dict[str, Any]] = []
     for folder in (run, disk):
         capsys.readouterr()
-        assert cli.main(["lineage", f"{folder}/checkpoints/step-{STEPS:07}", "--key", key, "--json"]) == 0
+        assert cli.main(["status", "--lineage", f"{folder}/checkpoints/step-{STEPS:07}", "--key", key, "--json"]) == 0
         told.append(json.loads(capsys.readouterr().out))
     assert told[0] == {**told[1], "training": run}
     assert told[0]["seen"]["steps"] or told[0]["seen"]["held_out"]
 
-    assert cli.main(["lineage", f"{run}/checkpoints/step-0000099"]) == 2
+    assert cli.main(["status", "--lineage", f"{run}/checkpoints/step-0000099"]) == 2
     assert "no checkpoint of step 99 (there: 3, 6, 8)" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "captions.txt").write_text("a kite\n", encoding="utf-8")
     for folder, out in ((run, "ours"), (disk, "expected")):

@@ -83,10 +83,10 @@ def test_the_best_trial_of_each_task_is_trained_on_all_examples_and_a_stopped_sw
         saved.append(Path(folder))
 
     monkeypatch.setattr(checkpoints, "save", stopped)
-    assert cli.main(["sweep", config]) == 130
+    assert cli.main(["train", "--sweep", config]) == 130
     monkeypatch.setattr(checkpoints, "save", save)
     assert not (out / "sweep.json").exists()
-    assert cli.main(["sweep", config]) == 0
+    assert cli.main(["train", "--sweep", config]) == 0
 
     assert {run for run, number in attempts(out).items() if number > 1} == {"eurosat/best-" + run_of(out, "eurosat", 0)}
     found = json.loads((out / "sweep.json").read_text())
@@ -114,10 +114,10 @@ def test_the_best_trial_of_each_task_is_trained_on_all_examples_and_a_stopped_sw
     assert "2 of 19 tasks" in capsys.readouterr().out
 
     before = attempts(out)
-    assert cli.main(["sweep", config]) == 0
+    assert cli.main(["train", "--sweep", config]) == 0
     assert attempts(out) == before
     other = write_config(tmp_path, draws={"schedule": {"peak": {"log": [1e-4, 0.1]}}})
-    assert cli.main(["sweep", other]) == 2
+    assert cli.main(["train", "--sweep", other]) == 2
     assert "this run has " in capsys.readouterr().err
 
 
@@ -134,12 +134,12 @@ def test_a_trial_that_diverges_is_not_chosen_and_others_go_on(
     settings = SweepSettings(path="vtab", draws=draws)
     peaks = [settings.drawn(trial)["schedule"]["peak"] for trial in range(6)]
     assert len(set(peaks)) == 2
-    assert cli.main(["sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
+    assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
     of = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["tasks"]["dtd"]
     assert [value is None for value in of["validation"]] == [peak == 1e30 for peak in peaks]
     assert peaks[of["trial"]] == 0.01
     assert capsys.readouterr().err.count("the loss is") == peaks.count(1e30)
-    assert cli.main(["sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
+    assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
 
 
 def test_a_trial_is_the_same_among_few_and_many_and_in_any_order() -> None:
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_one_line_before_any_training(
     tmp_path: Path, sweep: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_task(tmp_path / "vtab" / "dtd", seed=0)
-    assert cli.main(["sweep", write_config(tmp_path, **sweep)]) in (1, 2)
+    assert cli.main(["train", "--sweep", write_config(tmp_path, **sweep)]) in (1, 2)
     said = capsys.readouterr().err
     assert message in said
     assert len(said.strip().splitlines()) == 1
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_one_line_before_any_training(
 
 def test_a_dry_run_prints_what_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_task(tmp_path / "vtab" / "dtd", seed=0)
-    assert cli.main(["sweep", write_config(tmp_path), "--dry-run"]) == 0
+    assert cli.main(["train", "--sweep", write_config(tmp_path), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "schedule.peak" in out
     assert "5 trainings of 1 tasks: dtd" in out

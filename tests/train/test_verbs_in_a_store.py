@@ -77,8 +77,8 @@ def test_phases_and_what_measures_and_captions_their_pairs(
     (tmp_path / "sets.toml").write_text(SETS.format(tmp_path))
     elsewhere("of the reader")
     for folder in (run, f"{tmp_path}/whole"):
-        assert cli.main(["noise", f"{folder}/phases/noise-aware"]) == 0
-        assert cli.main(["caption", f"{folder}/phases/noise-aware", "--checkpoint", "1"]) == 0
+        assert cli.main(["nlip", "noise", f"{folder}/phases/noise-aware"]) == 0
+        assert cli.main(["nlip", "caption", f"{folder}/phases/noise-aware", "--checkpoint", "1"]) == 0
         for _ in range(2):  # the second takes the embeddings that the first has left
             assert cli.main(["eval", f"{folder}/phases/captioning", "--sets", str(tmp_path / "sets.toml")]) == 0
     assert "made anew" not in capsys.readouterr().err
@@ -98,7 +98,7 @@ def test_phases_and_what_measures_and_captions_their_pairs(
 
 def test_a_sweep_of_tasks_that_are_there_too(s3: str, tmp_path: Path) -> None:
     test_sweep.write_task(tmp_path / "vtab" / "dtd", seed=0)
-    sweep = ["sweep", test_sweep.write_config(tmp_path, trials=2), "--set=schedule.steps=4"]
+    sweep = ["train", "--sweep", test_sweep.write_config(tmp_path, trials=2), "--set=schedule.steps=4"]
     assert cli.main(sweep) == 0
     tasks = uploaded(str(tmp_path / "vtab"), f"{s3}/vtab")
     assert cli.main([*sweep, f"--set=run.folder={s3}/sweep", f"--set=sweep.path={tasks}"]) == 0
@@ -133,7 +133,7 @@ def test_an_export_and_models_by_the_name_of_a_run(s3: str, tmp_path: Path, caps
     asked = ["--words", str(tmp_path / "nouns.txt"), "--at-least", "0"]
     curated, made = write_run(tmp_path / "curated", pairs(6)), list[bytes]()
     for model, out in ((disk, f"{tmp_path}/concepts"), (run, f"{s3}/concepts")):
-        assert cli.main(["concepts", curated, "--out", out, "--model", model, *asked]) == 0
+        assert cli.main(["nlip", "concepts", curated, "--out", out, "--model", model, *asked]) == 0
         made.append(storage.read_bytes(f"{out}/concepts.parquet"))
         assert sorted(storage.entries(out)) == ["concepts.json", "concepts.parquet", "nouns.txt"]
     assert made[0] == made[1]

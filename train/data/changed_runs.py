@@ -1,7 +1,7 @@
 """A training that goes on though a run that it learns from has changed: what it went through before stays known.
 
 The order of pairs is a function of the seed and the index. So the index until then is kept beside the new one, and
-run.json says after which step it ended: `altalign lineage` can still tell who saw a pair.
+run.json says after which step it ended: `altalign status --lineage` can still tell who saw a pair.
 """
 
 from collections.abc import Callable, Mapping

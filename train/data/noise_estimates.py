@@ -92,8 +92,8 @@ def check_there(given: str) -> None:
     """
     if not storage.exists(path_of(given)):
         raise UsageError(
-            f"[noise] estimates: {path_of(given)}: no such file; `altalign noise RUN` makes it of a training run, or "
-            "leave the setting out"
+            f"[noise] estimates: {path_of(given)}: no such file; `altalign nlip noise RUN` makes it of a training run, "
+            "or leave the setting out"
         )
 
 

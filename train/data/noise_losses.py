@@ -1,4 +1,4 @@
-"""What `altalign noise` has left in the folder of a training run."""
+"""What `altalign nlip noise` has left in the folder of a training run."""
 
 from dataclasses import dataclass
 from hashlib import sha256

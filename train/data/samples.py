@@ -70,7 +70,7 @@ class Samples:
         Raises as `Runs.open` and `index.build`.
 
         With `held_out` = 1 all pairs of the runs are held out: a set for evaluation. With `clusters` the sources are
-        those of `altalign cluster`. `asked` is what is asked of the pairs that are trained on.
+        those of `altalign score --clusters`. `asked` is what is asked of the pairs that are trained on.
         """
         return cls.of(folder, Runs.open(runs, clusters=clusters, asked=asked), held_out=held_out, pairs=pairs)
 

@@ -29,7 +29,7 @@ from altalign.train.settings.data import DataSettings
 from altalign.train.settings.training import OF_RUN, TrainConfig
 
 CAPTIONS = "captions/captions.parquet"  # in the folder of the training that wrote them
-_MAKES_CAPTIONS, _MAKES_CONCEPTS = "altalign caption RUN", "altalign concepts"
+_MAKES_CAPTIONS, _MAKES_CONCEPTS = "altalign nlip caption RUN", "altalign nlip concepts"
 
 
 @dataclass(frozen=True)

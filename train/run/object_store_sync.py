@@ -53,7 +53,7 @@ def take_growing(run_folder: str) -> None:
 
 
 def put_index(run_folder: str) -> None:
-    """Publish the index of the pairs, by which `altalign lineage` tells who saw a pair."""
+    """Publish the index of the pairs, by which `altalign status --lineage` tells who saw a pair."""
     if not storage.is_remote(run_folder):
         return
     local, there = (storage.join(folder, "index") for folder in (storage.local_folder(run_folder), run_folder))

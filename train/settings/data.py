@@ -41,8 +41,8 @@ class DataSettings(Settings):
     """Weights of sources by name, divided by their sum: shares of an epoch. Empty: in proportion to sizes, or to the
     sums of `weight_by`."""
     sources: Literal["inputs", "clusters"] = "inputs"  # ours
-    """What a source is: an input of the curation, or a cluster of images by `altalign cluster` (ZeroVL, A.6): of 100,
-    cluster 7 of `runs/mine` is called `runs/mine#07`."""
+    """What a source is: an input of the curation, or a cluster of images by `altalign score --clusters` (ZeroVL, A.6):
+    of 100, cluster 7 of `runs/mine` is called `runs/mine#07`."""
     sampling: Literal["random", "sequential", "one_source"] = "random"
     """Sources mixed at random, one after another in each epoch, or a global batch of one source each (ZeroVL, 3.1)."""
     read_together: Annotated[Positive, Field(le=100_000)] = 1  # ours

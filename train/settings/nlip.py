@@ -12,15 +12,15 @@ class NoiseSettings(Settings):
     """How noisy pairs are held for, and what the loss makes of it (NLIP, equations 7 to 11)."""
 
     estimates: str = ""
-    """What `altalign noise` found: a losses.parquet, or `run:FOLDER`, the training that it was of. Empty: none."""
+    """What `altalign nlip noise` found: a losses.parquet, or `run:FOLDER`, the training that it was of. Empty: none."""
     smoothing: Share = 0.0
     """A pair that is noisy with probability eps has the smoothing w, which is this times eps (NLIP: 0.5). `0`: none."""
     form: Literal["intended", "printed"] = "intended"
     """Of the loss: targets 1 - w for the match and w/(N - 1) for the others; or equation 10 as it is printed, by which
     a pair with w = 0 costs nothing."""
     captions: str = ""
-    """Captions that a model wrote (`altalign caption`): a captions.parquet, or `run:FOLDER`. That of a pair stands for
-    its own with probability eps, drawn at each visit (NLIP, stage 3). Empty: none."""
+    """Captions that a model wrote (`altalign nlip caption`): a captions.parquet, or `run:FOLDER`. That of a pair stands
+    for its own with probability eps, drawn at each visit (NLIP, stage 3). Empty: none."""
     batch: Whole = 0
     """Pairs of a batch when losses are measured, about: batches are of equal size. `0`: `[loop] global_batch`."""
 
@@ -48,7 +48,7 @@ class CaptionerSettings(Settings):
     prompt: str = "a picture of"  # the paper does not say
     """p: what its text begins with."""
     concepts: str = ""
-    """q: a concepts.parquet of `altalign concepts`, whose words stand after the prompt. Empty: none."""
+    """q: a concepts.parquet of `altalign nlip concepts`, whose words stand after the prompt. Empty: none."""
     mask_share: Share = 0.5  # the paper does not say
     """Share of the caption's words that are masked in the text that it sees (y^m), drawn for each pair and visit."""
     tokens_at_most: Annotated[Positive, Field(ge=3)] = 64  # ours
@@ -76,7 +76,7 @@ class PhaseSettings(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     """What its folder is called: small letters, digits and hyphens."""
     does: Literal["train", "noise", "captions"] = "train"
-    """Train; or measure how noisy the pairs of the training phase before it are, as `altalign noise` does; or write its
-    captions of all pairs of the whole's `[data]`, as `altalign caption` does."""
+    """Train; or measure how noisy the pairs of the training phase before it are, as `altalign nlip noise` does; or
+    write its captions of all pairs of the whole's `[data]`, as `altalign nlip caption` does."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """`train`: what differs from the settings of the whole, section by section."""

@@ -1,4 +1,4 @@
-"""Settings of `altalign sweep`: those of a training on classes, and what is drawn anew for each trial of it."""
+"""Settings of `altalign train --sweep`: those of a training on classes, and what is drawn anew for each trial of it."""
 
 from typing import Annotated, Self
 

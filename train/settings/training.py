@@ -398,8 +398,8 @@ class TrainConfig(Settings):
             return
         if not self.noise.estimates:
             raise ValueError(
-                f"[noise] smoothing = {self.noise.smoothing:g} without estimates; give what `altalign noise` made of a "
-                "training run"
+                f"[noise] smoothing = {self.noise.smoothing:g} without estimates; give what `altalign nlip noise` "
+                "made of a training run"
             )
         if self.loss.label_smoothing or self.loss.mixup:
             raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")

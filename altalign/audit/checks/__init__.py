@@ -47,7 +47,7 @@ ABOUT = {
     "kept_or_dropped": ("dropped row(s), none of a pair that is kept", _CHANGED),
     "files": (
         f"file(s) as {listing.FILE}, manifest and seals say",
-        "`altalign repair` makes anew what it can; what nothing lists is not of the run: move it away",
+        "`altalign curate --repair` makes anew what it can; what nothing lists is not of the run: move it away",
     ),
     "manifest": ("file(s) by name and size, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),

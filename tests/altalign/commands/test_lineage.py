@@ -1,4 +1,4 @@
-"""What `altalign lineage` says of a training: its runs, as they are now, and the steps that saw a pair."""
+"""What `altalign status --lineage` says of a training: its runs, as they are now, and the steps that saw a pair."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["lineage", *words, "--json"]) == 0
+    assert main(["status", "--lineage", *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -47,17 +47,17 @@ def test_a_checkpoint_names_its_runs_and_what_these_were_made_of(
 ) -> None:
     for path in (trained, f"{trained}/checkpoints/step-0000005"):
         capsys.readouterr()
-        assert main(["lineage", path]) == 0
+        assert main(["status", "--lineage", path]) == 0
         assert capsys.readouterr().out.splitlines() == [
             "model step 5, trained on",
             f"  run {'d' * 12} subset",
             f"  └─ {'c' * 12} curate",
         ]
     Path("run/manifest.json").write_bytes(Path("run/manifest.json").read_bytes().replace(b'"d', b'"e'))
-    assert main(["lineage", trained]) == 1  # its seal is of other bytes
+    assert main(["status", "--lineage", trained]) == 1  # its seal is of other bytes
     Path("run/manifest.json").unlink()
     capsys.readouterr()
-    assert main(["lineage", trained]) == 0
+    assert main(["status", "--lineage", trained]) == 0
     assert "which is not there now" in capsys.readouterr().out
 
 
@@ -99,5 +99,5 @@ def test_what_cannot_be_told_is_one_line(
 ) -> None:
     assert trained
     capsys.readouterr()
-    assert main(["lineage", *words]) == 2
+    assert main(["status", "--lineage", *words]) == 2
     assert capsys.readouterr().err == f"altalign: {said}\n"

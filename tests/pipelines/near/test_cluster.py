@@ -42,7 +42,7 @@ def facts(folder: Path) -> dict[str, object]:
 def test_images_that_look_alike_are_together_whatever_their_captions(tmp_path: Path, embedder: str) -> None:
     of = two_kinds()
     write_run(tmp_path / "run", of, per_shard=40)
-    assert cli.main(["cluster", str(tmp_path / "run"), "--k", "2", "--embedder", embedder]) == 0
+    assert cli.main(["score", str(tmp_path / "run"), "--clusters", "2", "--embedder", embedder]) == 0
     found = clusters(tmp_path / "run")
     assert list(found) == [pair.key for pair in of]
     kinds = {pair.key: int(pair.caption.split()[-1]) < ALIKE for pair in of}
@@ -53,7 +53,7 @@ def test_images_that_look_alike_are_together_whatever_their_captions(tmp_path: P
 def test_each_image_is_in_the_cluster_of_the_nearest_centroid(tmp_path: Path) -> None:
     of = sorted(pairs(200), key=lambda pair: pair.image_id)
     write_run(tmp_path / "run", of)
-    assert cli.main(["cluster", str(tmp_path / "run"), "--k", "3", "--embedder", "phash"]) == 0
+    assert cli.main(["score", str(tmp_path / "run"), "--clusters", "3", "--embedder", "phash"]) == 0
     embedder = embedders.load("phash")
     vectors: list[npt.NDArray[np.int16]] = []
     for pair in of:
@@ -76,7 +76,7 @@ def test_neither_the_shards_nor_the_number_of_threads_change_a_cluster(
     for name, per_shard, threads in (("a", 20, 1), ("b", 77, 4)):
         write_run(tmp_path / name, of, per_shard=per_shard)
         monkeypatch.setattr("altalign.pipelines.near.cluster.cores", lambda threads=threads: threads)
-        assert cli.main(["cluster", str(tmp_path / name), "--k", "2"]) == 0
+        assert cli.main(["score", str(tmp_path / name), "--clusters", "2"]) == 0
     assert clusters(tmp_path / "a") == clusters(tmp_path / "b")
 
 
@@ -86,7 +86,7 @@ def test_few_images_make_fewer_clusters_and_flat_ones_are_counted(
     flat = picture(0, (1, 1))
     of = [*pairs(70), *(Pair(flat, f"nothing {n}", f"https://flat.example/{n}") for n in range(5))]
     write_run(tmp_path / "run", sorted(of, key=lambda pair: pair.image_id))
-    assert cli.main(["cluster", str(tmp_path / "run"), "--k", "100"]) == 0
+    assert cli.main(["score", str(tmp_path / "run"), "--clusters", "100"]) == 0
     assert "1 cluster instead of 100 (each needs 64 images) of 75 to 75 pairs" in capsys.readouterr().out
     assert facts(tmp_path / "run")["flat_images"] == 5
     assert set(clusters(tmp_path / "run").values()) == {0}
@@ -108,7 +108,7 @@ def test_what_cannot_be_clustered_is_one_line(
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "run", pairs(3))
     write_run(tmp_path / "flat", [Pair(picture(0, (1, 1)), "nothing", "https://flat.example")])
-    assert cli.main(["cluster", *argv]) == 2
+    assert cli.main(["score", *argv]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"altalign: {line}")
     assert said.count("\n") == 1

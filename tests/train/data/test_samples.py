@@ -51,7 +51,7 @@ def test_pairs_are_numbered_by_source_then_in_the_order_of_the_runs(tmp_path: Pa
 
 
 def clustered(folder: Path, of: list[Pair], clusters: int, *, per_shard: int = 10) -> str:
-    """A run with clusters in turn, as `altalign cluster` leaves them."""
+    """A run with clusters in turn, as `altalign score --clusters` leaves them."""
     run = write_run(folder, of, per_shard=per_shard)
     (folder / "clusters").mkdir()
     for first in range(0, len(of), per_shard):
@@ -75,7 +75,9 @@ def test_clusters_are_sources(tmp_path: Path) -> None:
 
 def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", pairs(10))
-    with pytest.raises(UsageError, match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign cluster'):
+    with pytest.raises(
+        UsageError, match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign score --clusters'
+    ):
         Samples.open(str(tmp_path / "index"), [run], clusters=True)
     stale = clustered(tmp_path / "stale", pairs(10), 2)
     place = tmp_path / "stale" / "manifest.json"
@@ -88,7 +90,7 @@ def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Pa
     with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: not the clusters of 00000\.tar; `altalign"):
         Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
     Path(mixed, "clusters", "00000.parquet").unlink()
-    with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign cluster"):
+    with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign score --clusters"):
         Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
 
 

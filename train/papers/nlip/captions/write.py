@@ -1,4 +1,4 @@
-"""`altalign caption RUN`: a caption of the model's own for every pair of a training's data, by key.
+"""`altalign nlip caption RUN`: a caption of the model's own for every pair of a training's data, by key.
 
     RUN/captions/captions.parquet   key, caption, log_probability
 

@@ -1,4 +1,4 @@
-"""`altalign concepts RUN …`: the nouns that a frozen model finds nearest to each image of curated runs.
+"""`altalign nlip concepts RUN …`: the nouns that a frozen model finds nearest to each image of curated runs.
 
 OUT/concepts.parquet   key, concepts, similarity
 OUT/nouns.txt          the vocabulary, a noun a line

@@ -1,4 +1,4 @@
-"""`altalign noise RUN`: the contrastive loss of every pair that a run was trained on, and how noisy it makes the pair.
+"""`altalign nlip noise RUN`: the contrastive loss of every pair that a run was trained on, and how noisy it makes it.
 
 Losses are those of evaluation: central crops, no dropout, nothing left out, the learned temperature, no smoothing, and
 both directions averaged. A loss depends on the batch; so batches are fixed: pairs in the order of their keys, which are

@@ -1,4 +1,4 @@
-"""`altalign noise` of a small training run: losses by plain loops, the table, the report, a stop, what is refused."""
+"""`altalign nlip noise` of a small run: losses by plain loops, the table, the report, a stop, what is refused."""
 
 from pathlib import Path
 
@@ -114,7 +114,9 @@ def test_estimates_are_found_by_key_whatever_the_order(tmp_path: Path) -> None:
 
 
 def test_what_is_no_estimate_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"\[noise\] estimates: .*losses.parquet: no such file; `altalign noise RUN`"):
+    with pytest.raises(
+        UsageError, match=r"\[noise\] estimates: .*losses.parquet: no such file; `altalign nlip noise RUN`"
+    ):
         noise_estimates.read(f"run:{tmp_path}")
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(UnreadableError, match="no estimates of noise"):
