@@ -75,7 +75,7 @@ def defaults() -> Iterator[tuple[str, str, Any]]:
 
 def test_every_value_that_is_called_the_default_is_one() -> None:
     found = list(defaults())
-    assert len(found) >= 3
+    assert len(found) >= 2
     rows = settings_rows()
     assert [each for each in found if rows[each[1]][2].strip("`") != each[2]] == []
 
