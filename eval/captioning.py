@@ -4,7 +4,6 @@ import numpy as np
 
 from altalign.eval.caption_metrics import bleu_counts, bleu_of, cider, words_of
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import UNDECODABLE, reasons
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
 from altalign.eval.sets import ImageSet
 
@@ -32,9 +31,8 @@ def captioning(of: ImageSet, features: Features) -> Result:
         Example(rows[place], (found[rows[place]], *of.images[rows[place]].captions), 0)
         for place in shown(names, [0] * len(names), at_most=2 * _EXAMPLES)
     ]
-    undecodable = [name for row, name in enumerate(images.names) if row not in found]
     facts = {"images": len(rows), "references": sum(map(len, references))}
-    left_out = reasons({**of.left_out, UNDECODABLE: undecodable})
+    left_out = images.left_out([row for row in range(len(images)) if row not in found], of.left_out)
     return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)
 
 

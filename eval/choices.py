@@ -15,7 +15,7 @@ from torch import Tensor
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import NO_FILE, UNDECODABLE, Images, files_in, paths_of, reasons
+from altalign.eval.image_sources import NO_FILE, Images, files_in, paths_of
 from altalign.eval.outcomes import Outcomes, Result
 
 
@@ -73,8 +73,7 @@ def of_examples(examples: Sequence[Example], folder: str, features: Features) ->
     else:
         outcomes |= {name: of.cpu().numpy() for name, of in pair_choices(vectors, captions).items()}
     rows = [int(encoded.rows[place[example.images[0]]]) for example in whole]
-    undecodable = [images.names[row] for row in encoded.undecodable]
-    left_out = reasons({NO_FILE: missing, UNDECODABLE: undecodable})
+    left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
     return images, Result(measured(outcomes), {"examples": len(whole)}, outcomes, rows, left_out)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import UNDECODABLE, Images, reasons
+from altalign.eval.image_sources import Images
 from altalign.eval.outcomes import Example, Outcomes, Result
 from altalign.eval.precision import NEVER, in_float32
 
@@ -110,8 +110,7 @@ def of_set(
         for number, (query, some) in enumerate(zip(queries, found.tolist(), strict=True))
     ]
     facts = {"queries": len(queries), "images": len(rows), "with_target": int((targets >= 0).sum())}
-    undecodable = [images.names[row] for row in encoded.undecodable]
-    left_out = reasons({UNDECODABLE: undecodable})
+    left_out = images.left_out(encoded.undecodable, {})
     return Result(measured(outcomes), facts, outcomes, [rows[one] for one in own.tolist()], left_out, examples)
 
 

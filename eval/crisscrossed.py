@@ -19,7 +19,6 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.correlation import sampled_spearman
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import UNDECODABLE, reasons
 from altalign.eval.outcomes import Outcomes, Result
 from altalign.eval.retrieval import KS, ranks_of_pairs
 from altalign.eval.sets import ImageSet
@@ -139,8 +138,7 @@ def of_set(of: ImageSet, features: Features, *, ids: CaptionIds, folder: str, sp
         "image_to_image_queries": int((outcomes["image_to_image_rank"] > 0).sum()),
         "text_to_text_queries": int(outcomes["text_to_text_queries"].sum()),
     }
-    undecodable = [of.images[row].place.name for row in encoded.undecodable]
-    left_out = reasons({**of.left_out, UNDECODABLE: undecodable})
+    left_out = of.files.left_out(encoded.undecodable, of.left_out)
     return Result(measured(outcomes), {**facts, **numbers}, outcomes, rows, left_out)
 
 

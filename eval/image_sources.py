@@ -61,6 +61,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.identities)
 
+    def left_out(self, undecodable: Sequence[int], others: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """What was left out of a set, by reason: the images of these numbers, and others by their names."""
+        return reasons({**others, UNDECODABLE: [self.names[row] for row in undecodable]})
+
 
 def digest(data: bytes) -> str:
     """SHA-256, which an image is known by."""

@@ -14,7 +14,7 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval import retrieval
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import NO_FILE, UNDECODABLE, Images, files_in, reasons
+from altalign.eval.image_sources import NO_FILE, Images, files_in
 from altalign.eval.outcomes import Outcomes, Result
 
 
@@ -45,8 +45,7 @@ def of_set(of: Captioned, folder: str, features: Features) -> tuple[Images, Resu
         texts = features.of_texts(list(chain.from_iterable(own)))
         found = retrieval.outcomes_of(retrieval.ranks(encoded.embeddings, texts, owner), owner)
         outcomes |= {f"{language}/{name}": column for name, column in found.items()}
-    undecodable = [images.names[row] for row in encoded.undecodable]
-    left_out = reasons({NO_FILE: missing, UNDECODABLE: undecodable})
+    left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
     facts = {"images": len(numbers), "languages": len(of.captions)}
     return images, Result(measured(outcomes), facts, outcomes, encoded.rows.tolist(), left_out)
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import UNDECODABLE, reasons
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
 from altalign.eval.precision import NEVER, in_float32
 from altalign.eval.sets import ImageSet
@@ -51,14 +50,13 @@ def retrieval(of: ImageSet, features: Features, *, shared_captions: SharedCaptio
     images, texts, same = encoded.embeddings, features.of_texts(said), _numbered(said)
     found = ranks(images, texts, owner, same_caption=same if shared_captions == "all" else None)
     outcomes = outcomes_of(found, owner)
-    undecodable = [of.images[row].place.name for row in encoded.undecodable]
-    left_out = reasons({**of.left_out, UNDECODABLE: undecodable})
+    left_out = of.files.left_out(encoded.undecodable, of.left_out)
     facts = {
         "chance_r1": 100 / len(whole),
         "images": len(whole),
         "captions": len(said),
         "shared_captions": _shared(owner, same),
-        "undecodable": len(undecodable),
+        "undecodable": len(encoded.undecodable),
     }
     examples = [
         *_examples(images, texts, found.of_images, rows, said),

@@ -25,7 +25,6 @@ from altalign.eval.class_names import Classes
 from altalign.eval.image_sources import (
     IMAGES,
     NO_IMAGE,
-    UNDECODABLE,
     Images,
     Place,
     Sample,
@@ -277,8 +276,7 @@ class LabelledSet:
 
     def left_out_with(self, undecodable: Sequence[int]) -> dict[str, list[str]]:
         """What was left out when the set was listed, and these images."""
-        names = [self.images.names[row] for row in undecodable]
-        return reasons({**self.left_out, UNDECODABLE: names})
+        return self.images.left_out(undecodable, self.left_out)
 
 
 def labelled_set(
