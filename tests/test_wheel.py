@@ -15,14 +15,17 @@ import pytest
 from altalign.settings.common import dump
 from tests.end_to_end.runs import write_input
 from tests.test_containerfile import copied
-from tests.test_layers import PACKAGES, ROOT
+from tests.test_layers import LINKS, MODULES, ROOT
 from tests.train.test_training_run import settings
 
 DEPENDENCIES = sysconfig.get_path("purelib")
 FILES = {
-    str(Path("altalign", *path.relative_to(ROOT / top).parts))
-    for top, folder in [("altalign", "altalign"), *((".", name) for name in PACKAGES)]
-    for path in (ROOT / folder).rglob("*.py")
+    str(
+        Path(*module.split("."), "__init__.py")
+        if path.name == "__init__.py"
+        else Path(*module.split(".")).with_suffix(".py")
+    )
+    for module, path in MODULES.items()
 }
 
 
@@ -80,7 +83,7 @@ def test_what_the_image_is_made_of_gives_the_same_wheel(wheel: Path, tmp_path: P
     assert built(tmp_path, "wheel", tmp_path / "dist").read_bytes() == wheel.read_bytes()
 
 
-@pytest.mark.parametrize("name", sorted(PACKAGES | {"tests", "benchmarks", "experiments"}))
+@pytest.mark.parametrize("name", sorted([*LINKS, "tests", "benchmarks", "experiments"]))
 def test_an_editable_installation_brings_no_other_name(name: str, tmp_path: Path) -> None:
     find = f"from importlib.util import find_spec; print(find_spec('altalign') is not None, find_spec({name!r}))"
     assert ran(tmp_path, sys.executable, "-c", find) == "True None\n"
@@ -108,7 +111,7 @@ def installed(environment: Path) -> Path:
 @pytest.mark.trained
 def test_installed_commands_import_nothing_of_the_folder_they_work_in(environment: Path, tmp_path: Path) -> None:
     """Curation with its processes, training in one process and in two."""
-    for name in sorted(PACKAGES):
+    for name in LINKS:
         theirs = tmp_path / (f"{name}/__init__.py" if name in ("eval", "pipelines") else f"{name}.py")
         theirs.parent.mkdir(exist_ok=True)
         theirs.write_text("raise SystemExit(f'{__file__} was imported')\n", encoding="utf-8")

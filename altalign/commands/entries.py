@@ -36,6 +36,11 @@ def entries(argv: Sequence[str]) -> int:
     return of_files.write(arguments.out, arguments.titles, arguments.wordnet)
 
 
-if __name__ == "__main__":
+def program(argv: Sequence[str]) -> int:
+    """The program, with errors as those of verbs; returns the exit code."""
     cli.VERBS["entries"] = ("altalign.commands.entries:entries", "")
-    raise SystemExit(cli.main(["entries", *sys.argv[1:]]))
+    return cli.main(["entries", *argv])
+
+
+if __name__ == "__main__":
+    raise SystemExit(program(sys.argv[1:]))

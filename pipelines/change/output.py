@@ -1,4 +1,4 @@
-"""`altalign remove`, `add` and `compact` as their user sees them: what goes, what came, whether anything is left."""
+"""What `altalign remove`, `add` and `merge` of one run print: what goes, what came, whether anything is left."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -139,7 +139,7 @@ def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new
         _show_what_goes(found, is_dry_run=is_dry_run)
     if (found.has_rows or is_new) and found.forgets_work and storage.kind(storage.join(folder, "work")) != "missing":
         deleted = "would be" if is_dry_run else "is"
-        _say(f"work/ {deleted} deleted: it has what was fetched; `retry` and `decontaminate` need it")
+        _say(f"work/ {deleted} deleted: it has what was fetched; `retry` and `add --test-set` need it")
 
 
 def _show_what_goes(found: Found, *, is_dry_run: bool) -> None:

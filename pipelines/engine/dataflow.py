@@ -61,7 +61,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
         raise UsageError(
             f"{where}: {', '.join(missing)} not given; `altalign curate CONFIG -- --project=ID --region=REGION "
             "--temp_location=gs://BUCKET/tmp --sdk_container_image=IMAGE` has them all, "
-            "and `altalign retry` and `decontaminate` take the same"
+            "and `altalign retry` and `altalign add --test-set` take the same"
         )
     _check_flags(given)
     _fill(given)

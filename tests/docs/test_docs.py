@@ -171,7 +171,7 @@ def test_every_document_can_be_reached_from_the_readme():
     assert sorted(map(named, set(DOCUMENTS) - seen)) == []
 
 
-ROOMS = "altalign|filters|dedup|pipelines|audit|train|eval|demo|configs|examples|experiments|benchmarks|tests|docs"
+ROOMS = "altalign|filters|dedup|pipelines|train|eval|configs|examples|experiments|benchmarks|tests|docs"
 GONE = {
     "docs/adr/0001-import-names.md": {"train.py", "filters.py"},  # somebody else's
     "docs/adr/0016-dropped-rows.md": {"parquet_pages.py", "hex_frames.py"},  # in the history

@@ -186,4 +186,4 @@ def _clusters(folder: str, manifest: str) -> tuple[int, str]:
 
 
 def _cluster_again(folder: str) -> str:
-    return f"`{command('cluster', folder)}` makes them"
+    return f"`{command('score', folder, '--clusters', '100')}` makes them"

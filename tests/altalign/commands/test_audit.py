@@ -99,7 +99,7 @@ def test_a_check_that_could_not_be_asked_is_said_and_fails_nothing(
     assert cli.main(["audit", "run", "--json"]) == code
     told = json.loads(capsys.readouterr().out)
     assert (told["passed"], told["checks"][0]["passed"]) == (not code, None)
-    assert cli.call(cli.AFTER_A_CURATION, "run") == code  # of the report that is there
+    assert audit.after_curation("run") == code  # of the report that is there
     assert "not asked image_blocked" in capsys.readouterr().out
 
 
@@ -215,7 +215,7 @@ def test_a_curation_ends_with_the_report_and_looks_into_some_shards(
     run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
 ):
     asked = checking(*PASSED)
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert audit.after_curation("run") == 0
     assert capsys.readouterr().out == "report: run/report.html (2 checks passed)\n"
     assert asked == [{"folder": "run", "shards_at_most": audit.SHARDS_AFTER_A_CURATION}]
 
@@ -224,14 +224,14 @@ def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(
     run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
 ):
     asked = checking(*PASSED)
-    cli.call(cli.AFTER_A_CURATION, "run")
+    audit.after_curation("run")
     written = (run / "report.html").stat().st_mtime_ns
     capsys.readouterr()
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert audit.after_curation("run") == 0
     assert capsys.readouterr().out == "report: run/report.html (2 checks passed)\n"
     assert ((run / "report.html").stat().st_mtime_ns, len(asked)) == (written, 1)
     (run / "manifest.json").write_text('{"shards": [], "pairs": 1}', encoding="utf-8")
-    cli.call(cli.AFTER_A_CURATION, "run")
+    audit.after_curation("run")
     assert len(asked) == 2
 
 
@@ -239,29 +239,29 @@ def test_a_curation_fails_where_a_check_does_and_does_so_again(
     run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
 ):
     asked = checking(FAILED)
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 1
+    assert audit.after_curation("run") == 1
     said = capsys.readouterr()
-    assert (cli.call(cli.AFTER_A_CURATION, "run"), capsys.readouterr(), len(asked)) == (1, said, 1)
+    assert (audit.after_curation("run"), capsys.readouterr(), len(asked)) == (1, said, 1)
 
 
 @pytest.mark.parametrize("name", ["audit/checks.json", "report.html"])
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"checks": [{"name": 1}]}', None])
 def test_a_report_that_is_not_whole_is_written_anew(run: Path, checking: Stub, name: str, content: bytes | None):
     asked = checking(*PASSED)
-    cli.call(cli.AFTER_A_CURATION, "run")
+    audit.after_curation("run")
     before = digests(run)
     if content is None:
         (run / name).unlink()
     else:
         (run / name).write_bytes(content)
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert audit.after_curation("run") == 0
     assert (digests(run), len(asked)) == (before, 2)
 
 
 def test_trouble_with_the_report_fails_no_curation(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
     checking(*PASSED)
     (run / "audit/samples.parquet").write_bytes(b"nonsense")
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert audit.after_curation("run") == 0
     assert "no report was written: run/audit/samples.parquet: damaged" in capsys.readouterr().err
 
 
@@ -273,7 +273,7 @@ def test_too_little_memory_for_the_report_fails_no_curation(
 
     checking(*PASSED)
     monkeypatch.setattr(audit, "write", fail)
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert audit.after_curation("run") == 0
     said = "altalign: no report was written: out of memory; the run is whole, and `altalign audit run` tries again\n"
     assert capsys.readouterr() == ("", said)
 
@@ -283,7 +283,7 @@ def test_nothing_is_reported_of_a_run_that_is_not_finished(
 ):
     asked = checking(*PASSED)
     (run / "manifest.json").unlink()
-    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert audit.after_curation("run") == 0
     assert (asked, capsys.readouterr()) == ([], ("", ""))
 
 
@@ -296,6 +296,6 @@ def test_a_run_in_an_object_store_has_its_report_there(
     url = f"{s3.url}/run"  # type: ignore[attr-defined]
     for name in digests(run):
         storage.write_bytes(f"{url}/{name}", (run / name).read_bytes())
-    assert cli.call(cli.AFTER_A_CURATION, url) == 0
+    assert audit.after_curation(url) == 0
     assert capsys.readouterr().out == f"report: {url}/report.html (2 checks passed)\n"
     assert storage.read_bytes(f"{url}/report.html").startswith(b"<!doctype html>")

@@ -80,7 +80,7 @@ def test_no_byte_of_a_file_comes_from_memory_that_nobody_set() -> None:
         environment = os.environ | {"MALLOC_PERTURB_": filling}  # what glibc fills fresh memory with
         return subprocess.run(
             [sys.executable, "-c", ENCODE_ALL],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env=environment,
             check=True,
             capture_output=True,

@@ -13,7 +13,7 @@ from altalign.settings.common import ReadBy, Settings, dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig
 from altalign.settings.errors import settings_of
 
-CASES = tomllib.loads((Path(__file__).parents[1] / "cases" / "settings.toml").read_text(encoding="utf-8"))["mistake"]
+CASES = tomllib.loads((Path(__file__).parents[2] / "cases" / "settings.toml").read_text(encoding="utf-8"))["mistake"]
 GOOD_INPUT = '\n[input]\npaths = ["a"]\n'
 
 

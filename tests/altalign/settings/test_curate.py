@@ -12,7 +12,7 @@ from altalign.settings import curate
 from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig, FetchSettings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEFAULTS = tomllib.loads((ROOT / "tests" / "cases" / "settings_defaults.toml").read_text(encoding="utf-8"))
 
 # First reader of each setting; None: no byte of a run's result depends on it.

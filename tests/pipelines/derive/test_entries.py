@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from altalign.commands.entries import program
 from altalign.errors import UsageError
 from altalign.filters.one_caption import ngrams_of
 from altalign.pipelines.derive import entries
@@ -24,7 +25,7 @@ def made(folder: Path) -> list[str]:
 
 
 def test_entries_are_titles_and_lemmas_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert entries.program([str(tmp_path / "out.txt"), *made(tmp_path)]) == 0
+    assert program([str(tmp_path / "out.txt"), *made(tmp_path)]) == 0
     lines = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
     titles = ["Gramophone", "Mercury", "New York City", "Ångström"]
     assert lines == [*titles, "dog", "hot dog", "Hund", "der beste Freund"]
@@ -67,6 +68,6 @@ def test_a_folder_that_is_no_wordnet_and_nothing_at_all_are_one_line(
         (["--titles", f"{tmp_path}/nowhere"], "cannot be read (No such file or directory)"),
         ([], "nothing to take entries from"),
     ):
-        assert entries.program([str(tmp_path / "out"), *args]) == 2
+        assert program([str(tmp_path / "out"), *args]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line

@@ -95,11 +95,20 @@ def test_few_images_make_fewer_clusters_and_flat_ones_are_counted(
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["nothing"], "nothing: no finished run (it has no manifest.json); give the [run] folder of a curation"),
-        (["run", "--k", "0"], "--k 0: not a number of clusters; give 1 or more"),
-        (["run", "--embedder", "sift"], '--embedder embedder: "sift" is no embedder; give "dct", "phash"'),
-        (["run", "--embedder", "run:nothing"], "--embedder run:nothing: nothing: no such training run"),
-        (["flat"], "flat: dct sees no structure in any of its images; give another --embedder"),
+        (
+            ["nothing", "--clusters", "2"],
+            "nothing: no finished run (it has no manifest.json); give the [run] folder of a curation",
+        ),
+        (["run", "--clusters", "0"], "--clusters 0: not a number of clusters; give 1 or more"),
+        (
+            ["run", "--clusters", "2", "--embedder", "sift"],
+            '--embedder embedder: "sift" is no embedder; give "dct", "phash"',
+        ),
+        (
+            ["run", "--clusters", "2", "--embedder", "run:nothing"],
+            "--embedder run:nothing: nothing: no such training run",
+        ),
+        (["flat", "--clusters", "2"], "flat: dct sees no structure in any of its images; give another --embedder"),
     ],
 )
 def test_what_cannot_be_clustered_is_one_line(

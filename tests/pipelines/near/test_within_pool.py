@@ -195,8 +195,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
 @pytest.mark.usefixtures("small_cells")
 @pytest.mark.parametrize(
     ("engine", "at_most"),
-    [({"workers": 4}, 64), ({"shuffle": "beam"}, 64), ({"workers": 1, "shuffle": "beam"}, 3)],
-    ids=["threads", "beam", "units"],
+    [({"workers": 4}, 64), ({"workers": 1}, 3)],
+    ids=["threads", "units"],
 )
 def test_neither_the_engine_nor_the_size_of_units_changes_what_stays(
     compared: tuple[Run, str], tmp_path: Path, engine: dict[str, Any], at_most: int, monkeypatch: pytest.MonkeyPatch

@@ -59,7 +59,7 @@ def test_a_setting_changes_the_digest_of_the_stage_that_reads_it_and_of_those_af
     "sections",
     [
         {"engine": {"workers": 3}},
-        {"engine": {"runner": "prism", "shuffle": "beam"}},
+        {"engine": {"runner": "prism"}},
         {"run": {"folder": "elsewhere", "keep_work": False}},
         {"fetch": {"threads": 3, "timeout_s": 3.5, "retries": 7}},
         {"fetch": {"connections_per_host": 3, "requests_per_host_s": 1.5}},

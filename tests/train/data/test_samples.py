@@ -76,7 +76,8 @@ def test_clusters_are_sources(tmp_path: Path) -> None:
 def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", pairs(10))
     with pytest.raises(
-        UsageError, match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign score --clusters'
+        UsageError,
+        match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign score .* --clusters 100` makes them',
     ):
         Samples.open(str(tmp_path / "index"), [run], clusters=True)
     stale = clustered(tmp_path / "stale", pairs(10), 2)
@@ -90,7 +91,7 @@ def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Pa
     with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: not the clusters of 00000\.tar; `altalign"):
         Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
     Path(mixed, "clusters", "00000.parquet").unlink()
-    with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign score --clusters"):
+    with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign score"):
         Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
 
 

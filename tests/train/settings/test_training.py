@@ -7,7 +7,7 @@ import pytest
 from altalign.train.settings.sweep import SweepConfig
 from altalign.train.settings.training import TrainConfig
 
-CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.toml"))
+CONFIGS = sorted(Path(__file__).parents[3].glob("configs/*.toml"))
 STARTS = ("align-", "nlip-", "probe-", "train-", "tune-", "zerovl-")
 OF_TRAINING = [path for path in CONFIGS if path.name.startswith(STARTS)]
 

@@ -16,7 +16,7 @@ from tests.train.papers.nlip.captions.phased import PHASES, config
 from tests.warm.python import warm
 
 pytestmark = pytest.mark.trained
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 WATCHDOG_S = 600
 
 
