@@ -19,8 +19,6 @@ COPIED = (
     "filters",
     "dedup",
     "pipelines",
-    "audit",
-    "demo",
     "eval",
     "train",
     "docs",
