@@ -148,7 +148,7 @@ def test_a_finished_run_stays_whole_when_what_is_asked_for_would_take_it_away(
 ) -> None:
     shutil.copytree(half, folder / "run")
     before = tree(folder / "run")
-    assert said in failure(capsys, 2, "decontaminate", "run", *args)
+    assert said in failure(capsys, 2, "add", "run", *args)
     assert tree(folder / "run") == before
 
 

@@ -185,18 +185,25 @@ def _of_labels(values: Values, column: str) -> Distribution:
 
 
 def _thresholds(values: Values) -> list[Distribution]:
-    """What another threshold would keep: samples, and rows that thresholds alone drop, within all other thresholds."""
+    """What another threshold would keep: samples, and rows that thresholds alone drop, within all other thresholds.
+
+    A threshold of a column that is no score, as `words`, is not moved: of samples that stay its values are not read.
+    """
     limits = [limit for of_column in values.limits.values() for limit in of_column]
     movable = {reason for limit in limits for reason in limit.reasons}
     comes_in = np.array([movable.issuperset(failed) for failed in values.failed], bool)
     columns = {}
     for column in values.limits:
         dropped = values.numbers(values.dropped, column)
+        kept = values.numbers(values.kept, column)
+        kept = kept if len(kept) else np.full(len(values.kept), np.nan)
         dropped = dropped if len(dropped) else np.full(len(comes_in), np.nan)
-        columns[column] = np.concatenate([values.numbers(values.kept, column), dropped[comes_in]])
+        columns[column] = np.concatenate([kept, dropped[comes_in]])
     note = "Lots of the balance stay as they were drawn." if values.settings.get("balance") else ""
     curves = []
     for number, limit in enumerate(limits):
+        if limit.column not in values.kept.column_names:
+            continue
         stays = np.ones(len(columns[limit.column]), bool)
         for other in limits:
             stays &= other is limit or other.allows(columns[other.column])
