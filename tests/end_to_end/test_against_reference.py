@@ -280,7 +280,7 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
         "pipelines.stages.judge.IMAGES_PER_UNIT": 3,
         "pipelines.stages.judge.SURVIVORS_BYTES": 2_000,
         "pipelines.stages.judge.UNIT_BYTES": 500,
-        "pipelines.files.parquet.ROW_GROUP_BYTES": 10_000,
+        "storage.parquet.ROW_GROUP_BYTES": 10_000,
         "filters.words.BLOCK": 37,
         "pipelines.read.stretches.STRETCH_ROWS": 23,
         "pipelines.read.tars.webdataset.STRETCH_ROWS": 29,
