@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -136,6 +137,7 @@ def parsed(text: str) -> Condition:
     if len(text) > CHARACTERS_AT_MOST:
         raise WhereError(f"{len(text):,} characters, and at most {CHARACTERS_AT_MOST:,} are read")
     try:
+        text.encode()  # raises where a command line was no UTF-8
         select, plain = _select(text), _select("1")
         (tree,) = select.pop("select_list")
         condition = _read(tree, text)
@@ -172,7 +174,7 @@ def _read(node: Mapping[str, Any], text: str) -> Condition:
             pass
         case {"class": "COLUMN_REF", "column_names": names}:
             return Condition("column", value=".".join(names))
-        case {"class": "CONSTANT", "literal": {"kind": kind, "text": value}} if kind in _LITERALS:
+        case {"class": "CONSTANT", "literal": {"kind": kind, "text": value}} if _is_operand(kind, value):
             return Condition(_LITERALS[kind], value=value)
         case {"class": "COMPARISON", "type": form, "left": left, "right": right} if form in _FORMS:
             if right["class"] == "COLUMN_REF" and left["class"] == "CONSTANT":  # the column stands on the left
@@ -191,6 +193,14 @@ def _read(node: Mapping[str, Any], text: str) -> Condition:
         case {"class": "FUNCTION", "function_name": "+", "is_operator": True, "arguments": [number]}:
             return _read(number["expression"], text)
     raise _not_understood(text, node["query_location"])
+
+
+def _is_operand(kind: str, value: str) -> bool:
+    """Whether a literal is one that conditions have, and of numbers one that float64 has, unlike `1e` and `1e400`."""
+    try:
+        return kind in _LITERALS and (_LITERALS[kind] != "a number" or isfinite(float(value)))
+    except ValueError:
+        return False
 
 
 def _not_one() -> WhereError:
