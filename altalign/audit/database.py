@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 MEMORY_LIMIT = "200MB"  # what does not fit goes to temporary files
+THREADS_AT_MOST = 4  # each holds a part of that memory, which 64 use up between them
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def opened() -> Iterator["DuckDBPyConnection"]:
     import duckdb  # half a second, which other commands need not wait for
 
     with tempfile.TemporaryDirectory(prefix="altalign-") as folder:
-        settings = {"temp_directory": folder, "memory_limit": MEMORY_LIMIT, "threads": cores()}
+        settings = {"temp_directory": folder, "memory_limit": MEMORY_LIMIT, "threads": min(THREADS_AT_MOST, cores())}
         with duckdb.connect(config={**settings, "preserve_insertion_order": False}) as connection:
             connection.execute("set enable_external_access = false")
             connection.execute("set lock_configuration = true")

@@ -44,6 +44,12 @@ def test_what_does_not_fit_goes_to_files_that_do_not_stay(monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
 
 
+def test_a_machine_of_many_cores_has_few_threads_for_that_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "cores", lambda: 64)
+    with database.opened() as connection:
+        assert connection.execute("select current_setting('threads')").fetchall() == [(4,)]
+
+
 def test_too_little_memory_is_an_error_with_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "MEMORY_LIMIT", "1MB")
     with pytest.raises(AltalignError, match=r"Out of Memory.*free memory, or space"), database.opened() as connection:
