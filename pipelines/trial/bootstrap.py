@@ -63,6 +63,8 @@ def strata(sample: Sample, pool: Hosts) -> tuple[Numbers, npt.NDArray[np.bool_]]
         if hosts >= _HOSTS_AT_LEAST:
             number, hosts = number + 1, 0
     stratum[~is_alone] = np.minimum(stratum[~is_alone], max(0, number - 1))  # few hosts at the end join those before
+    if seen[~is_alone].any():  # otherwise the first large host stands for those of which the sample has none
+        number = max(1, number)
     stratum[is_alone] = number + np.arange(is_alone.sum())
     return stratum, is_alone
 

@@ -73,7 +73,7 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         config_path: the file of the settings.
 
     Raises:
-        UsageError: the run has begun to fetch, so there is nothing left to try.
+        UsageError: the run has begun to fetch, so there is nothing left to try; or no image was drawn.
     """
     _check_not_begun(find_run(config, config_path=config_path))
     until_judge = curate.Wanted(until=TEXT_STAGES[-1], rerun="", flags=flags)
@@ -85,6 +85,8 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         if not any(facts.row_groups for _, facts in run.all_facts(GROUPED)):
             return Trial(run)
         drawing.draw(sample, images, seed)
+        if not any(facts.row_groups for _, facts in sample.all_facts(GROUPED)):
+            raise UsageError(f"--images {images}: no image was drawn of {run.folder}; give more, or another --seed")
         with storage.temporary(sample.work("temporary")):
             for stage in SAMPLE_STAGES:
                 _do(sample, stage, grounds[stage])

@@ -160,6 +160,10 @@ def test_images_in_hand_are_tried_without_the_web(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path)
+    monkeypatch.setattr(drawing, "rates", lambda pool, _images: np.full(len(pool.names), 1e-9))
+    assert "--images 1: no image was drawn of " in refused(capsys, "trial", "config.toml", "--images", "1")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     assert main(["trial", "config.toml", "--images", "1000"]) == 0
     assert re.search(r"images? of \d+ hosts? were tried; \d+ pairs will be kept\n", capsys.readouterr().out)
     everything = predicted()

@@ -136,6 +136,10 @@ def test_a_large_host_and_classes_of_few_hosts_have_a_stratum_with_images_of_the
     assert is_alone.tolist() == [False] * 23 + [True]
     assert set(stratum[:23].tolist()) == {0}  # three hosts of five images are too few for a stratum
     assert stratum[23] == 1
+    few, _ = strata(Sample(hosts[10:], np.ones(43, np.int64), np.full(24, 0.1)), pool)
+    assert few.tolist() == [0] * 23 + [1]  # two hosts are a stratum, where there are no more
+    alone, _ = strata(Sample(hosts[13:], np.ones(40, np.int64), np.full(24, 0.1)), pool)
+    assert alone.tolist() == [0] * 24  # it stands for those of which the sample has none
 
 
 def test_hosts_are_in_classes_of_four_times_the_size() -> None:
