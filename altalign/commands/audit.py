@@ -25,6 +25,38 @@ SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generati
 
 def main(argv: Sequence[str]) -> int:
     """Checks a finished run and writes its report, or compares two runs."""
+    arguments = _parser().parse_args(argv)
+    is_of_report = arguments.other is None and not (arguments.digest or arguments.quick or arguments.json)
+    if arguments.summary:
+        if not is_of_report or arguments.shards or arguments.page is not None or arguments.words:
+            raise UsageError("--summary: is written alone; leave RUN_B and the other options but --to out")
+        return _summarised(arguments.run, arguments.to or ".")
+    if arguments.to:
+        raise UsageError(f"--to {arguments.to}: belongs to --summary; give it too, or leave --to out")
+    if arguments.words and not is_of_report:
+        raise UsageError(f"--words {arguments.words[0]}: belongs to the report of one run; leave it out")
+    if arguments.digest or arguments.quick:
+        if arguments.other is not None or arguments.shards:
+            raise UsageError("--digest and --quick look at all files of one run; leave out RUN_B and --shards")
+        return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
+    if arguments.page is not None and arguments.other is None:
+        raise UsageError("--page is for two runs; the page of one run is RUN/report.html, which is always written")
+    if arguments.other is not None:
+        if arguments.shards:
+            raise UsageError("--shards is for the checks of one run; leave it out to compare two runs")
+        from altalign.audit import compare
+
+        return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
+    words = _lists(arguments.words)
+    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json, words=words)
+    if arguments.json:
+        sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
+    else:
+        _say(run, checks)
+    return _exit_code(checks)
+
+
+def _parser() -> argparse.ArgumentParser:
     about = (
         "Check a finished run and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
         "The exit code is 1 if a check fails (0 if one could not be asked). "
@@ -58,29 +90,8 @@ def main(argv: Sequence[str]) -> int:
         metavar="NAME=FILE",
         help="in the report, also what share of the captions with a word of this list the run kept; repeatable",
     )
-    parser.add_argument("--to", metavar="FOLDER", default=".", help="with --summary: where it is written (.)")
-    arguments = parser.parse_args(argv)
-    if arguments.summary:
-        return _summarised(arguments.run, arguments.to)
-    if arguments.digest or arguments.quick:
-        if arguments.other is not None or arguments.shards:
-            raise UsageError("--digest and --quick look at all files of one run; leave out RUN_B and --shards")
-        return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
-    if arguments.page is not None and arguments.other is None:
-        raise UsageError("--page is for two runs; the page of one run is RUN/report.html, which is always written")
-    if arguments.other is not None:
-        if arguments.shards:
-            raise UsageError("--shards is for the checks of one run; leave it out to compare two runs")
-        from altalign.audit import compare
-
-        return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
-    words = _lists(arguments.words)
-    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json, words=words)
-    if arguments.json:
-        sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
-    else:
-        _say(run, checks)
-    return _exit_code(checks)
+    parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
+    return parser
 
 
 def _summarised(folder: str, to: str) -> int:

@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Run, or continue, a curation."""
     arguments, flags = _parse(argv)
+    if arguments.repair:
+        return _repair(arguments, flags)
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
-    if arguments.repair:
-        return _repair(config.run.folder, arguments, flags)
-
     with startup.imports():
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
@@ -51,11 +50,12 @@ def main(argv: Sequence[str]) -> int:
     return _reported(config) or code
 
 
-def _repair(run: str, arguments: argparse.Namespace, flags: list[str]) -> int:
+def _repair(arguments: argparse.Namespace, flags: list[str]) -> int:
     """Make anew what is damaged of a finished run, whose own settings count; returns the exit code."""
-    if arguments.dry_run or arguments.restart or arguments.rerun is not None or arguments.set:
+    is_whole = arguments.until == STAGES[-1] and arguments.rerun is None
+    if arguments.dry_run or arguments.restart or arguments.set or not is_whole:
         raise UsageError("--repair: makes the files of a run as they were; leave the other options out")
-    config = fitted(config_of_curation(run, ()))
+    config = fitted(config_of_curation(config_of_file(str(arguments.config), ()).run.folder, ()))
 
     with startup.imports():
         from altalign.pipelines.change import repair

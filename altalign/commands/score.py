@@ -33,6 +33,8 @@ def score(argv: Sequence[str]) -> int:
     if bool(arguments.scores) == (arguments.clusters is not None):
         raise UsageError("give --with FILE or --clusters K, one of the two")
     if arguments.clusters is not None:
+        if arguments.anew or arguments.set or flags:
+            raise UsageError("--clusters: takes --embedder alone; leave --anew, --set and flags for Beam out")
         return _clusters(arguments.run, arguments.clusters, arguments.embedder or "dct")
     if arguments.embedder:
         raise UsageError(f"--embedder {arguments.embedder}: belongs to --clusters; FILE names models of scores")

@@ -106,11 +106,17 @@ def evaluate(argv: Sequence[str]) -> int:
     if len(arguments.given) > _COMPARED or (len(arguments.given) == _COMPARED and arguments.sets):
         raise UsageError("give one training run to evaluate, or two evaluations to compare")
     if len(arguments.given) == _COMPARED:
+        if arguments.model or arguments.checkpoint is not None or arguments.set:
+            raise UsageError("two evaluations are compared as they are; leave the other options but --out out")
         return _compare(arguments)
     if arguments.sets:
         return _evaluate_sets(arguments)
     if not arguments.given:
         raise UsageError("give CONFIG, the settings of a training run; or --sets FILE, --model and --out")
+    if arguments.out:
+        raise UsageError(f"--out {arguments.out}: belongs to --sets or two evaluations; leave it out")
+    if arguments.model and arguments.checkpoint is not None:
+        raise UsageError(f"--checkpoint {arguments.checkpoint}: of the run, and --model names another; give one")
     arguments.config = arguments.given[0]
     config = _settings(arguments)
 

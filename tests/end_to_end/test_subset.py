@@ -65,7 +65,7 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     told = json.loads(capsys.readouterr().out)
     numbers = [json.loads(Path(run, "manifest.json").read_text())["files"]["sha256"] for run in ("third", "run")]
     assert [told["number"], told["of"][0]["number"]] == numbers
-    assert [told["operation"], told["of"][0]["operation"]] == ["select", "curate"]
+    assert [told["operation"], told["of"][0]["operation"]] == ["subset", "curate"]
 
 
 def test_a_subset_by_a_condition_is_the_selection_by_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,9 +74,8 @@ def test_a_subset_by_a_condition_is_the_selection_by_it(capsys: pytest.CaptureFi
     assert main(["select", "run", "long-too", "--where", where]) == 0
     assert rows_of(Path("long")) == rows_of(Path("long-too")) != rows_of(Path("run"))
     capsys.readouterr()
-    for words in ([], ["--keys", "keys", "--where", where]):
-        assert main(["select", "run", "none", *words]) == 2
-        assert capsys.readouterr().err == "altalign: give --keys or --where, one of the two\n"
+    assert main(["select", "run", "none", "--list", "keys", "--where", where]) == 2
+    assert capsys.readouterr().err == "altalign: --list and --where, --top or --balance: two ways; give one\n"
 
 
 def test_a_subset_from_which_pairs_are_removed_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:

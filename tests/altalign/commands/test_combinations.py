@@ -1,0 +1,43 @@
+"""Options that do not go together are one line, before anything is read."""
+
+import pytest
+
+from altalign import cli
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("score run --clusters 2 --anew", "--clusters: takes --embedder alone"),
+        ("score run --clusters 2 --set engine.workers=1", "--clusters: takes --embedder alone"),
+        ("score run --clusters 2 -- --flag", "--clusters: takes --embedder alone"),
+        ("score run --with file --embedder dct", "--embedder dct: belongs to --clusters"),
+        ("add run --test-set a=b --like c", "--test-set: adds no input"),
+        ("add run --test-set a=b --mode frozen", "--test-set: adds no input"),
+        ("add run --test-set a=b --fetch-again", "--test-set: adds no input"),
+        ("add run --input a --test-set b=c", "give --input or --test-set, one of the two"),
+        ("curate file --repair --until fetch", "--repair: makes the files of a run as they were"),
+        ("curate file --repair --rerun", "--repair: makes the files of a run as they were"),
+        ("select run out", "nothing is asked for"),
+        ("select run out --list a --where b", "--list and --where, --top or --balance: two ways"),
+        ("merge a b", "several runs make a new one"),
+        ("merge a --to b", "--to b: one run becomes no other"),
+        ("status run --json", "--json: belongs to --lineage"),
+        ("audit run --summary eu --json", "--summary: is written alone"),
+        ("audit run other --words a=b", "--words a=b: belongs to the report of one run"),
+        ("audit run --quick --words a=b", "--words a=b: belongs to the report of one run"),
+        ("audit run --to folder", "--to folder: belongs to --summary"),
+        ("eval a b --checkpoint 1", "two evaluations are compared as they are"),
+        ("eval run --out folder", "--out folder: belongs to --sets or two evaluations"),
+        ("eval run --model other --checkpoint 1", "--checkpoint 1: of the run, and --model names another"),
+        ("train --sweep file --until noise", "--sweep trains trials"),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith(f"altalign: {message}")
+    assert err.count("\n") == 1
