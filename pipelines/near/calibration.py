@@ -64,7 +64,7 @@ class CalibrationRequest:
     Attributes:
         out: the folder that is written.
         pairs: a file of labelled pairs, or empty.
-        images: the folder of their images, or empty.
+        images: a file of their images, or empty.
         false_positives: allowed per pool image.
         sample: how many images are sampled.
     """

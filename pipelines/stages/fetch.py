@@ -214,7 +214,7 @@ def _joined(
 
 
 def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | None) -> FetchFacts:
-    """Write what a unit leaves: the dropped rows of both stages, the evidence, and the rows that go on."""
+    """Write what a unit leaves: the dropped rows of both stages, the figures of the audit, and the rows that go on."""
     of_fetch = pa.array([reason.value for reason in REASONS[Stage.FETCH]])
     has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
     missing, seen = rows.filter(pc.invert(has_come)), rows.filter(has_come)
@@ -230,7 +230,7 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | N
     files = Fetched(run, unit["name"])
     measures = histograms.Histograms(histograms.OF_IMAGE)
     measures.add(histograms.of_images(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
-    files.write_evidence(measures.to_arrow(), histograms.image_values(seen))
+    files.write_figures(measures.to_arrow(), histograms.image_values(seen))
     files.write_features(_features(run, kept.take(first_of_each_image(kept))["features"]))
     files.write_rows(kept)
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))

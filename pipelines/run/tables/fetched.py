@@ -217,7 +217,7 @@ class Fetched(Files):
         """What is known of images of the input's own files, so that an addition need not read them: of `KNOWN`."""
         return self.path("known")
 
-    def write_evidence(self, measures: pa.Table, values: pa.Table) -> None:
+    def write_figures(self, measures: pa.Table, values: pa.Table) -> None:
         """Write the unit's part of `IMAGE_MEASURES` and of `IMAGE_VALUES`."""
         parquet.write(self.path("measures"), measures, IMAGE_MEASURES.schema)
         parquet.write(self.path("image_values"), values, IMAGE_VALUES.schema)
