@@ -70,6 +70,12 @@ ROOMS = (
     "python",  # what Python programs call: its functions import rooms when they are called (ADR 19)
 )
 FACE = {"altalign", "altalign.audit", "altalign.pipelines"}  # packages that are called, or hold nothing
+# What is imported by a string, upwards: models of a training as embedders and scorers, where torch is installed.
+BY_STRING = {
+    ("altalign.pipelines.images.model_embedders", "altalign.train.exchange.encoders"),
+    ("altalign.pipelines.images.model_embedders", "altalign.train.data.augment"),
+    ("altalign.pipelines.score.dual_models", "altalign.train.exchange.models"),
+}
 BEAM = {"pipelines"}
 TORCH = {"train", "eval"}
 WITHOUT_NUMPY = {"errors", "terminal", "machine", "data", "settings", "rules", "commands", "cli", "__main__", "python"}
@@ -120,6 +126,17 @@ def room_of(module: str) -> int:
 def test_imports_go_down(module: str) -> None:
     ours = {name for name in IMPORTS[module] if name in MODULES and name not in FACE}
     assert not {name for name in ours if room_of(name) > room_of(module)}
+
+
+def test_no_string_goes_round_the_table() -> None:
+    found = {
+        (module, node.args[0].value)
+        for module in MODULES.keys() - FACE
+        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
+        if node.args and isinstance(node.args[0], ast.Constant) and str(node.args[0].value).startswith("altalign")
+    }
+    assert found == BY_STRING
 
 
 def test_no_files_import_each_other_in_circles() -> None:
