@@ -25,7 +25,7 @@ Child: TypeAlias = "subprocess.Popen[Any] | BaseProcess"
 
 def ending_with_us(command: Sequence[str]) -> list[str]:
     """The command of a child that is killed when this process dies, however it does."""
-    return [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
 
 
 def end_with_parent() -> None:

@@ -91,7 +91,7 @@ def _model(path: str, digest: str) -> Any:
         with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store
             copy.write(data)
             copy.flush()
-            tried = subprocess.run([sys.executable, "-c", _TRY, copy.name], capture_output=True, check=False)
+            tried = subprocess.run([sys.executable, "-P", "-c", _TRY, copy.name], capture_output=True, check=False)
             if tried.returncode:
                 raise fasttext_files.ModelFileError("fastText fails on it, it is damaged")
             return fasttext.load_model(copy.name)

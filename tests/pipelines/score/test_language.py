@@ -59,6 +59,14 @@ def test_a_model_of_ones_own_says_its_own_labels() -> None:
     assert labels(captions, model=str(MODELS / "hs.ftz"), script_veto=False)[0] == "en"
 
 
+def test_a_module_of_the_working_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fasttext.py").write_text("raise SystemExit(1)")
+    copy = tmp_path / "copy.ftz"
+    copy.write_bytes((MODELS / "hs.ftz").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert labels(["the red dog and a house"], model=str(copy), script_veto=False) == ["en"]
+
+
 @pytest.mark.parametrize("name", ["softmax.bin", "hs.ftz"])
 def test_a_file_that_is_cut_or_no_classifier_is_refused(name: str) -> None:
     data = (MODELS / name).read_bytes()
