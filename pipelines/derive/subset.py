@@ -1,4 +1,4 @@
-"""Runs of the pairs that a list names (`altalign select`), or of a share of them (`altalign select`)."""
+"""Runs of the pairs that a list names (`altalign select --list`), or of shares of a run (`--share`)."""
 
 import functools
 import io
@@ -60,7 +60,7 @@ def _content(path: str) -> str:
         return content(path)
     except OSError as error:
         raise UsageError(
-            f"--keys {path}: cannot be read ({error.strerror or error}); give the path of a list"
+            f"--list {path}: cannot be read ({error.strerror or error}); give the path of a list"
         ) from None
 
 
@@ -97,9 +97,9 @@ def keys_of(files: Files) -> "pa.Array[Any]":
         except (OSError, ValueError, KeyError, AltalignError, pa.ArrowException) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
             said = "give keys, one a line; Parquet with a column key or uid; or a .npy of DataComp"
-            raise UsageError(f"--keys {path}: cannot be read as a list of keys ({why}); {said}") from None
+            raise UsageError(f"--list {path}: cannot be read as a list of keys ({why}); {said}") from None
     if not found:
-        raise UsageError(f"--keys {', '.join(path for path, _ in files)}: nothing is listed; write one key a line")
+        raise UsageError(f"--list {', '.join(path for path, _ in files)}: nothing is listed; write one key a line")
     return pa.array(sorted(found), pa.string())
 
 

@@ -129,7 +129,7 @@ def test_lists_of_every_form_name_the_same_keys(tmp_path: Path) -> None:
 )
 def test_what_is_no_list_is_refused_in_one_line(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(content)
-    with pytest.raises(UsageError, match=f"--keys .*{why}"):
+    with pytest.raises(UsageError, match=f"--list .*{why}"):
         keys_of(((str(tmp_path / "list"), repr(content)),))
 
 
