@@ -283,7 +283,6 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
         "storage.parquet.ROW_GROUP_BYTES": 10_000,
         "filters.words.BLOCK": 37,
         "pipelines.read.stretches.STRETCH_ROWS": 23,
-        "pipelines.read.tars.webdataset.STRETCH_ROWS": 29,
         "pipelines.stages.extract.SAMPLE_PER_REASON": 10_000,
     }.items():
         monkeypatch.setattr(f"altalign.{name}", value)
