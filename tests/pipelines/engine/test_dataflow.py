@@ -76,7 +76,8 @@ def no_machine_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flags_that_a_job_needs_are_named_all_at_once() -> None:
     with pytest.raises(
         UsageError,
-        match=r"--region, --sdk_container_image not given; `altalign curate .* and `altalign retry` and `altalign add --test-set` take the same$",
+        match=r"--region, --sdk_container_image not given; `altalign curate .*, and `altalign retry` and `altalign add "
+        r"--test-set` take the same$",
     ):
         options(ENGINE, ["--project=made-up", "--temp_location=gs://bucket/tmp"])
 
