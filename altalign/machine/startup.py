@@ -46,5 +46,7 @@ def imports(*, compiles: bool = True) -> Iterator[None]:
 def leave() -> None:
     """Called last in a process of ours: spares the interpreter its last search for garbage."""
     # the bindings of these two complain, at length, of every object that outlives them
-    if not {"triton", "duckdb"} & sys.modules.keys():
+    if {"triton", "duckdb"} & sys.modules.keys():
+        gc.unfreeze()  # what they made before `imports`
+    else:
         gc.freeze()
