@@ -126,7 +126,7 @@ def _run(args: list[str]) -> int:
         sys.stdout.write(f"altalign {__version__}\n")
         return 0
     if args[0] not in VERBS:
-        near = difflib.get_close_matches(args[0], VERBS, n=1)
+        near = difflib.get_close_matches(args[0], VERBS, n=1, cutoff=0.65)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(VERBS)}"
         raise UsageError(f"{args[0]}: no such verb ({hint})")
     module, function = VERBS[args[0]][0].split(":")

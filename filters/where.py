@@ -210,7 +210,8 @@ def _not_one() -> WhereError:
 def _not_understood(text: str, position: int) -> WhereError:
     """The error of DuckDB's place, in bytes of `SELECT text`."""
     place = len((_SELECT + text).encode()[:position].decode()) - len(_SELECT)
-    return WhereError(f"not understood at character {place + 1}, {text[place:][:30] or 'its end'!r}")
+    shown = repr(text[place:][:30]) if text[place:] else "its end"
+    return WhereError(f"not understood at character {place + 1}, {shown}; give comparisons, such as words >= 4")
 
 
 # Columns --------------------------------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def add(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(own)
     if bool(arguments.input) == bool(arguments.test_set):
         raise UsageError("give --input or --test-set, one of the two")
+    _check_options(arguments)
     if arguments.test_set:
         if arguments.like or arguments.mode != "exact" or arguments.fetch_again:
             raise UsageError("--test-set: adds no input; leave --like, --mode and --fetch-again out")
@@ -119,6 +120,19 @@ def add(argv: Sequence[str]) -> int:
     except AltalignError as error:  # the settings are those of the run
         raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
     return after_curation(config.run.folder) or code
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Refuse options of --input that stand beside --test-set, and the other way round."""
+    of_input = {
+        "--like": arguments.like,
+        "--mode frozen": arguments.mode == "frozen",
+        "--fetch-again": arguments.fetch_again,
+    }
+    of_test_sets = {"--image-column": arguments.image_column != "image"}
+    other, way = (of_input, "--test-set") if arguments.test_set else (of_test_sets, "--input")
+    for option in (option for option, is_given in other.items() if is_given):
+        raise UsageError(f"{option}: does not go with {way}; leave it out")
 
 
 def _add_test_sets(arguments: argparse.Namespace, flags: list[str]) -> int:

@@ -21,13 +21,10 @@ def select(argv: Sequence[str]) -> int:
     """Make a run of some samples of another one, or several of shares of it."""
     own, flags = parted(argv)
     arguments = _parser().parse_args(own)
-    ways = {
-        "--list": bool(arguments.list),
-        "--share": bool(arguments.share),
-        "--where, --top or --balance": any(getattr(arguments, name) for name in _OF_CONDITIONS),
-    }
-    if sum(ways.values()) > 1:
-        raise UsageError(f"{' and '.join(way for way, is_given in ways.items() if is_given)}: two ways; give one")
+    of_conditions = [name for name in _OF_CONDITIONS if getattr(arguments, name)]
+    ways = [name for name in ("list", "share", *of_conditions[:1]) if getattr(arguments, name)]
+    if len(ways) > 1:
+        raise UsageError(f"{' and '.join(map(_flag, ways))}: do not go together; give one of them")
     if arguments.near is not None and not arguments.share:
         raise UsageError(f"--near {arguments.near}: belongs to --share; give it too, or leave --near out")
     if arguments.share:
@@ -35,6 +32,10 @@ def select(argv: Sequence[str]) -> int:
     if len(arguments.out) > 1:
         raise UsageError(f"{len(arguments.out)} folders; one run is made, give one OUT, or --share too")
     return _listed(arguments, flags) if arguments.list else _by_condition(arguments, flags)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,10 +89,8 @@ def _by_condition(arguments: argparse.Namespace, flags: list[str]) -> int:
     (out,) = arguments.out
     if not (arguments.where or arguments.top or arguments.balance):
         raise UsageError("nothing is asked for; give --where, --top, --balance, --list or --share")
-    if not arguments.balance:
-        given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in _OF_BALANCE}
-        if lone := [name for name, value in given.items() if value]:
-            raise UsageError(f"{lone[0]}: nothing is balanced; give --balance ENTRIES too, or leave it out")
+    if not arguments.balance and (lone := [name for name in _OF_BALANCE if getattr(arguments, name)]):
+        raise UsageError(f"{_flag(lone[0])}: nothing is balanced; give --balance ENTRIES too, or leave it out")
     of_run = config_of_run(arguments.run, ())
     config = config_in(arguments.run, out, arguments.set)
     with startup.imports():

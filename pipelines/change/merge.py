@@ -86,7 +86,7 @@ def check(parents: Sequence[Parent]) -> None:
     for one, other in combinations(parents, 2):
         if shared := _numbers(one.digest, one.lineage) & _numbers(other.digest, other.lineage):
             what = f"made of the same run ({sorted(shared)[0][:12]})"
-            raise UsageError(f"{one.folder} and {other.folder}: {what}; subset or select that one instead")
+            raise UsageError(f"{one.folder} and {other.folder}: {what}; select from that one instead")
         if differing := list(_differences(one, other)):
             more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
             raise UsageError(

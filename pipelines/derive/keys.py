@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.data.counts import Counts
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.run.tables.derived import LISTED, Listed, ListedFacts, ShardsOfParent
@@ -54,6 +54,8 @@ def conclude(run: Run, parent: Parent, counts: Counts, lineage: dict[str, Any]) 
     stages = counts.summary(counts.stages_of_run())
     stated = {"pairs": pairs, "stages": stages, "lineage": lineage}
     storage.write_sealed(run.path("keys.json"), stated, durable=run.config.run.durable)
+    said = f"{terminal.shown(run.path(FILE))}: the keys of {pairs:,} pairs"
+    terminal.stdout().print(said, highlight=False, soft_wrap=True)
 
 
 def _rows(listed: Listed, facts: ListedFacts, shards: Sequence[Shard]) -> pa.Table:

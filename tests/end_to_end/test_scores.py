@@ -118,7 +118,9 @@ def test_a_selection_of_a_selection_counts_on(scored: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("share", ["0.25", "0.5", "1"])
-def test_the_largest_share_is_that_of_a_sort(scored: Path, tmp_path: Path, share: str) -> None:
+def test_the_largest_share_is_that_of_a_sort(
+    scored: Path, tmp_path: Path, share: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     selected(scored, out, "--where", "text_characters > 10", "--top", f"similarity={share}", "--keys-only")
     kept = sorted(
@@ -128,6 +130,7 @@ def test_the_largest_share_is_that_of_a_sort(scored: Path, tmp_path: Path, share
     threshold = kept[-(-int(len(kept) * float(share) * 4) // 4) - 1]["similarity"]
     wanted = {row["key"] for row in kept if row["similarity"] >= threshold}
     keys = pq.read_table(out / "keys.parquet")
+    assert f"out/keys.parquet: the keys of {len(wanted)} pairs" in capsys.readouterr().out
     assert set(keys["key"].to_pylist()) == wanted
     assert json.loads((out / "keys.json").read_bytes())["pairs"] == len(wanted)
     assert not (out / "shards").exists()

@@ -68,14 +68,33 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     assert [told["operation"], told["of"][0]["operation"]] == ["subset", "curate"]
 
 
-def test_a_subset_by_a_condition_is_the_selection_by_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_subset_by_a_condition_is_the_selection_by_it() -> None:
     where = "words >= 6"
     assert main(["select", "run", "long", "--where", where]) == 0
     assert main(["select", "run", "long-too", "--where", where]) == 0
     assert rows_of(Path("long")) == rows_of(Path("long-too")) != rows_of(Path("run"))
-    capsys.readouterr()
-    assert main(["select", "run", "none", "--list", "keys", "--where", where]) == 2
-    assert capsys.readouterr().err == "altalign: --list and --where, --top or --balance: two ways; give one\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing is asked for; give --where, --top, --balance, --list or --share"),
+        (["--list", "keys", "--where", "words > 1"], "--list and --where: do not go together; give one of them"),
+        (["--share", "0.5/0.5", "--keys-only"], "--share and --keys-only: do not go together; give one of them"),
+        (["--where", "words > 1", "--near", "0.9"], "--near 0.9: belongs to --share; give it too, or leave --near out"),
+        (
+            ["--list", "nosuch"],
+            "--list nosuch: cannot be read as a list of keys (No such file or directory); give keys, one a line; "
+            "Parquet with a column key or uid; or a .npy of DataComp",
+        ),
+        (["--keys", "keys"], "unrecognized arguments: --keys keys; `altalign select --help` says what there is"),
+    ],
+)
+def test_ways_to_select_that_do_not_go_together(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["select", "run", "none", *words]) == 2
+    assert capsys.readouterr().err == f"altalign: {message}\n"
 
 
 def test_a_subset_from_which_pairs_are_removed_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
