@@ -33,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
     folder: Path = arguments.folder
     if (folder / "README.md").is_file():
         sys.stdout.write(f"{folder}: the demo web is there already\n")
+    elif folder.is_file():
+        raise UsageError(f"{folder}: a file, where a folder is meant; choose another")
     elif folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from altalign.cli import main
 from altalign.demo import web
 from altalign.demo.archive import read_record
 from tests.altalign.demo import reader
@@ -181,3 +182,9 @@ def test_a_later_capture_of_an_image_differs_from_the_first(written: tuple[Path,
         if capture.status == 200 and capture.media_type.startswith("image/")
     )
     assert sum(count > 1 for count in urls.values()) > 10
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "web").write_text("notes", encoding="utf-8")
+    assert main(["demo", str(tmp_path / "web")]) == 2
+    assert capsys.readouterr().err == f"altalign: {tmp_path / 'web'}: a file, where a folder is meant; choose another\n"
