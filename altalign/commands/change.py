@@ -103,8 +103,6 @@ def add(argv: Sequence[str]) -> int:
         raise UsageError("give --input or --test-set, one of the two")
     _check_options(arguments)
     if arguments.test_set:
-        if arguments.like or arguments.mode != "exact" or arguments.fetch_again:
-            raise UsageError("--test-set: adds no input; leave --like, --mode and --fetch-again out")
         return _add_test_sets(arguments, flags)
     if arguments.set:
         raise UsageError(f"--set {arguments.set[0]}: an addition has the settings of the run; leave it out")

@@ -186,13 +186,13 @@ def test_no_image_of_an_archive_in_a_store_is_asked_for_twice(
 # A removal that says how much memory it took.
 REMOVES = """
 import sys
-from altalign.pipelines.change import told
+from altalign.pipelines.change import output
 from altalign.commands.run_arguments import config_of_run
 from tests.peak import peak_bytes
-wanted = told.Wanted({"keys": [sys.argv[2]]}, None, "", "", is_dry_run=False)
+wanted = output.Wanted({"keys": [sys.argv[2]]}, None, "", "", is_dry_run=False)
 config = config_of_run(sys.argv[1], ())
-gone, _ = told.remove(config, wanted)
-assert told.check_absence(config, gone) == 0
+gone, _ = output.remove(config, wanted)
+assert output.check_absence(config, gone) == 0
 print(peak_bytes())
 """
 LARGE_IMAGES, PER_SHARD = 240, 20  # of 1.5 MB each: 12 shards of 30 MB

@@ -151,7 +151,7 @@ def test_runs_that_one_run_could_not_be_are_refused_with_what_differs(
     assert main(["select", "other", "nine", "--list", "keys"]) == 0
     assert "made of the same run" in refused(capsys, "merge", "other", "nine", "--to", "no")
     assert "made of the same run" in refused(capsys, "merge", "one", "one", "--to", "no")
-    assert "one run; give two or more" in refused(capsys, "merge", "one", "--to", "no")
+    assert "one run becomes no other; give two or more" in refused(capsys, "merge", "one", "--to", "no")
     assert "inside" in refused(capsys, "merge", "one", "other", "--to", "one/merged")
     assert "holds a run of its own" in refused(capsys, "merge", "one", "other", "--to", "both")
 
