@@ -313,7 +313,7 @@ def test_a_test_set_is_added_to_a_finished_run(s3_made: Made, tmp_path: Path) ->
         (run, in_store(store, "more")),
     ):
         assert main(["curate", "config.toml", where, "--set=decontaminate.test_sets=[]"]) == 0
-        assert main(["decontaminate", folder, "--test-set", f"tests={store.url}/tests"]) == 0
+        assert main(["add", folder, "--test-set", f"tests={store.url}/tests"]) == 0
     assert tree_of(run) == tree(tmp_path / "more")
     storage.delete(run)
 
