@@ -26,7 +26,7 @@ _AT_START = """
 import altalign.machine.memory, altalign.machine.processes
 altalign.machine.memory.for_processes = lambda there: 8
 altalign.machine.processes.SECONDS_OF_WORK = 1e-9
-if sys.argv == ["-c"]:
+if sys.argv[:1] == ["-c"] and len(sys.argv) == 2:
     pathlib.Path(os.environ["ALTALIGN_TEST_BLOWS"], f"process-{os.getpid()}").touch()
 """
 
