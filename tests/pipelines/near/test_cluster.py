@@ -100,7 +100,10 @@ def test_few_images_make_fewer_clusters_and_flat_ones_are_counted(
             "nothing: no finished run (it has no manifest.json); give the [run] folder of a curation",
         ),
         (["run", "--clusters", "0"], "--clusters 0: not a number of clusters; give 1 or more"),
-        (["run", "--clusters", "2", "--anew"], "--anew: of no use to --clusters, which works in this process"),
+        (
+            ["run", "--clusters", "2", "--anew"],
+            "--clusters: takes --embedder alone; leave --anew, --set and flags for Beam out",
+        ),
         (
             ["run", "--clusters", "2", "--embedder", "sift"],
             '--embedder embedder: "sift" is no embedder; give "dct", "phash"',
