@@ -95,9 +95,9 @@ class Values:
 
     @staticmethod
     def numbers(table: pa.Table, column: str) -> Floats:
-        """A column, NaN where there is no value; empty where the table has no such column."""
+        """A column as float64[n], NaN where there is no value: in all of a column that is not there, or no number."""
         if column not in table.column_names or not _is_number(table, column):
-            return np.zeros(0)
+            return np.full(len(table), np.nan)
         return table[column].cast(pa.float64()).to_numpy()
 
     @staticmethod
@@ -177,7 +177,7 @@ def _limits(settings: dict[str, Any], kept: pa.Table, *, is_all: bool) -> dict[s
             limits.append(Limit(column, f"{test} {value:g}", value, **ways))
     for column, share in (tops if isinstance(tops, dict) and is_all else {}).items():
         values = Values.numbers(kept, column)
-        if len(values) and not np.isnan(values).all():
+        if not np.isnan(values).all():
             least = float(np.nanmin(values))
             limits.append(Limit(column, f"largest {float(share):.0%}", least, keeps_above=True, is_within=True))
     return {

@@ -192,13 +192,10 @@ def _thresholds(values: Values) -> list[Distribution]:
     limits = [limit for of_column in values.limits.values() for limit in of_column]
     movable = {reason for limit in limits for reason in limit.reasons}
     comes_in = np.array([movable.issuperset(failed) for failed in values.failed], bool)
-    columns = {}
-    for column in values.limits:
-        dropped = values.numbers(values.dropped, column)
-        kept = values.numbers(values.kept, column)
-        kept = kept if len(kept) else np.full(len(values.kept), np.nan)
-        dropped = dropped if len(dropped) else np.full(len(comes_in), np.nan)
-        columns[column] = np.concatenate([kept, dropped[comes_in]])
+    columns = {
+        column: np.concatenate([values.numbers(values.kept, column), values.numbers(values.dropped, column)[comes_in]])
+        for column in values.limits
+    }
     note = "Lots of the balance stay as they were drawn." if values.settings.get("balance") else ""
     curves = []
     for number, limit in enumerate(limits):
