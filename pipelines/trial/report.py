@@ -33,7 +33,7 @@ def facts(trial: Trial, asked_for: int, seed: int) -> dict[str, Any]:
     content: dict[str, Any] = {
         "altalign": __version__,
         "run": trial.run.folder,
-        "counted": trial.counted(),
+        "counted": trial.counted,
         "sample": {"asked_for": asked_for, "seed": seed},
     }
     if (prediction := trial.prediction) is None:
@@ -62,10 +62,9 @@ def lead(trial: Trial) -> str:
 
 def lines(trial: Trial) -> list[Line]:
     """A line for each stage and reason, in the order of stages."""
-    counted = trial.counted()
     result = list[Line]()
-    for stage in dict.fromkeys(row["stage"] for row in counted):
-        of_stage = [row for row in counted if row["stage"] == stage]
+    for stage in dict.fromkeys(row["stage"] for row in trial.counted):
+        of_stage = [row for row in trial.counted if row["stage"] == stage]
         result.append(Line(stage, "received", _short(sum(row["pairs"] for row in of_stage))))
         result += [Line(stage, row["reason"], _short(row["pairs"])) for row in of_stage]
     if (prediction := trial.prediction) is None:

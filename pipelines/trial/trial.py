@@ -43,23 +43,15 @@ class Trial:
 
     Attributes:
         run: the run that was tried; its text stages are done.
+        counted: the pairs of the text stages by reason: they are counted, not estimated.
         requested: images that this sample asked for, and no earlier one.
         prediction: None where no pair passed the text rules.
     """
 
     run: Run
+    counted: list[dict[str, Any]]
     requested: int = 0
     prediction: Prediction | None = None
-
-    def counted(self) -> list[dict[str, Any]]:
-        """The pairs of the text stages by reason: they are counted, not estimated."""
-        counts = outputs.counts_of(self.run)
-        return [
-            {"stage": stage.value, "reason": reason, "pairs": pairs}
-            for stage in outputs.counted_stages(self.run)
-            if stage.value in TEXT_STAGES
-            for reason, pairs in [*counts.dropped(stage).items(), ("kept", counts.kept(stage))]
-        ]
 
 
 def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str], *, config_path: str) -> Trial:
@@ -83,7 +75,7 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         grounds = grounds_of(run.config, run.files, run.modules)
         sample = _sample(run, grounds, images, seed)
         if not any(facts.row_groups for _, facts in run.all_facts(GROUPED)):
-            return Trial(run)
+            return Trial(run, _counted(run))
         drawing.draw(sample, images, seed)
         if not any(facts.row_groups for _, facts in sample.all_facts(GROUPED)):
             raise UsageError(f"--images {images}: no image was drawn of {run.folder}; give more, or another --seed")
@@ -94,7 +86,18 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         image_ids, drawn = drawing.drawn(sample, pool, images)
         of_sample = outcomes.of_sample(sample, image_ids)
         cpu_s: dict[str, float] = storage.read_json(sample.path(_CPU))
-        return Trial(run, of_sample.requested, predict(run.config, drawn, pool, of_sample, cpu_s))
+        prediction = predict(run.config, drawn, pool, of_sample, cpu_s)
+        return Trial(run, _counted(run), of_sample.requested, prediction)
+
+
+def _counted(run: Run) -> list[dict[str, Any]]:
+    counts = outputs.counts_of(run)
+    return [
+        {"stage": stage.value, "reason": reason, "pairs": pairs}
+        for stage in outputs.counted_stages(run)
+        if stage.value in TEXT_STAGES
+        for reason, pairs in [*counts.dropped(stage).items(), ("kept", counts.kept(stage))]
+    ]
 
 
 def _check_not_begun(run: Run) -> None:
