@@ -7,13 +7,16 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import TypeAlias
 
 from altalign import __version__, terminal
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts, startup
 from altalign.storage import full_disk
+
+Verbs: TypeAlias = Mapping[str, tuple[str, str]]  # module:function, and what it does
 
 # Groups of verbs, as --help shows them: where each is, and what it does.
 _GROUPS = {
@@ -46,7 +49,7 @@ _GROUPS = {
         "export": ("train:export", "write a trained model as other libraries open it"),
     },
 }
-VERBS = {
+VERBS: Verbs = {
     verb: (f"altalign.commands.{place}", about) for group in _GROUPS.values() for verb, (place, about) in group.items()
 }
 
@@ -69,14 +72,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, verbs: Verbs = VERBS) -> int:
     """Run one verb; returns the exit code. Without `argv`, the command line and the process itself are ours."""
     if argv is None:
         startup.prepare()
     terminal.open_streams()
     try:
         with interrupts.handled(to_the_end=argv is None):
-            return _main(argv)
+            return _main(argv, verbs)
     except KeyboardInterrupt as error:
         name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
         given = sys.argv if argv is None else argv
@@ -91,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             startup.leave()
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(argv: Sequence[str] | None, verbs: Verbs) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     ours = args[: args.index("--")] if "--" in args else args
     is_debug = "--debug" in ours
@@ -100,7 +103,7 @@ def _main(argv: Sequence[str] | None) -> int:
     # Log messages of libraries are not for the user.
     logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)
     try:
-        code = _run(args)
+        code = _run(args, verbs)
         sys.stdout.flush()
     except SystemExit as leave:
         # argparse exits like this after its own message. rich exits with 1 and no message when the reader of our
@@ -118,18 +121,18 @@ def _main(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _run(args: list[str]) -> int:
+def _run(args: list[str], verbs: Verbs) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         (sys.stdout if args else sys.stderr).write(usage())
         return 0 if args else UsageError.exit_code
     if args[0] == "--version":
         sys.stdout.write(f"altalign {__version__}\n")
         return 0
-    if args[0] not in VERBS:
-        near = difflib.get_close_matches(args[0], VERBS, n=1, cutoff=0.65)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(VERBS)}"
+    if args[0] not in verbs:
+        near = difflib.get_close_matches(args[0], verbs, n=1, cutoff=0.65)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(verbs)}"
         raise UsageError(f"{args[0]}: no such verb ({hint})")
-    module, function = VERBS[args[0]][0].split(":")
+    module, function = verbs[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
 
 

@@ -38,8 +38,7 @@ def entries(argv: Sequence[str]) -> int:
 
 def program(argv: Sequence[str]) -> int:
     """The program, with errors as those of verbs; returns the exit code."""
-    cli.VERBS["entries"] = ("altalign.commands.entries:entries", "")
-    return cli.main(["entries", *argv])
+    return cli.main(["entries", *argv], {"entries": ("altalign.commands.entries:entries", "")})
 
 
 if __name__ == "__main__":

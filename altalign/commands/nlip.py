@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from altalign.commands.arguments import Parser
-from altalign.commands.train import check_installed, positive, trouble_named
+from altalign.commands.train import check_installed, parser_of_training, positive, trouble_named
 from altalign.errors import UsageError
-
-_PARTS = "noise, caption, concepts"
 
 
 def nlip(argv: Sequence[str]) -> int:
@@ -21,20 +19,16 @@ def nlip(argv: Sequence[str]) -> int:
         "pair. concepts: the nouns nearest to each image of curated runs. Each has its own --help.",
     )
     parser.parse_args(argv[:1] if argv[:1] in (["-h"], ["--help"]) else [])
-    raise UsageError(f"{argv[0] if argv else 'nlip'}: no part of NLIP; there are: {_PARTS}")
+    raise UsageError(f"{argv[0] if argv else 'nlip'}: no part of NLIP; there are: {', '.join(parts)}")
 
 
 def _noise(argv: Sequence[str]) -> int:
     """Measure how noisy the pairs of a training run are."""
-    parser = Parser(
-        prog="altalign nlip noise",
-        description=(
-            "Measure the loss of each pair that a model was trained on, and how noisy it makes the pair. Writes "
-            "RUN/noise/losses.parquet, and a section of RUN/report.html."
-        ),
+    parser = parser_of_training(
+        "nlip noise",
+        "Measure the loss of each pair that a model was trained on, and how noisy it makes the pair. Writes "
+        "RUN/noise/losses.parquet, and a section of RUN/report.html.",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
     parser.add_argument("--batch", metavar="N", type=positive, default=0, help="pairs of a batch (as in training)")
     arguments = parser.parse_args(argv)
     check_installed()
@@ -47,15 +41,11 @@ def _noise(argv: Sequence[str]) -> int:
 
 def _caption(argv: Sequence[str]) -> int:
     """Write a caption of a trained model for each pair."""
-    parser = Parser(
-        prog="altalign nlip caption",
-        description=(
-            "Write a caption for each pair that a training with a [captioner] was trained on, to "
-            "RUN/captions/captions.parquet; run again, it goes on."
-        ),
+    parser = parser_of_training(
+        "nlip caption",
+        "Write a caption for each pair that a training with a [captioner] was trained on, to "
+        "RUN/captions/captions.parquet; run again, it goes on.",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
     arguments = parser.parse_args(argv)
     check_installed()
 

@@ -172,13 +172,11 @@ def _evaluate_sets(arguments: argparse.Namespace) -> int:
 
 def encode(argv: Sequence[str]) -> int:
     """Write embeddings of images and captions."""
-    parser = Parser(prog="altalign encode", description="Write the embeddings that a trained model makes, as Parquet.")
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser = parser_of_training("encode", "Write the embeddings that a trained model makes, as Parquet.")
     parser.add_argument(
         "input", metavar="INPUT", help="a run folder, a folder of images, *.tar, *.parquet, or a .txt of captions"
     )
     parser.add_argument("out", metavar="OUT", help="a new folder")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
     parser.add_argument("--batch", metavar="N", type=positive, default=256, help="images at a time (256)")
     parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
     parser.add_argument("--caption-column", metavar="NAME", default="caption", help="of Parquet (caption)")
@@ -201,13 +199,9 @@ def encode(argv: Sequence[str]) -> int:
 
 def export(argv: Sequence[str]) -> int:
     """Write a trained model in another library's form."""
-    parser = Parser(
-        prog="altalign export", description="Write a trained model as another library opens it, open it and compare."
-    )
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser = parser_of_training("export", "Write a trained model as another library opens it, open it and compare.")
     parser.add_argument("folder", metavar="DIR", help="a new folder")
     parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm"), help="the form")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
     parser.add_argument("--resize-px", metavar="PX", type=positive, help="side of the resized image, if another")
     parser.add_argument("--crop-px", metavar="PX", type=positive, help="side of its central crop, if another")
     arguments = parser.parse_args(argv)
@@ -257,6 +251,14 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     parser = Parser(prog=f"altalign {verb}", description=description)
     parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
     _add_set(parser)
+    return parser
+
+
+def parser_of_training(verb: str, description: str) -> argparse.ArgumentParser:
+    """A parser of the folder of a training run, and of one of its checkpoints."""
+    parser = Parser(prog=f"altalign {verb}", description=description)
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
     return parser
 
 
