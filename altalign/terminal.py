@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
 
 
 def shown(text: str) -> str:
@@ -62,6 +63,20 @@ def open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def many(number: int, what: str) -> str:
-    """A number with its noun, in the plural unless the number is 1."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def many(number: int, one: str, more: str = "") -> str:
+    """A number with its noun, in the plural (`more`, or with an s) unless the number is 1."""
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
+def bar_columns(counted: str) -> "tuple[ProgressColumn, ...]":
+    """The columns of a bar: its name, how much of all is done, the words for what is counted, and times."""
+    from rich import progress
+
+    return (
+        progress.TextColumn("{task.description:<16}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(counted),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )

@@ -12,7 +12,7 @@ from altalign.data.stages import STAGES, check_curated, own_files
 from altalign.machine import processes
 from altalign.pipelines.engine.jobs import check_marks, create, pipeline, started
 from altalign.pipelines.engine.map_units import MapUnits
-from altalign.pipelines.engine.options import check_places, options, threads
+from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.near import index, learned, test_images, within_pool
@@ -228,4 +228,4 @@ def _processes_for(run: Run, step: Step, units: Sequence[Any]) -> int:
         return 0
     finished = set(run.finished(step.marks.step))
     left = [unit for unit in units if unit["name"] not in finished]
-    return processes.worth(step.seconds(run, left), min(threads(run.config.engine), len(left)))
+    return processes.worth(step.seconds(run, left), min(run.config.engine.threads, len(left)))

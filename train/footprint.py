@@ -10,6 +10,7 @@ from altalign.train.data.batches import Batch
 from altalign.train.report import metrics
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
+from altalign.train.step.flops import longest_captions
 from altalign.train.step.learner import Learner
 
 OF_A_GPU = 0.9  # of its memory, that `chunk = "auto"` may take: images on their way, and gaps, have the rest
@@ -82,12 +83,7 @@ def _batch(config: TrainConfig, pairs: int, *, has_decoders: bool) -> Batch:
     """Pairs of random pixels, with captions as long as they may be."""
     side = config.data.crop_px
     images = torch.randint(256, (pairs, side, side, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    tokens, mask = _tokens(pairs, config.tokenizer.tokens_at_most)
-    prompted = _tokens(pairs, config.captioner.tokens_at_most) if has_decoders else None
+    tokens, mask = longest_captions(pairs, config.tokenizer.tokens_at_most)
+    prompted = longest_captions(pairs, config.captioner.tokens_at_most) if has_decoders else None
     keys = [f"{number:032x}" for number in range(pairs)]
     return Batch(keys, ["measured"] * pairs, [0] * pairs, images, tokens, mask, prompted)
-
-
-def _tokens(pairs: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first word of every vocabulary, as often as a caption may have it, and its mask."""
-    return torch.ones(pairs, length, dtype=torch.int64), torch.ones(pairs, length, dtype=torch.bool)

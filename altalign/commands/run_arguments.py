@@ -9,7 +9,6 @@ from altalign import storage, terminal
 from altalign.data.stages import REMOVED_FILE, check_curated, damaged, own_files
 from altalign.errors import UsageError
 from altalign.machine import memory
-from altalign.machine.cores import cores
 from altalign.storage import atomic_change
 
 if TYPE_CHECKING:
@@ -90,9 +89,8 @@ def config_in(run: str, out: str, overrides: Sequence[str] = ()) -> "CurateConfi
 def fitted(config: "CurateConfig") -> "CurateConfig":
     """The settings with as many workers as there is memory for; prints a line where these are fewer."""
     there = memory.free()
-    workers = (config.engine.workers or cores()) if config.engine.runner == "embedded" else 1
-    fit = memory.workers_at_most(workers, there)
-    if fit == workers:
+    fit = memory.workers_at_most(config.engine.threads, there)
+    if fit == config.engine.threads:
         return config
     terminal.stderr().print(
         f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fit}", soft_wrap=True
@@ -119,11 +117,9 @@ def config_with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
     return config
 
 
-def add_test_sets(parser: argparse.ArgumentParser, words: str, *, is_required: bool = False) -> None:
+def add_test_sets(parser: argparse.ArgumentParser, words: str) -> None:
     """Give a parser --test-set, described by `words`, and --image-column."""
-    parser.add_argument(
-        "--test-set", action="append", default=[], required=is_required, metavar="NAME=PATH", help=words
-    )
+    parser.add_argument("--test-set", action="append", default=[], metavar="NAME=PATH", help=words)
     of_bytes = "of Parquet files: the column of the image's bytes (image)"
     parser.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from altalign import __version__, storage
+from altalign.machine.cores import cores
 from altalign.settings import allowed_addresses, own_filters
 from altalign.settings.card import CardSettings
 from altalign.settings.common import ReadBy, Settings
@@ -388,6 +389,11 @@ class EngineSettings(Settings):
     """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one per core. The
     embedded runner uses a thread for each, or a process where many images are in hand and memory is ample. A cluster
     decides this itself, so the setting is refused there. More units than this may wait for the web."""
+
+    @property
+    def threads(self) -> int:
+        """How many units one process works on at a time."""
+        return self.workers or cores() if self.runner == "embedded" else 1
 
 
 def named_after(path: str, taken: Collection[str]) -> str:

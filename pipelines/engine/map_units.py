@@ -21,7 +21,6 @@ from apache_beam.utils.windowed_value import WindowedValue
 from altalign.machine import interrupts
 from altalign.machine.processes import InProcesses
 from altalign.pipelines.engine.jobs import working
-from altalign.pipelines.engine.options import threads
 from altalign.pipelines.engine.unit_errors import Reporting
 from altalign.pipelines.run.units import F, Marks, Run, U, map_unit
 
@@ -121,7 +120,7 @@ def pooled(
     `held` is explained at `Pooled`.
     """
     context = functools.partial(_held, run, str(Path.cwd()), held)
-    return beam.ParDo(Pooled(Reporting(run, work), at_once or threads(run.config.engine), context))
+    return beam.ParDo(Pooled(Reporting(run, work), at_once or run.config.engine.threads, context))
 
 
 @contextmanager

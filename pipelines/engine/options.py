@@ -50,11 +50,6 @@ class Options(PipelineOptions):
 _VIEWS = WeakKeyDictionary[Options, dict[type[Any], Any]]()  # beside the options, which are pickled
 
 
-def threads(engine: EngineSettings) -> int:
-    """How many units one process works on at a time."""
-    return engine.workers or cores() if engine.runner == "embedded" else 1
-
-
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Beam options of a runner; `flags` are the user's own, after `--`.
 

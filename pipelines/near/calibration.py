@@ -25,7 +25,6 @@ from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
-from altalign.pipelines.engine.options import threads
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import calibration_report, gallery, labelled_pairs, learned, test_images
@@ -244,7 +243,7 @@ def _searches(run: Run, calibration: Calibration, pool: Pool, tests: Tests) -> t
     vectors, sha256 = calibration.vectors(pool.features), np.array([place.sha256 for place in pool.places], "S64")
     plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
     is_decoy = ~(measures.cosines_of(plain, mirrored) > run.config.decontaminate.similarity_above)
-    workers = threads(run.config.engine)
+    workers = run.config.engine.threads
     return (
         Search(vectors, sha256, plain, tests.sha256, workers),
         Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], workers),
@@ -288,7 +287,7 @@ def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, 
     if not units:
         return
     with progress.watched(scratch, marks.step, units, stderr()):
-        in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, threads(scratch.config.engine))
+        in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, scratch.config.engine.threads)
 
 
 # Images ---------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from altalign.dedup.thresholds import THRESHOLDS, Comparisons, Line, Share
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near.labelled_pairs import Labelled
 from altalign.settings.curate import DecontaminateSettings
-from altalign.terminal import shown
+from altalign.terminal import many, shown
 
 PAGE, CURVES = "report.html", "curves.csv"
 FILES = (PAGE, CURVES)
@@ -162,8 +162,8 @@ def sentences(findings: Findings) -> Iterator[str]:
     yield f"Threshold: a cosine above {threshold:g}."
     yield (
         f"Expected false positives: {findings.expected(threshold):.2g} a pool image, "
-        f"{counts['false_positives_at_most']:g} allowed, for {_many(findings.test_images, 'test image')} in "
-        f"{_many(counts['views'], 'view')}.{beyond}"
+        f"{counts['false_positives_at_most']:g} allowed, for {many(findings.test_images, 'test image')} in "
+        f"{many(counts['views'], 'view')}.{beyond}"
     )
     yield (
         f"Counted: {counted.hits:,} of {counted.total:,} pairs of {counts['pool_images']:,} pool images and test "
@@ -172,27 +172,27 @@ def sentences(findings: Findings) -> Iterator[str]:
     )
     yield (
         f"Flat images are never compared: {counts['flat_test_images']:,} of "
-        f"{_many(sum(counts['test_sets'].values()), 'test image')}; of the pool {counts['flat_pool_images']:,} were "
+        f"{many(sum(counts['test_sets'].values()), 'test image')}; of the pool {counts['flat_pool_images']:,} were "
         "passed over."
     )
     default = DecontaminateSettings().similarity_above
-    between = _many(abs(counted.hits - findings.pairs.above(default).hits), "pair")
+    between = many(abs(counted.hits - findings.pairs.above(default).hits), "pair")
     if threshold > default:
         yield f"Stricter than {default:g}, the default: {between} between the two would stay in the data; look at them."
     elif threshold < default:
         yield f"Wider than {default:g}, the default: {between} more between the two."
     if counts["taken_for_copies"]:
-        pairs = _many(counts["taken_for_copies"], "pair")
+        pairs = many(counts["taken_for_copies"], "pair")
         yield f"Taken for true near-duplicates, and not counted against the threshold: {pairs}."
     if counts["above_without_bucket"]:
-        lost = _many(counts["above_without_bucket"], "copy", "copies")
+        lost = many(counts["above_without_bucket"], "copy", "copies")
         yield f"Lost for want of a common bucket: {lost} above the threshold."
     if findings.labelled:
         yield from _of_pairs(findings.labelled)
 
 
 def _of_pairs(labelled: Labelled) -> Iterator[str]:
-    left_out = f"; {_many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
+    left_out = f"; {many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
     yield f"Labelled pairs: recall {_share(labelled.recall)}; precision {_share(labelled.precision)}{left_out}."
     shares = labelled.by_how.items()
     lost = [f"{how} {share.hits} of {share.total}" for how, share in shares if share.hits < share.total]
@@ -215,10 +215,6 @@ def _share(share: Share) -> str:
         return "unknown (none)"
     least, most = share.interval()
     return f"{share.hits:,} of {share.total:,} ({share.value:.1%}, 95 % interval {least:.1%} to {most:.1%})"
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 
 
 def recall_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:

@@ -110,17 +110,9 @@ class Watch:
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:
-        from rich import progress
+        from rich.progress import Progress
 
-        columns = (
-            progress.TextColumn("{task.description:<16}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("units {task.fields[speed]}"),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-        )
-        with progress.Progress(*columns, console=self._console) as bar:
+        with Progress(*terminal.bar_columns("units {task.fields[speed]}"), console=self._console) as bar:
             task = bar.add_task(self._name, total=len(self._rows), speed="")
             is_over = False
             while not is_over:

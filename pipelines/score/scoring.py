@@ -17,7 +17,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.derive import parents
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.jobs import started
-from altalign.pipelines.engine.options import options, threads
+from altalign.pipelines.engine.options import options
 from altalign.pipelines.run import marks, score_files
 from altalign.pipelines.run.tables.scored import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
@@ -51,7 +51,7 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
         found = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}
         of_all = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
         step = Marks(f"score/{of_all[:16]}", ScoreFacts)
-        units = _plan(parent, found, threads(config.engine))
+        units = _plan(parent, found, config.engine.threads)
         storage.sweep(run.path(files.FOLDER))
         vouched_for = {unit["name"]: unit["of"] for unit in units}
         _unmark_others(run, step, vouched_for)

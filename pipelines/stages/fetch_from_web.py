@@ -14,7 +14,6 @@ from altalign.data.reasons import DropReason
 from altalign.data.schema import RULES_VERSION
 from altalign.filters import identity
 from altalign.machine import interrupts, memory
-from altalign.pipelines.engine import options
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.run import pool
@@ -40,7 +39,7 @@ def threads(run: Run) -> dict[str, Any]:
     The client stays open as long as there may be units.
     """
     at_least = UNITS_AT_ONCE_AT_LEAST if memory.is_ample() else WITH_LITTLE_MEMORY
-    return {"at_once": max(at_least, 2 * options.threads(run.config.engine)), "held": partial(opened, run.config.fetch)}
+    return {"at_once": max(at_least, 2 * run.config.engine.threads), "held": partial(opened, run.config.fetch)}
 
 
 def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:

@@ -17,7 +17,6 @@ from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.engine.options import threads
 from altalign.pipelines.figures import gallery_rows, images_and_bytes, own_rules
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import learned
@@ -76,7 +75,7 @@ def write(run: Run, unit: ShardUnit) -> ShardFacts:
 
 def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> ShardFacts:
     """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
-    images = for_shards.images(_found(run, parts), run.config.shards, threads=threads(run.config.engine))
+    images = for_shards.images(_found(run, parts), run.config.shards, threads=run.config.engine.threads)
     with STRICT_PILLOW, closing(images):
         samples = (({**row, **image.measured}, image.bytes) for row, image in images)
         return write_shard(run.path("shards"), name, samples)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from altalign.data.reasons import KEPT, Stage
-from altalign.pipelines.engine.options import threads
 from altalign.pipelines.run.tables.decontaminated import AUGMENTED, DECONTAMINATED, INDEX, LEARNED, TESTS
 from altalign.pipelines.run.tables.fetched import FETCHED
 from altalign.pipelines.run.tables.written import WRITTEN
@@ -115,7 +114,7 @@ def _hours(
     Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
     images at its pace, and of the slowest image of the sample.
     """
-    fetch, cores, asking = config.fetch, threads(config.engine), times[_ASKING]
+    fetch, cores, asking = config.fetch, config.engine.threads, times[_ASKING]
     limits = [asking / fetch.threads, np.full(len(asking), outcomes.seconds.max(initial=0))]
     if outcomes.seconds.any():
         pace = np.maximum(1 / fetch.requests_per_host_s, asking / pool.images.sum() / fetch.connections_per_host)

@@ -217,7 +217,7 @@ def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(
     facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     facts["engine"] = {**facts["engine"], "runner": "spark", "workers": 0}
     (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
-    monkeypatch.setattr("altalign.pipelines.engine.options.cores", lambda: 3)
+    monkeypatch.setattr("altalign.settings.curate.cores", lambda: 3)
     asked: list[int] = []
     monkeypatch.setattr(
         "altalign.pipelines.near.calibration.in_threads",

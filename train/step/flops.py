@@ -76,12 +76,13 @@ def encoded(config: TrainConfig, model: DualEncoder, pairs: int) -> tuple[Tensor
     if model.packs_captions:
         drawn["packed"] = Packed(*(torch.zeros(size, dtype=torch.int64) for size in (pairs * length, pairs)))
     if model.has_decoders:
-        drawn |= {"prompted": _tokens(pairs, config.captioner.tokens_at_most), "has_losses": True}
-    return model(images, *_tokens(pairs, length), **drawn)
+        drawn |= {"prompted": longest_captions(pairs, config.captioner.tokens_at_most), "has_losses": True}
+    return model(images, *longest_captions(pairs, length), **drawn)
 
 
-def _tokens(pairs: int, length: int) -> tuple[Tensor, Tensor]:
-    return torch.zeros(pairs, length, dtype=torch.int64), torch.ones(pairs, length, dtype=torch.bool)
+def longest_captions(pairs: int, length: int) -> tuple[Tensor, Tensor]:
+    """The first word of every vocabulary, as often as a caption may have it, int64 (pairs, length), and its mask."""
+    return torch.ones(pairs, length, dtype=torch.int64), torch.ones(pairs, length, dtype=torch.bool)
 
 
 def counter() -> FlopCounterMode:

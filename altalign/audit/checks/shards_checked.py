@@ -13,23 +13,8 @@ def counting(shards: int) -> Iterator[Callable[[], None]]:
     if not console.is_terminal or not shards:
         yield lambda: None
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description:<16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("shards"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*terminal.bar_columns("shards"), console=console) as bar:
         task = bar.add_task("checks", total=shards)
         yield lambda: bar.advance(task)

@@ -16,7 +16,7 @@ from altalign.pipelines.run.tables.fetched import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web.journal.log import Statistics
 from altalign.pipelines.web.policy import proxies
-from altalign.terminal import shown
+from altalign.terminal import bar_columns, shown
 
 HOSTS_AT_MOST = 20
 HOSTS_COUNTED = 100_000  # above this number, hosts with the fewest failures are forgotten
@@ -165,25 +165,10 @@ class WebWatch(progress.Watch):
 
     def _bar(self) -> None:
         from rich.live import Live
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import Progress
         from rich.text import Text
 
-        columns = (
-            TextColumn("{task.description:<16}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("images {task.fields[speed]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        bar, said = Progress(*columns, console=self._console), Text()
+        bar, said = Progress(*bar_columns("images {task.fields[speed]}"), console=self._console), Text()
         task = bar.add_task(self._name, total=self._images, speed="")
         with Live(Group(bar, said), console=self._console):
             is_over = False

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
 from altalign.errors import UsageError
-from altalign.pipelines.engine.options import JOB_SERVER_VERSION, jar_of, options, threads
+from altalign.pipelines.engine.options import JOB_SERVER_VERSION, jar_of, options
 from altalign.settings.curate import EngineSettings
 
 
@@ -115,9 +115,9 @@ def test_flags_go_to_beam_and_unknown_ones_are_refused() -> None:
 
 
 def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_workers() -> None:
-    assert threads(EngineSettings(workers=7)) == 7
-    assert threads(EngineSettings()) >= 1
-    assert threads(EngineSettings(runner="prism", workers=7)) == 1
+    assert EngineSettings(workers=7).threads == 7
+    assert EngineSettings().threads >= 1
+    assert EngineSettings(runner="prism", workers=7).threads == 1
 
 
 @pytest.mark.parametrize(
