@@ -39,7 +39,7 @@ from altalign.pipelines.run.tables.extracted import (
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.storage import parquet
 
-# measured on the books in examples/: docs/concepts/where-the-time-goes.md
+# measured on the books in examples/: docs/concepts/speed.md
 SECONDS_PER_BYTE = 30e-9
 SIZES_ASKED = 100  # the sizes of so many files stand for all
 SECONDS_BETWEEN_NOTES = 2.0  # of how far a file is read

@@ -47,7 +47,7 @@ from altalign.pipelines.web.journal import journal
 from altalign.pipelines.web.journal.fetch_progress import WebWatch
 from altalign.storage import arrays, parquet
 
-SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; web-size images take three times that
+SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 
 
 def plan(run: Run) -> list[FetchUnit]:

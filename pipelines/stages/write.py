@@ -30,7 +30,7 @@ from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.ranges import Ranges
 
-SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
+SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
 
 
 def plan(run: Run) -> list[ShardUnit]:

@@ -25,7 +25,7 @@ from altalign.machine.threads import in_threads
 
 __all__ = ["NOT_ASKED", "Check", "run_checks"]
 
-SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/where-the-time-goes.md
+SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/speed.md
 KEYS_AT_MOST = 1 << 20  # kept keys that are searched for among the dropped rows
 FILES_PER_SHARD = 8  # if shards are sampled: files of dropped/STAGE that are read for each shard that is read
 
