@@ -11,7 +11,6 @@ import logging
 import re
 import signal
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -340,21 +339,6 @@ def errors_table() -> Table:
     ]
 
 
-def messages_tables() -> dict[str, Table]:
-    """What the user reads when a command fails, by group: the golden cases, which are tested on real files."""
-    found: dict[str, Table] = {}
-    for case in tomllib.loads((ROOT / "tests" / "cases" / "errors.toml").read_text(encoding="utf-8"))["error"]:
-        table = found.setdefault(case["group"], [["When", "Exit code", "Message"]])
-        when = case["when"]
-        when = (
-            when[0].upper() + when[1:]
-            if when.split()[0].isalpha()
-            else f"`{when.split()[0]}`{when[len(when.split()[0]) :]}"
-        )
-        table.append([when, str(case["code"]), "<br>".join(f"`` {line} ``" for line in case["lines"])])
-    return found
-
-
 def checks_table() -> Table:
     """Checks of a finished run: name, what is looked at, and what to do where it fails.
 
@@ -451,7 +435,7 @@ DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/scores.md": lambda: settings_tables(ScoreConfig, has_stages=False),
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
-    "docs/reference/errors.md": lambda: {"errors": errors_table(), **messages_tables()},
+    "docs/reference/errors.md": lambda: {"errors": errors_table()},
     "docs/reference/checks.md": lambda: {"checks": checks_table(), "not asked": not_asked_table()},
     "docs/reference/python.md": python_tables,
     "docs/concepts/scale.md": lambda: {"constants": constants_table()},

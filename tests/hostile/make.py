@@ -1,11 +1,11 @@
 """All cases of the corpus, and how their files are written.
 
 `python -m tests.hostile.make FOLDER [NAME ...]` writes the files and a `config.toml` for `altalign curate`, to look at
-one case by hand; `python -m tests.hostile.make --table` prints the tables of docs/reference/bad-input.md.
+one case by hand.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.hostile import file_cases, image_cases, web_cases
@@ -59,23 +59,8 @@ def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path
     return path
 
 
-def markdown() -> str:
-    """The tables of the documentation."""
-    return "\n".join(_lines())
-
-
-def _lines() -> Iterator[str]:
-    for heading, cases in CASES.items():
-        yield from (f"## {heading}", "", "| What is bad | What a run makes of it |", "|---|---|")
-        yield from (f"| {case.about} | {case.outcome} |" for case in cases)
-        yield ""
-
-
 def main(args: Sequence[str]) -> None:
-    """Write files, or print the tables."""
-    if args == ["--table"]:
-        sys.stdout.write(markdown())
-        return
+    """Write the files of the cases named, or of all that a run reads."""
     wanted = set(args[1:])
     cases = [case for case in every() if case.name in wanted or (not wanted and case.exit_code != 2)]
     write(Path(args[0]), cases, skip_unreadable=not wanted)

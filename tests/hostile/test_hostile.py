@@ -201,9 +201,3 @@ def test_a_file_that_cannot_be_read_or_does_not_fit_stops_a_run_with_one_line(
     assert len(said) == 1
     assert matches(message(case), said[0]), said[0]
     assert (tmp_path / "one" / "run").exists() == (case.exit_code == 1)
-
-
-@pytest.mark.everyday
-def test_the_documented_outcomes_are_those_of_the_cases() -> None:
-    text = (ROOT / "docs" / "reference" / "bad-input.md").read_text(encoding="utf-8")
-    assert text.endswith(make.markdown()), "python -m tests.hostile.make --table"

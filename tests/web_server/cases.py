@@ -1,12 +1,6 @@
-"""What becomes of an answer: each kind of answer of the server, and what is made of it.
+"""What becomes of an answer: each kind of answer of the server, and what is made of it."""
 
-The tables of docs/reference/bad-responses.md.
-
-`python -m tests.web_server.cases` prints them.
-"""
-
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from altalign.data.reasons import DropReason
@@ -470,19 +464,3 @@ CASES: Mapping[str, Sequence[Case]] = {
 def every() -> list[Case]:
     """All cases, in the order of the tables."""
     return [case for cases in CASES.values() for case in cases]
-
-
-def markdown() -> str:
-    """The tables of the documentation."""
-    return "\n".join(_lines())
-
-
-def _lines() -> Iterator[str]:
-    for heading, cases in CASES.items():
-        yield from (f"## {heading}", "", "| Case | What the server does | What becomes of it |", "|---|---|---|")
-        yield from (f"| `{case.name}` | {case.about} | {case.outcome} |" for case in cases)
-        yield ""
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

@@ -167,8 +167,3 @@ def test_robots_txt_is_asked_for_once_a_host(finished: Finished) -> None:
 @pytest.mark.faults
 def test_nothing_is_left_when_the_client_is_closed(finished: Finished) -> None:
     assert finished.threads_left == set()
-
-
-def test_the_documented_outcomes_are_those_of_the_cases() -> None:
-    text = (ROOT / "docs" / "reference" / "bad-responses.md").read_text(encoding="utf-8")
-    assert text.endswith(cases.markdown()), "python -m tests.web_server.cases"
