@@ -94,29 +94,22 @@ def _method(name: str, experiment: Experiment, results: Results) -> str:
         f"Each arm is trained with the seeds {', '.join(map(str, experiment.seeds))}: {len(runs)} of "
         f"{len(experiment.arms) * len(experiment.seeds)} runs have ended, {cpu_s / 60:.0f} minutes of CPU on "
         f"{results['machine']}; a run had {100 * cpu_s / wall_s:.0f} % of a core. A difference is the mean over the "
-        "seeds of an arm's value minus that of the arm it replaces with the same seed; in brackets stands its 95 % "
-        "interval, by Student's t of these differences. Where the interval has 0 in it, the arms are *not told "
-        "apart*. With so many comparisons one in twenty intervals misses. "
-        f"`make experiment NAME={name}` trains what is missing and writes this page, with `FLAGS=--anew` all of it "
-        f"again; `experiments/{name}.toml` has the settings."
+        "seeds of an arm's value minus that of the arm it replaces, with its 95 % interval by Student's t in "
+        "brackets. Where the interval contains 0, the arms are *not told apart*; one in twenty intervals misses. "
+        f"`make experiment NAME={name}` trains what is missing and writes this page; `experiments/{name}.toml` has "
+        "the settings."
     )
 
 
 def _summary(experiment: Experiment, results: Results) -> str:
-    """How many of the paper's claims came out, and each of them."""
-    found = Counter[str]()
-    rows = ["| | Arm | Instead of | Measure | Paper | Here | |", "|---|---|---|---|---|---:|---|"]
-    for section in experiment.sections:
-        for one in _comparisons(experiment, section, results):
-            arm, words = experiment.arms[one.arm], experiment.measures[one.measure]
-            if expected := arm.paper.get(one.measure, ""):
-                found[one.verdict] += 1
-                here = _interval(one.difference, len(experiment.seeds))
-                instead = experiment.arms[arm.replaces].about
-                cells = (section.title, arm.about, instead, words, expected, here, one.verdict)
-                rows.append(f"| {' | '.join(cells)} |")
-    counts = ", ".join(f"{count} {said}" for said, count in found.most_common())
-    return f"Of {found.total()} claims: {counts}.\n\n" + "\n".join(rows)
+    """How many of the paper's claims came out, by verdict."""
+    verdicts = Counter(
+        one.verdict
+        for section in experiment.sections
+        for one in _comparisons(experiment, section, results)
+        if experiment.arms[one.arm].paper.get(one.measure)
+    )
+    return f"Of {verdicts.total()} claims: {', '.join(f'{count} {words}' for words, count in verdicts.most_common())}."
 
 
 def _comparisons(experiment: Experiment, section: Section, results: Results) -> Iterator[Compared]:
