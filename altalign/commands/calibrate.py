@@ -77,11 +77,14 @@ def calibrate(argv: Sequence[str]) -> int:
 
 def write_page(findings: "Findings", path: str) -> None:
     """Write the page of a calibration."""
-    from altalign.audit.report import calibration as page
+    from altalign.audit.report.page import FOLDER
+    from altalign.pages import frame
     from altalign.pipelines.near import calibration_report
 
-    page.write(
-        path,
+    page = frame.rendered(
+        FOLDER,
+        "calibration.html",
+        styles=("page.css", "calibration.css"),
         embedder=findings.calibration.embedder,
         threshold=findings.threshold,
         verdict=calibration_report.verdict(findings),
@@ -91,4 +94,6 @@ def write_page(findings: "Findings", path: str) -> None:
         recall=calibration_report.recall_rows(findings),
         not_covered=findings.not_covered,
         looked_at=findings.looked_at,
+        picture=frame.data_uri,
     )
+    storage.write_bytes(path, page)

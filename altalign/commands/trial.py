@@ -34,20 +34,23 @@ def trial(argv: Sequence[str]) -> int:
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
     with startup.imports():
-        from altalign.audit.report import trial as page
+        from altalign.audit.report.page import FOLDER
+        from altalign.pages import frame
         from altalign.pipelines.trial import report
         from altalign.pipelines.trial.trial import run_trial
 
     done = run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
     paths = [done.run.path(report.FOLDER, name) for name in (report.FACTS, report.PAGE)]
-    page.write(
-        paths[1],
+    page = frame.rendered(
+        FOLDER,
+        "trial.html",
         run=done.run.folder,
         lead=report.lead(done),
         lines=report.lines(done),
         amounts=report.amounts(done),
         notes=[*report.notes(done)],
     )
+    storage.write_bytes(paths[1], page)
     storage.write_json(paths[0], report.facts(done, arguments.images, arguments.seed))
     out = terminal.stdout()
     report.show(done, out)

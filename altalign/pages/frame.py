@@ -87,6 +87,24 @@ def environment(folder: Path) -> Environment:
     return environment
 
 
+def rendered(
+    folder: Path, template: str, *, styles: Sequence[str] = ("page.css",), scripts: Sequence[str] = (), **values: object
+) -> bytes:
+    """A page in UTF-8 that loads nothing and runs nothing but these scripts.
+
+    Args:
+        folder: has `templates/` and `static/`, besides those of every page.
+        template: its file name.
+        styles: file names, in order.
+        scripts: file names, in order.
+        values: what the template shows.
+    """
+    script, style = joined(scripts, folder / "static"), joined(styles, folder / "static")
+    head = {"script": Markup(script), "style": Markup(style), "policy": policy(script, style)}
+    text = environment(folder / "templates").get_template(template).render(**values, **head)
+    return text.encode("utf-8", "backslashreplace")
+
+
 # Filters -------------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from altalign.audit.report import funnel_and_reasons, galleries, page
 from altalign.audit.report.galleries import Card, Galleries
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import KEPT
-from altalign.pages import page_text
+from altalign.pages import frame, page_text
 from altalign.rules import reason_words
 
 CARDS = 12  # of the kept samples, below the funnel
@@ -125,4 +125,4 @@ def _gallery(run: RunFolder, name: str, counts: funnel_and_reasons.Rows, at_most
 
 
 def _rendered(template: str, **values: object) -> str:
-    return page.environment().get_template(template).render(**values).encode("utf-8", "backslashreplace").decode()
+    return frame.rendered(page.FOLDER, template, styles=(), scripts=(), **values).decode()

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from markupsafe import Markup
-
 from altalign import storage
 from altalign.audit.compare_pairs import Example, TarMember
 from altalign.audit.report import page
@@ -14,8 +12,6 @@ from altalign.data.reasons import DropReason
 from altalign.filters import pixels, thumbnails
 from altalign.machine import interrupts, memory
 from altalign.pages import frame
-
-_SCRIPTS, _STYLES = ("cards.js",), ("page.css",)
 
 
 @dataclass(frozen=True)
@@ -58,10 +54,7 @@ def html(found: Compared) -> bytes:
         picture = _picture(pair.image, found.pixels_at_most) if pair.image else None
         is_nsfw = any(verdict.endswith(f": {DropReason.IMAGE_NSFW}") for verdict in (before, after))
         cards.setdefault((before, after), []).append(_Card(pair, picture, is_nsfw))
-    script, style = page.joined(_SCRIPTS), page.joined(_STYLES)
-    template = page.environment().get_template("comparison.html")
-    texts = {"script": Markup(script), "style": Markup(style), "policy": frame.policy(script, style)}
-    return template.render(found=found, cards=cards, **texts).encode("utf-8", "backslashreplace")
+    return frame.rendered(page.FOLDER, "comparison.html", scripts=("cards.js",), found=found, cards=cards)
 
 
 def _picture(place: TarMember, pixels_at_most: int) -> Picture | None:

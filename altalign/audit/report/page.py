@@ -5,9 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment
-from markupsafe import Markup
-
 from altalign.audit.report.galleries import Galleries, Picture
 from altalign.pages import frame
 
@@ -15,15 +12,8 @@ if TYPE_CHECKING:  # it brings kernels, which templates need not wait for
     from altalign.audit.report.numbers import Numbers
 
 TEXT_AT_MOST = 5_000_000  # bytes of the page without pictures
-_CARDS_AT_MOST = (
-    24,
-    12,
-    6,
-    3,
-    1,
-    0,
-)  # of each gallery, tried until the page fits; kept pairs have twice as many
-_HERE = Path(__file__).parent
+_CARDS_AT_MOST = (24, 12, 6, 3, 1, 0)  # of each gallery, tried until the page fits; kept pairs have twice as many
+FOLDER = Path(__file__).parent  # of the templates
 _CHARTS = "uPlot-1.6.32"
 _SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "find.js", "cards.js", "page.js")
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
@@ -31,32 +21,15 @@ _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 def html(numbers: "Numbers") -> bytes:
     """The whole page in UTF-8, with fewer cards if it would be too large."""
-    script, style, found = joined(_SCRIPTS), joined(_STYLES), b""
+    page = b""
     for cards in _CARDS_AT_MOST:
         galleries = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
-        template = environment().get_template("report.html")
-        page = template.render(
-            numbers=replace(numbers, galleries=galleries),
-            script=Markup(script),
-            style=Markup(style),
-            policy=frame.policy(script, style),
-            data=frame.inline(_data(numbers)),
-        )
-        found = page.encode("utf-8", "backslashreplace")
+        shown, data = replace(numbers, galleries=galleries), frame.inline(_data(numbers))
+        page = frame.rendered(FOLDER, "report.html", styles=_STYLES, scripts=_SCRIPTS, numbers=shown, data=data)
         of_scores = numbers.scores.pictures if numbers.scores else []
-        if len(found) - sum(len(each.uri) for each in (*_shown(galleries), *of_scores)) <= TEXT_AT_MOST:
+        if len(page) - sum(len(each.uri) for each in (*_shown(galleries), *of_scores)) <= TEXT_AT_MOST:
             break
-    return found
-
-
-def joined(names: tuple[str, ...]) -> str:
-    """The text of static files: those of the report, or of every page."""
-    return frame.joined(names, _HERE / "static")
-
-
-def environment() -> Environment:
-    """The templates of the report and of every page."""
-    return frame.environment(_HERE / "templates")
+    return page
 
 
 def _data(numbers: "Numbers") -> dict[str, object]:
