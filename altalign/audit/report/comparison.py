@@ -1,8 +1,9 @@
 """The page of `altalign audit RUN_A RUN_B --page FILE`: what differs, and with pictures, which pairs changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from altalign import storage
 from altalign.audit.compare_pairs import Example, TarMember
@@ -15,43 +16,24 @@ from altalign.pages import frame
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What differs between two runs, in words.
-
-    Attributes:
-        folders: of both runs.
-        settings: name and both values of each setting that differs.
-        counts: stage, reason (or "received", "kept") and rows of both runs.
-        totals: of both runs, by name: pairs, images, bytes.
-        changes: both verdicts and the number of pairs, largest first.
-        examples: both verdicts of a pair that changed, and the pair.
-        notes: what a reader needs to know.
-        pixels_at_most: images of more pixels are not decoded.
-    """
-
-    folders: Sequence[str]
-    settings: Sequence[tuple[str, str, str]]
-    counts: Sequence[tuple[str, str, int, int]]
-    totals: dict[str, tuple[int, int]]
-    changes: Sequence[tuple[str, str, int]]
-    examples: Iterable[tuple[str, str, Example]]
-    notes: Sequence[str]
-    pixels_at_most: int
-
-
-@dataclass(frozen=True)
 class _Card:
     pair: Example
     picture: Picture | None
     is_nsfw: bool
 
 
-def html(found: Compared) -> bytes:
-    """The whole page in UTF-8. Reads the images of the examples from the shards."""
+def html(found: Mapping[str, Any], examples: Iterable[tuple[str, str, Example]], pixels_at_most: int) -> bytes:
+    """The whole page in UTF-8. Reads the images of the examples from the shards.
+
+    Args:
+        found: what differs, as `Comparison.to_json` has it.
+        examples: both verdicts of a pair that changed, and the pair.
+        pixels_at_most: images of more pixels are not decoded.
+    """
     cards: dict[tuple[str, str], list[_Card]] = {}
-    for before, after, pair in found.examples:
+    for before, after, pair in examples:
         interrupts.check()
-        picture = _picture(pair.image, found.pixels_at_most) if pair.image else None
+        picture = _picture(pair.image, pixels_at_most) if pair.image else None
         is_nsfw = any(verdict.endswith(f": {DropReason.IMAGE_NSFW}") for verdict in (before, after))
         cards.setdefault((before, after), []).append(_Card(pair, picture, is_nsfw))
     return frame.rendered(page.FOLDER, "comparison.html", scripts=("cards.js",), found=found, cards=cards)
