@@ -132,7 +132,7 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
     Args:
         run_folder: the run.
         sizes_alone: whether no bytes are read but those of small files that vouch for others.
-        but_of_rows: whether the bytes of shards and card are left to the checks of their rows.
+        but_of_rows: whether the bytes of shards are left to the checks of their rows.
     """
     wrong = dict[str, str]()
     for name in SEALED:
@@ -150,8 +150,7 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
     except UnreadableError as error:
         name, _, why = str(error).removeprefix(f"{run_folder}/").partition(": ")
         return Found(len(SEALED), {**wrong, name: why})
-    if not but_of_rows:  # checks of their own look at these two
-        small |= _by_manifest(run_folder, facts)
+    small |= _by_manifest(run_folder, facts)
     of_rows = {name: of for name, of in listed.items() if but_of_rows and name.startswith("shards/")}
     others = {name: of for name, of in listed.items() if name not in of_rows}
     wrong |= differences(run_folder, small, sizes_alone=False)

@@ -49,9 +49,8 @@ ABOUT = {
         f"file(s) as {listing.FILE}, manifest and seals say",
         "`altalign curate --repair` makes anew what it can; what nothing lists is not of the run: move it away",
     ),
-    "manifest": ("file(s) by name and size, and the manifest", _ANEW),
+    "manifest": ("shard(s) by name, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),
-    "card": ("file(s) of the data-set card by SHA-256", _ANEW),
     "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last, and what was taken out", _ANEW),
     "side_cars": ("side-car(s) with all columns, and text in UTF-8", _ANEW),
     "tars": ("tar(s) read from first byte to last", _ANEW),
@@ -114,8 +113,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         findings.fails("settings", str(error))
         return findings.checks(ABOUT, notes)
     if manifest.is_there:
-        totals.check_files(run, manifest, findings)
-        totals.check_card(run, manifest, findings)
+        totals.check_manifest(run, manifest, findings)
         notes |= _check_rows(run, manifest, counts, rules, findings, shards_at_most=shards_at_most)
     return findings.checks(ABOUT, notes)
 
@@ -190,7 +188,7 @@ def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[s
         newest = ", of the newest generation first" if len({*map(generations.of, manifest.entries)}) > 1 else ""
         of_all_shards = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}"
         sample = f"{of_all_shards}{newest}, those with the smallest SHA-256"
-        of_all = ("settings", "counts", "files", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
     elif kept < rows:
