@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
 from altalign import storage
 from altalign.data.audit_tables import EDGE_NGRAMS, FREQUENT
@@ -28,6 +27,7 @@ Hashes = npt.NDArray[np.uint64]  # uint64[n]
 Entries = npt.NDArray[np.uint64]  # (hash, count): uint64[n, 2]
 
 _SIEVE_BITS = 16
+_BELOW_SIEVE = np.uint64(64 - _SIEVE_BITS)
 
 
 # What is wanted -------------------------------------------------------------------------------------------------------
@@ -87,9 +87,7 @@ class WantedHashes(NamedTuple):
     """The hashes that are looked for, each array sorted; and the smallest count among the texts and the images."""
 
     ngrams: Hashes
-    # uint64[1024], small enough for the CPU's nearest cache: 65,536 bits, set where a wanted n-gram begins with that
-    # bit's number
-    sieve: Hashes
+    sieve: npt.NDArray[np.bool_]  # bool[65536]: whether a wanted n-gram begins with these 16 bits
     texts: Hashes
     texts_at_least: int
     images: Hashes
@@ -113,10 +111,10 @@ def _wanted(path: str, _changed: storage.Stamp) -> WantedHashes:
     return WantedHashes(ngrams, sieve_of(ngrams), texts, texts_at_least, images, images_at_least)
 
 
-def sieve_of(ngrams: Hashes) -> Hashes:
-    """The sieve of these n-grams: uint64[1024]."""
-    sieve, beginnings = np.zeros(1 << _SIEVE_BITS - 6, np.uint64), ngrams >> np.uint64(64 - _SIEVE_BITS)
-    np.bitwise_or.at(sieve, beginnings >> np.uint64(6), np.uint64(1) << (beginnings & np.uint64(63)))
+def sieve_of(ngrams: Hashes) -> npt.NDArray[np.bool_]:
+    """The sieve of these n-grams: bool[65536]."""
+    sieve = np.zeros(1 << _SIEVE_BITS, np.bool_)
+    sieve[ngrams >> _BELOW_SIEVE] = True
     return sieve
 
 
@@ -134,7 +132,8 @@ class Seen:
         """Look at n captions, with their n-grams and hashes; `images_per_text` is 0 within the limit, int64[n]."""
         wanted, strings = self._wanted, self._found["ngrams"]
         if len(strings) < len(wanted.ngrams):
-            places = _places(found.ngrams, wanted.sieve, wanted.ngrams)
+            places = np.flatnonzero(wanted.sieve[found.ngrams >> _BELOW_SIEVE])
+            places = places[np.isin(found.ngrams[places], wanted.ngrams)]
             for row in np.unique(np.searchsorted(found.ends, places, side="right")).tolist():
                 ngrams = one_caption.ngrams_of(captions[row].as_py())
                 of_row = found.ngrams[found.ends[row] - len(ngrams) : found.ends[row]]
@@ -161,22 +160,6 @@ class Seen:
     def to_json(self) -> dict[str, list[list[object]]]:
         """The hashes and strings of each kind, for a unit's file."""
         return {kind: [[*found] for found in sorted(strings.items())] for kind, strings in self._found.items()}
-
-
-@njit(nogil=True, cache=True)
-def _places(ngrams: Hashes, sieve: Hashes, wanted: Hashes) -> npt.NDArray[np.int64]:
-    """The numbers of the wanted n-grams; the sieve is asked for eight at a time, without a branch for each."""
-    places = [np.int64(0) for _ in range(0)]  # numba learns the type of its items
-    for begin in range(0, len(ngrams), 8):
-        end, may_be = min(begin + 8, len(ngrams)), np.uint64(0)
-        for at in range(begin, end):
-            beginning = ngrams[at] >> np.uint64(64 - _SIEVE_BITS)
-            may_be |= sieve[beginning >> np.uint64(6)] >> (beginning & np.uint64(63))
-        if may_be & np.uint64(1):
-            for at in range(begin, end):
-                if np.any(wanted == ngrams[at]):
-                    places.append(np.int64(at))
-    return np.array(places, np.int64)
 
 
 class Strings:

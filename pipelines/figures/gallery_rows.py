@@ -35,7 +35,6 @@ OF_KEPT = 48
 CAPTION_BYTES = 1 << 10  # so much of a caption is shown
 
 Numbers = npt.NDArray[np.int64]  # int64[n], rising numbers of rows
-Hashes = npt.NDArray[np.uint64]  # uint64[n]
 
 
 def one_in(population: int, at_most: int) -> int:
@@ -61,20 +60,11 @@ class Smallest:
         for reason in np.unique(reasons[rows]).tolist():
             of_reason = rows[reasons[rows] == reason]
             firsts = first[of_reason].astype(np.uint64)
-            smallest = self._smallest[reason] = _smallest(np.concatenate([self._smallest[reason], firsts]))
+            smallest = self._smallest[reason] = np.unique(np.r_[self._smallest[reason], firsts])[:PER_REASON]
             chosen.append(of_reason[firsts <= smallest[-1]])
             if len(smallest) == PER_REASON:
                 self._bounds[reason] = smallest[-1]
         return np.sort(np.concatenate(chosen))
-
-
-def _smallest(firsts: Hashes) -> Hashes:
-    """The PER_REASON smallest distinct numbers, sorted, or as many as there are; rarely sorts more than a few."""
-    few = 8 * PER_REASON
-    smallest = np.unique(np.partition(firsts, few)[:few] if len(firsts) > few else firsts)
-    if len(smallest) < PER_REASON and len(firsts) > few:
-        smallest = np.unique(firsts)
-    return smallest[:PER_REASON]
 
 
 def smallest_keys(rows: pa.Table, most: int) -> pa.Table:

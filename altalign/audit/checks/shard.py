@@ -1,11 +1,10 @@
 """Reads one shard again: the whole side-car and the whole tar, with every image decoded."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +16,18 @@ from altalign.audit.checks import images
 from altalign.audit.checks import rules as text_rules
 from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.rules import Rules
-from altalign.audit.checks.tars import Member, Tar
 from altalign.audit.run_folder import RunFolder
+from altalign.data import shards
 from altalign.data.reasons import DropReason
 from altalign.data.schema import SAMPLE, SampleRow
-from altalign.data.shards import EXTENSIONS, NULLABLE, as_json
 from altalign.errors import UnreadableError
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.machine import ahead, interrupts
 
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
-_COLUMNS = tuple(SAMPLE.names)
+_BLOCK = 512  # bytes of a tar
+_END = 2 * _BLOCK  # zeros that end an archive
+_READ = 1 << 20
 
 
 @dataclass
@@ -101,7 +101,7 @@ def _sidecar(run: RunFolder, found: CheckedShard) -> pa.Table | None:
     except OSError as error:
         found.findings.fails("side_cars", f"{name}: {error.strerror}")
     else:
-        nulls = [column for column in _COLUMNS if column not in NULLABLE and rows[column].null_count]
+        nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
         if not nulls:
             found.rows, found.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
             return rows
@@ -160,15 +160,46 @@ def _images(run: RunFolder, rows: pa.Table | None, name: str, found: CheckedShar
     found.findings.saw("tars")
     try:
         with storage.open_read(run.path("shards", f"{found.name}.tar")) as file:
-            tar = Tar(file)
+            tar = _Tar(file)
             try:
-                yield from _hold_against(tar.members(), _each(rows), name, found.findings)
+                yield from _hold_against(tar, _each(rows), name, found.findings)
             except ValueError as error:
                 found.findings.fails("tars", f"{name}: {error}")
             tar.drain()
             found.bytes, found.sha256 = tar.bytes, tar.sha256
     except OSError as error:
         found.findings.fails("tars", f"{name}: {error.strerror}")
+
+
+class _Tar:
+    """A tar that is read once; `bytes` and `sha256` cover what was read so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._digest, self._last, self.bytes = hashlib.sha256(), b"", 0
+        self.pieces = self._read(file)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 in lower-case hex."""
+        return self._digest.hexdigest()
+
+    def drain(self) -> None:
+        """Reads the rest, for the digest."""
+        for _ in self.pieces:
+            pass
+
+    def check_end(self, place: int) -> None:
+        """Raises ValueError unless two blocks of zeros, and nothing else, follow this place."""
+        self.drain()
+        if self.bytes != place + _END or any(self._last):
+            raise ValueError(f"byte {place:,}: not two blocks of zeros and the end of the file")
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        while data := file.read(_READ):
+            self._digest.update(data)
+            self._last = (self._last + data)[-_END:]
+            self.bytes += len(data)
+            yield data
 
 
 def _each(rows: pa.Table | None) -> Iterator[SampleRow]:
@@ -178,46 +209,43 @@ def _each(rows: pa.Table | None) -> Iterator[SampleRow]:
 
 
 def _hold_against(
-    members: Iterator[Member], rows: Iterator[SampleRow], name: str, findings: Findings
+    tar: _Tar, rows: Iterator[SampleRow], name: str, findings: Findings
 ) -> Iterator[tuple[SampleRow, bytes]]:
-    """Checks that the tar has exactly three members a row, in order; yields the rows whose image is in place."""
-    for row in rows:
+    """Checks that the tar has the samples of the rows, in order; yields the rows whose image is in place.
+
+    Raises:
+        ValueError: it is not a whole tar.
+    """
+    place = 0
+    for members in shards.members(tar.pieces):
         interrupts.check()
-        three = [member for _, member in zip(range(3), members, strict=False)]
+        if (row := next(rows, None)) is None:
+            findings.fails("members", f"{name}: {members[0][0]} is in no row of the side-car")
+        else:
+            findings.saw("members")
+            offset = place + _BLOCK
+            if wrong := _wrong_members(members, offset, row):
+                findings.fails("members", f"{name}: {row['key']}: {wrong}")
+            if offset == row["tar_offset"]:
+                yield row, members[0][1]
+        place += sum(_BLOCK + len(content) + -len(content) % _BLOCK for _, content in members)
+    for row in rows:
         findings.saw("members")
-        if wrong := _wrong_members(three, row):
-            findings.fails("members", f"{name}: {row['key']}: {wrong}")
-        if len(three) < 3:
-            return
-        if three[0].offset == row["tar_offset"]:
-            yield row, three[0].content
-    if (extra := next(members, None)) is not None:
-        findings.fails("members", f"{name}: {extra.name} is in no row of the side-car")
-        for _ in members:
-            pass
+        findings.fails("members", f"{name}: {row['key']}: it is not in the tar")
+    tar.check_end(place)
 
 
-def _wrong_members(members: list[Member], row: SampleRow) -> str:
-    """What is wrong with the members of a sample; empty if nothing is."""
-    if len(members) < 3:
-        return f"only {len(members)} of its 3 members are there"
-    key, extension = row["key"], EXTENSIONS.get(row["format"])
-    wanted = [f"{key}.{extension}", f"{key}.txt", f"{key}.json"]
-    found = [member.name for member in members]
-    if found != wanted:
-        return f"its members are {', '.join(found)}, not {', '.join(wanted)}"
-    image_member, text, written = members
-    if (image_member.offset, len(image_member.content)) != (row["tar_offset"], row["tar_bytes"]):
-        said = f"the side-car says {row['tar_offset']} with {row['tar_bytes']}"
-        return f"its image is at byte {image_member.offset} with {len(image_member.content)}, {said}"
-    if text.content != row["caption"].encode():
-        return "its .txt is not the caption of the side-car"
+def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
+    """What is wrong with the members of a sample, whose image is at this offset; empty if nothing is."""
     try:
-        wanted_json, columns = as_json(row), json.loads(written.content)
-    except (ValueError, RecursionError):
-        return "its .json is not JSON"
-    if isinstance(columns, dict) and isinstance(columns.get("extra"), dict):  # up to version 4 of the rules
-        wanted_json["extra"] = json.loads(row["extra"] or "{}")
-    if columns != wanted_json or tuple(columns) != _COLUMNS:
-        return "its .json is not the row of the side-car"
-    return ""
+        sample = shards.decoded(members)
+    except (ValueError, TypeError, RecursionError) as error:
+        return f"its members are not a sample ({error!s:.200})"
+    if members[0][0] != (expected := f"{row['key']}.{shards.EXTENSIONS.get(row['format'])}"):
+        return f"its image is {members[0][0]}, not {expected}"
+    if (offset, len(sample.image)) != (row["tar_offset"], row["tar_bytes"]):
+        said = f"the side-car says {row['tar_offset']} with {row['tar_bytes']}"
+        return f"its image is at byte {offset} with {len(sample.image)}, {said}"
+    if sample.caption != row["caption"]:
+        return "its .txt is not the caption of the side-car"
+    return "" if sample.row == row else "its .json is not the row of the side-car"

@@ -229,10 +229,18 @@ def test_a_file_that_is_cut(run: Path, ending: str) -> None:
 @pytest.mark.parametrize("ending", [".tar", ".parquet"])
 def test_a_file_that_is_gone_and_one_too_many(run: Path, ending: str) -> None:
     shutil.move(shard(run, ending), run / "shards" / f"99999{ending}")
-    said = failing(run)
-    assert {"manifest", {".tar": "tars", ".parquet": "side_cars"}[ending]} <= said.keys()
-    assert f"shards/00001{ending}: it is missing" in said["manifest"]
-    assert f"shards/99999{ending}: the manifest does not name it" in said["manifest"]
+    found = checks_of(run)
+    assert found[{".tar": "tars", ".parquet": "side_cars"}[ending]].passed is False
+    assert f"shards/00001{ending}: it is not there" in found["files"].detail
+    assert f"shards/99999{ending}: nothing lists it" in found["files"].detail
+
+
+@pytest.mark.parametrize("name", ["README.md", "croissant.json"])
+def test_an_edit_of_the_card(run: Path, name: str) -> None:
+    (run / name).write_text((run / name).read_text() + "\n")
+    assert f"{name}: its SHA-256 is " in checks_of(run)["files"].detail
+    (run / name).unlink()
+    assert f"{name}: it is not there" in checks_of(run)["files"].detail
 
 
 def test_side_cars_without_a_column_or_with_nulls(run: Path) -> None:
