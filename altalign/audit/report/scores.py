@@ -1,4 +1,4 @@
-"""Scores of a run: distributions, thresholds, two of them together, samples along their range, languages.
+"""Scores of a run: distributions, thresholds, samples along their range, languages.
 
 Read are the scores beside the shards, of what the run has, and the values of dropped rows, of what a selection did not
 take: of a large run those of some shards, at even distances.
@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from altalign.audit.report.distributions import Bin, Distribution, Names, Threshold
 from altalign.audit.report.galleries import Galleries, Picture
@@ -41,18 +40,6 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Joint:
-    """How many samples two scores have together, by tenths of each: `counts[tenth of down][tenth of across]`."""
-
-    across: str
-    down: str
-    across_from: list[str]
-    down_from: list[str]
-    counts: list[list[int]]
-    correlation: float
-
-
-@dataclass(frozen=True)
 class Language:
     """Samples of a label: how many the selection received and kept, and how many fail each of its rules."""
 
@@ -71,7 +58,6 @@ class Scores:
         asked: the condition of the selection that made the run, or "".
         distributions: of each column.
         thresholds: for each threshold of the selection, what another one would keep; empty where not all was read.
-        joint: of two columns; None where there are not two.
         shelves: samples along the range of columns, and around thresholds.
         languages: of the first score of languages; empty without one.
         files: how many shards were read, of how many.
@@ -81,7 +67,6 @@ class Scores:
     asked: str
     distributions: list[Distribution]
     thresholds: list[Distribution]
-    joint: Joint | None
     shelves: list[Shelf]
     languages: list[Language]
     files: tuple[int, int]
@@ -97,7 +82,6 @@ class Scores:
             "named": [asdict(each) for each in self.named],
             "distributions": [asdict(each) for each in self.distributions],
             "thresholds": [asdict(each) for each in self.thresholds],
-            "joint": asdict(self.joint) if self.joint else None,
             "languages": [asdict(each) for each in self.languages],
             "shelves": {f"{each.column}: {each.about}": [label for label, _ in each.cards] for each in self.shelves},
             "files": list(self.files),
@@ -124,7 +108,6 @@ def of_run(run: RunFolder, galleries: Galleries) -> Scores | None:
         condition if isinstance(condition, str) else "",
         [_distribution(values, column) if column in numeric else _of_labels(values, column) for column in columns],
         _thresholds(values) if values.is_all and run.config.audit.keep_dropped else [],
-        _joint(values.kept, _two(numeric, measured)),
         [shelf for column in numeric[:COLUMNS_WITH_PICTURES] for shelf in shelves_of(run, values, column, galleries)],
         _languages(values, measured),
         (len(values.shards), values.shards_in_all),
@@ -218,43 +201,6 @@ def _curve(drawn: Distribution, limit: Limit, values: Floats) -> Distribution:
     always = np.where(np.isnan(values), np.inf if limit.keeps_above else -np.inf, values)  # without a value
     own = limit.first(limit.value)
     return curve(drawn, always, np.ones(len(always)), stops, own, keeps_above=limit.keeps_above)
-
-
-# Two together ---------------------------------------------------------------------------------------------------------
-
-
-def _two(columns: Sequence[str], measured: Sequence[Score]) -> Sequence[str]:
-    """The first column, and the next one of another score."""
-    owner = {column: score.name for score in measured for column in score.columns}
-    other = [column for column in columns if owner[column] != owner[columns[0]]]
-    return [columns[0], *(other or columns[1:])[:1]] if columns else []
-
-
-def _joint(kept: pa.Table, columns: Sequence[str]) -> Joint | None:
-    if len(columns) < 2:
-        return None
-    across, down = (Values.numbers(kept, column) for column in columns)
-    both = ~(np.isnan(across) | np.isnan(down))
-    across, down = across[both], down[both]
-    if len(across) < 10:
-        return None
-    edges = [np.unique(np.quantile(of, np.arange(10) / 10, method="inverted_cdf")) for of in (across, down)]
-    at = [np.searchsorted(edge, of, side="right") - 1 for edge, of in zip(edges, (across, down), strict=True)]
-    counts = np.zeros((len(edges[1]), len(edges[0])), np.int64)
-    np.add.at(counts, (at[1], at[0]), 1)
-    across_from, down_from = ([f"{edge:.4g}" for edge in of] for of in edges)
-    return Joint(columns[0], columns[1], across_from, down_from, counts.tolist(), _correlation(across, down))
-
-
-def _correlation(first: Floats, second: Floats) -> float:
-    """Spearman's: of ranks, those of equal values averaged."""
-    ranks = []
-    for values in (first, second):
-        _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
-    if any(np.ptp(of) == 0 for of in ranks):
-        return 0.0
-    return round(float(np.corrcoef(*ranks)[0, 1]), 3)
 
 
 # Languages ------------------------------------------------------------------------------------------------------------
