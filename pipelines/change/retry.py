@@ -19,7 +19,7 @@ from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.tables.fetched import Fetched, first_of_each_image, survivors
+from altalign.pipelines.run.tables.fetched import FETCHED, first_of_each_image, survivors
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch
 from altalign.pipelines.web.journal import journal, log
@@ -59,8 +59,8 @@ def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
 def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, dict[int, Outcome]]:
     """The images with a wanted outcome, by name of their unit, then by number."""
     found = {}
-    for name in journal.names(run.work(Fetched.step)):
-        outcomes = journal.read(Fetched(run, name).stem).outcomes
+    for name in journal.names(run.work(FETCHED.step)):
+        outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
         if wanted := {number: outcome for number, outcome in outcomes.items() if is_wanted(outcome)}:
             found[name] = wanted
     return found
@@ -81,8 +81,8 @@ def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
     """Take images out of the journals of their units, and delete the marks of these units."""
     for unit in fetch.plan(run):
         if unit["name"] in failed:
-            storage.delete(run.mark(Fetched.step, unit["name"]))
-            outcomes = journal.forget(Fetched(run, unit["name"]).stem, failed[unit["name"]])
+            storage.delete(run.mark(FETCHED.step, unit["name"]))
+            outcomes = journal.forget(run.work(FETCHED.step, unit["name"]), failed[unit["name"]])
             rows = survivors(run, unit)
             urls = rows.take(first_of_each_image(rows))["image_url"].to_pylist()
             log.restate(run, unit["name"], outcomes, urls)
@@ -94,7 +94,7 @@ def _came(run: Run, asked: Mapping[str, Mapping[int, Outcome]]) -> str:
         return ""
     came, failed = 0, Counter[str]()
     for name, numbers in asked.items():
-        outcomes = journal.read(Fetched(run, name).stem).outcomes
+        outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
         again = [outcomes[number] for number in numbers]
         came += sum(outcome.reason is None for outcome in again)
         failed.update(log.status_of(outcome) for outcome in again if outcome.reason is not None)

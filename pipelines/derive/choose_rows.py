@@ -13,7 +13,7 @@ from altalign.data.counts import FailedCounts
 from altalign.data.reasons import DropReason, Stage, Verdict, drop_where, reasons_of
 from altalign.data.schema import DROPPED
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.derived import Chosen, ChosenFacts
+from altalign.pipelines.run.tables.derived import CHOSEN_ROWS, ChosenFacts
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 
@@ -56,7 +56,7 @@ def chosen(
     """
     counts = FailedCounts()
     first, failed, stays = counted(counts, rows, verdicts)
-    Chosen(run, name).write_rows(np.flatnonzero(stays))
+    CHOSEN_ROWS.save(run, np.flatnonzero(stays), name)
     if run.config.audit.keep_dropped and "caption" in rows.column_names:
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
         columns |= {"reason": first.cast(pa.string()), "failed": failed.dictionary_decode()}

@@ -18,7 +18,14 @@ from altalign.filters import words
 from altalign.machine import interrupts
 from altalign.pipelines.derive import choose_rows, units
 from altalign.pipelines.derive.parents import Parent, of_unit
-from altalign.pipelines.run.tables.derived import REPEATED, ChosenFacts, Common, CommonFacts, ShardOfParent
+from altalign.pipelines.run.tables.derived import (
+    COMMON_HASHES,
+    REPEATED,
+    REPEATED_KEYS,
+    ChosenFacts,
+    CommonFacts,
+    ShardOfParent,
+)
 from altalign.pipelines.run.units import Run, Unit
 from altalign.storage import arrays, parquet
 
@@ -43,12 +50,11 @@ def find(parents: tuple[Parent, ...], run: Run, unit: Unit) -> CommonFacts:
             of_texts.append(_distinct(of_text, of_image, among=texts))
             of_images.append(_distinct(of_image, of_text, among=images))
     limits = run.config.text.images_per_text_at_most, run.config.image.texts_per_image_at_most
-    files = Common(run, unit["name"])
     over = [_over(pairs, limit) for pairs, limit in zip((of_texts, of_images), limits, strict=True)]
     for kind, found in zip(("texts", "images"), over, strict=True):
-        arrays.save(files.path_of(kind), found)
+        COMMON_HASHES[kind].save(run, found, unit["name"])
     repeated = _repeated(parents)
-    parquet.write(files.repeated, repeated, REPEATED)
+    REPEATED_KEYS.write(run, repeated, unit["name"])
     without = sum(_without_image(parent, images) for parent in parents)
     return CommonFacts(len(over[0]), len(over[1]), len(repeated), _images_that_differ(parents), without)
 
@@ -150,10 +156,9 @@ def _first_half(rows: pa.Table, name: str) -> Hashes:
 
 def choose(parents: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Which rows of a shard stay: those that one run over all the input would have kept, as far as that is known."""
-    files = Common(run, ONLY)
     rows = units.samples_of(*of_unit(parents, unit["name"]))
     texts, images = _hashes(rows)
-    gone = parquet.read_table(files.repeated)
+    gone = REPEATED_KEYS.read(run, ONLY)
     mine = {
         key
         for key, of in zip(*(parquet.values(gone, name) for name in gone.column_names), strict=True)
@@ -161,7 +166,9 @@ def choose(parents: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> Chosen
     }
     keys = parquet.values(rows, "key")
     is_repeated = np.array([key in mine for key in keys], bool)
-    of_text, of_image = (_counts(files.path_of(kind), of) for kind, of in (("texts", texts), ("images", images)))
+    of_text, of_image = (
+        _counts(COMMON_HASHES[kind].path(run, ONLY), of) for kind, of in (("texts", texts), ("images", images))
+    )
     more: dict[str, Any] = {
         "images_per_text": pa.array(of_text, pa.int64(), mask=of_text == 0),
         "texts_per_image": pa.array(of_image, pa.int64(), mask=of_image == 0),

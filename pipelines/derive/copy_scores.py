@@ -15,7 +15,7 @@ from altalign.errors import UnreadableError
 from altalign.pipelines.derive import units
 from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.run import marks, score_files
-from altalign.pipelines.run.tables.derived import Chosen
+from altalign.pipelines.run.tables.derived import CHOSEN_ROWS
 from altalign.pipelines.run.tables.scored import ScoreFacts
 from altalign.pipelines.run.tables.written import WRITTEN, ShardUnit
 from altalign.pipelines.run.units import Marks, Run
@@ -79,7 +79,7 @@ def _rows(parents: tuple[Parent, ...], same: Sequence[Score], run: Run, unit: Sh
         if not all(score.has(shard.name, shard.parquet_sha256) for shard in shards):
             return None
         values = units.rows_of(parent, pieces, partial(values_of, score))
-        tables.append(values.take(Chosen(run, name).rows()[begin:end]))
+        tables.append(values.take(CHOSEN_ROWS.array(run, name)[begin:end]))
     return pa.concat_tables(tables).combine_chunks()
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage, terminal
 from altalign.data.counts import Counts
 from altalign.pipelines.derive.parents import Parent, Shard
-from altalign.pipelines.run.tables.derived import LISTED, Listed, ListedFacts, ShardsOfParent
+from altalign.pipelines.run.tables.derived import LISTED, LISTED_KEYS, ListedFacts, ShardsOfParent
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 
@@ -44,7 +45,7 @@ def conclude(run: Run, parent: Parent, counts: Counts, lineage: dict[str, Any]) 
     pairs = 0
     with storage.noted() as block, parquet.writing(run.path(FILE), KEYS) as file:
         for name, facts in run.all_facts(LISTED):
-            file.write(_rows(Listed(run, name), facts, parent.shards[int(name.split("-")[0]) :]))
+            file.write(_rows(LISTED_KEYS.array(run, name), facts, parent.shards[int(name.split("-")[0]) :]))
             pairs += facts.kept
     with storage.noted() as of_counts:
         parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
@@ -58,9 +59,9 @@ def conclude(run: Run, parent: Parent, counts: Counts, lineage: dict[str, Any]) 
     terminal.stdout().print(said, highlight=False, soft_wrap=True)
 
 
-def _rows(listed: Listed, facts: ListedFacts, shards: Sequence[Shard]) -> pa.Table:
+def _rows(digits: npt.NDArray[np.uint8], facts: ListedFacts, shards: Sequence[Shard]) -> pa.Table:
     """The rows of a unit: keys, and the names of their shards."""
     ends = np.arange(0, 32 * facts.kept + 1, 32, dtype=np.int32)
-    keys = pa.StringArray.from_buffers(facts.kept, pa.py_buffer(ends.data), pa.py_buffer(listed.keys().data))
+    keys = pa.StringArray.from_buffers(facts.kept, pa.py_buffer(ends.data), pa.py_buffer(digits.data))
     of = [pa.repeat(pa.scalar(shard.name), rows) for shard, rows in zip(shards, facts.of_shards, strict=False)]
     return pa.table([keys, pa.chunked_array(of, pa.string())], schema=KEYS)

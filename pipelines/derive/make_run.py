@@ -39,8 +39,8 @@ from altalign.pipelines.run import manifest, marks, outputs
 from altalign.pipelines.run.tables.derived import (
     CARRIED,
     CHOSEN,
+    CHOSEN_ROWS,
     LISTED,
-    Chosen,
     ChosenFacts,
     ListedFacts,
     ShardOfParent,
@@ -238,7 +238,7 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
     """Write a shard of rows of the parents' shards."""
     sequences = dict[tuple[str, int], list[Part]]()  # each in the order of image_id and key
     for name, begin, end in unit["parts"]:
-        for parts in units.parts_of(*of_unit(parents, name), Chosen(run, name).rows()[begin:end]):
+        for parts in units.parts_of(*of_unit(parents, name), CHOSEN_ROWS.array(run, name)[begin:end]):
             sequence = name.split("-")[0], generations.of(parts[0].shard)
             sequences.setdefault(sequence, []).extend(parts)
     return copy_shards.copied(run.path("shards"), unit["name"], sequences.values())

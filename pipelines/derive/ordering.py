@@ -17,7 +17,7 @@ from altalign.pipelines.derive import units
 from altalign.pipelines.derive.copy_shards import Slice
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
 from altalign.pipelines.derive.units import Places
-from altalign.pipelines.run.tables.derived import Chosen
+from altalign.pipelines.run.tables.derived import CHOSEN_ROWS
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 
@@ -67,7 +67,7 @@ def filled(run: Run, parents: Sequence[Parent], kept: Sequence[tuple[str, int]],
 def _places(run: Run, parents: Sequence[Parent], name: str) -> Places:
     parent, pieces = of_unit(parents, name)
     rows = units.samples_of(parent, pieces, ["image_id", "key"])
-    return units.places_of(rows.take(Chosen(run, name).rows()))
+    return units.places_of(rows.take(CHOSEN_ROWS.array(run, name)))
 
 
 def cut(where: str, sequences: Sequence[Iterable[Places]], per_unit: int) -> Iterator[list[int]]:

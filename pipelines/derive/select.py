@@ -31,21 +31,19 @@ from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.derive.selection import Asked, check, missing_of, reason_of
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.run.tables.derived import (
-    Chosen,
+    BALANCE,
+    CHOSEN_ROWS,
+    CONCEPTS,
+    LISTED_KEYS,
+    THRESHOLDS,
+    VALUES,
+    VALUES_OF_COLUMN,
     ChosenFacts,
-    Listed,
+    CountedFacts,
     ListedFacts,
     ShardOfParent,
     ShardsOfParent,
-)
-from altalign.pipelines.run.tables.selected import (
-    BALANCE,
-    CONCEPTS,
-    THRESHOLDS,
-    VALUES,
-    CountedFacts,
     ThresholdFacts,
-    Values,
 )
 from altalign.pipelines.run.units import Run, Unit
 from altalign.storage import parquet
@@ -140,7 +138,7 @@ def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts
     verdicts = _verdicts(selection, run, rows, _thresholds(selection, run))
     facts = choose_rows.chosen(run, unit["name"], rows, verdicts, scores if keeps else None)
     if selection.asked.balance:
-        stays = parquet.strings(rows, "caption").take(Chosen(run, unit["name"]).rows())
+        stays = parquet.strings(rows, "caption").take(CHOSEN_ROWS.array(run, unit["name"]))
         balance.count_chosen(selection.asked.balance, run, unit, stays)
     return facts
 
@@ -156,7 +154,7 @@ def _list(selection: _Selection, run: Run, unit: ShardsOfParent) -> ListedFacts:
         kept: Any = rows["key"].combine_chunks().take(np.flatnonzero(stays))
         data, offsets = text_buffers(kept)
         digits.append(data[offsets[0] : offsets[-1]].reshape(-1, 32))
-    Listed(run, unit["name"]).write_keys(np.concatenate(digits))
+    LISTED_KEYS.save(run, np.concatenate(digits), unit["name"])
     of_shards = [len(each) for each in digits]
     return ListedFacts(kept=sum(of_shards), **counts.facts(), of_shards=of_shards)
 
@@ -248,7 +246,7 @@ def _count_values(selection: _Selection, run: Run, unit: ShardsOfParent) -> Coun
         for found, top in zip(numbers, tops_of, strict=True):
             found.append(largest_values.ordered(kept[top.column].combine_chunks().drop_null()))
     for column, found in enumerate(numbers):
-        Values(run, unit["name"]).write(column, largest_values.distinct(np.concatenate(found)))
+        VALUES_OF_COLUMN.save(run, largest_values.distinct(np.concatenate(found)), f"{unit['name']}.{column}")
     return CountedFacts(rows=[sum(map(len, found)) for found in numbers])
 
 
@@ -256,7 +254,7 @@ def _find_thresholds(selection: _Selection, run: Run, _unit: Unit) -> ThresholdF
     names = run.finished(VALUES.step)
 
     def parts(column: int) -> Iterator[largest_values.Distinct]:
-        return storage.each(lambda name: Values(run, name).read(column), names, of=run.folder)
+        return storage.each(lambda name: VALUES_OF_COLUMN.array(run, f"{name}.{column}"), names, of=run.folder)
 
     return ThresholdFacts(
         numbers=[

@@ -17,6 +17,7 @@ from altalign.data.audit_tables import EDGE_NGRAMS, FREQUENT
 from altalign.dedup.hash_tables import log2_counts
 from altalign.filters import one_caption, words
 from altalign.pipelines.run import outputs
+from altalign.pipelines.run.tables.counted import WANTED_HASHES
 from altalign.pipelines.run.units import Run
 
 MOST = 50  # texts, and as many images
@@ -80,7 +81,7 @@ def write_wanted(run: Run, ngrams: Edges, texts: Top, images: Top) -> None:
 
 def wanted_path(run: Run) -> str:
     """The file of the hashes that are looked for."""
-    return run.work("tables", "wanted.json")
+    return WANTED_HASHES.path(run)
 
 
 class WantedHashes(NamedTuple):

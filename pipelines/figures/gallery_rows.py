@@ -6,6 +6,7 @@ a hash: there the first rows are a sample. Rows whose image was fetched have a t
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -23,8 +24,8 @@ from altalign.machine import interrupts
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, DropFacts
-from altalign.pipelines.run.tables.fetched import FETCHED, Fetched, FetchFacts
-from altalign.pipelines.run.tables.judged import GroupedPartition, JudgedUnit
+from altalign.pipelines.run.tables.fetched import FETCHED, FETCHED_ROWS, FetchFacts, image_range
+from altalign.pipelines.run.tables.judged import GROUPED, JUDGE_SAMPLE, JUDGED
 from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
@@ -132,13 +133,12 @@ def _extracted(run: Run) -> Iterator[Part]:
 
 def _judged(run: Run) -> Iterator[Part]:
     """The rows that units have chosen; then repeated pairs, each once, in the order of image_id."""
-    paths = [JudgedUnit(run, name).samples for name in run.finished(JudgedUnit.step)]
     rows = DROPPED.empty_table()
-    for of_unit in storage.each(parquet.read_table, paths, of=run.folder):
+    for of_unit in storage.each(partial(JUDGE_SAMPLE.read, run), run.finished(JUDGED.step), of=run.folder):
         rows = smallest_pairs(pa.concat_tables([rows, of_unit]))
     yield rows, None
     wanted = PER_REASON
-    for name in run.finished(GroupedPartition.step):
+    for name in run.finished(GROUPED.step):
         path = outputs.repeated(run, name)
         if wanted and storage.exists(path):
             rows = pa.Table.from_batches([next(parquet.read_row_groups(path, 0, 0))])  # in the order of keys
@@ -161,8 +161,8 @@ def _after_judge(run: Run) -> Iterator[Part]:
                 if places is None:
                     yield rows, None
                 else:
-                    fetched, images = Fetched(run, name), parquet.values(rows, "image_id")
-                    yield rows, _pictures(run, [fetched.range(*places[image_id]) for image_id in images])
+                    images = parquet.values(rows, "image_id")
+                    yield rows, _pictures(run, [image_range(run, name, *places[image_id]) for image_id in images])
 
 
 def _first_of_images(
@@ -201,7 +201,7 @@ def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) ->
         return None
     if isinstance(facts, FetchFacts):
         return {image_id: (offset, size) for image_id, offset, size in facts.pictures}
-    kept = Fetched(run, name).rows().select(["image_id", "blob_offset", "blob_bytes"])
+    kept = FETCHED_ROWS.read(run, name).select(["image_id", "blob_offset", "blob_bytes"])
     return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
 
 

@@ -4,6 +4,7 @@ Histograms of what was measured, scripts of captions, strings that the tables kn
 """
 
 from collections import Counter
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from altalign.filters import identity
 from altalign.pipelines.figures import caption_scripts, frequent_strings, gallery_rows, histograms
 from altalign.pipelines.figures.dropped_texts import Judged
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.tables.judged import JudgedUnit
+from altalign.pipelines.run.tables.judged import JUDGE_SAMPLE, MEASURED_TEXTS, SEEN_STRINGS
 from altalign.pipelines.run.units import Run
 from altalign.rules import reason_words
 from altalign.storage import parquet
@@ -25,6 +26,7 @@ class Notes:
     """The notes of a unit; `seen` has to be shown the candidates as they are measured."""
 
     def __init__(self, run: Run):
+        self._run = run
         self.seen = frequent_strings.Seen(frequent_strings.WantedHashes.of(run))
         self._one_in = one_in(run)
         self._measures = histograms.Histograms(histograms.OF_TEXT)
@@ -46,20 +48,21 @@ class Notes:
             rows = gallery_rows.shortened(dropped.take(chosen).cast(DROPPED))
             self._samples = gallery_rows.smallest_pairs(pa.concat_tables([self._samples, rows]))
 
-    def write(self, files: JudgedUnit) -> None:
-        """Write the files of a unit."""
-        parquet.write(files.measures, self._measures.to_arrow(), TEXT_MEASURES.schema)
-        storage.write_json(files.seen, {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)})
-        parquet.write(files.samples, self._samples, DROPPED)
+    def write(self, unit: str) -> None:
+        """Write the tables of a unit."""
+        MEASURED_TEXTS.write(self._run, self._measures.to_arrow(), unit)
+        seen = {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)}
+        storage.write_json(SEEN_STRINGS.path(self._run, unit), seen)
+        JUDGE_SAMPLE.write(self._run, self._samples, unit)
 
 
 def conclude(run: Run) -> None:
     """Write histograms of what was measured, frequent strings, edge n-grams and scripts."""
-    units = [JudgedUnit(run, unit["name"]) for unit in pool.units(run)]
-    measures = storage.each(parquet.read_table, [unit.measures for unit in units], of=run.folder)
+    units = [unit["name"] for unit in pool.units(run)]
+    measures = storage.each(partial(MEASURED_TEXTS.read, run), units, of=run.folder)
     outputs.write_audit(run, TEXT_MEASURES, histograms.total(measures, TEXT_MEASURES.schema))
     strings, of_scripts = frequent_strings.Strings(), Counter[tuple[str, str]]()
-    for part in storage.each(storage.read_json, [unit.seen for unit in units], of=run.folder):
+    for part in storage.each(storage.read_json, [SEEN_STRINGS.path(run, unit) for unit in units], of=run.folder):
         of_scripts += caption_scripts.from_json(part.pop("scripts"))
         strings.add(part)
     caption_scripts.write(run, of_scripts, one_in=one_in(run))

@@ -24,12 +24,16 @@ from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.tables.fetched import (
     BLOB,
     BORROWED,
+    BORROWED_IMAGES,
+    BORROWED_INDEX,
+    BORROWED_KNOWN,
     FETCHED,
+    IMAGES,
     KNOWN,
+    KNOWN_IMAGES,
     KNOWN_OF,
-    Borrowed,
     BorrowFacts,
-    Fetched,
+    borrowed_name,
 )
 from altalign.pipelines.run.units import Run
 from altalign.storage import arrays, parquet
@@ -48,10 +52,10 @@ def borrow(before: Run, run: Run) -> None:
 
     A blob that is gone, or of another size than it was, is not borrowed: its images are read again.
     """
-    every = Borrowed(run)
-    if run.config.fetch.source != "archive" or storage.exists(run.mark(BORROWED.step, every.name)):
+    every = borrowed_name()
+    if run.config.fetch.source != "archive" or storage.exists(run.mark(BORROWED.step, every)):
         return
-    of_before, units = _said(before.mark(BORROWED.step, every.name)), _said(before.mark("fetch", "done")).get("units")
+    of_before, units = _said(before.mark(BORROWED.step, every)), _said(before.mark("fetch", "done")).get("units")
     if _reads(run.folder) != _reads(before.folder) or not units or units.get(BORROWED.step, 0) != bool(of_before):
         return  # without the mark nobody knows which numbers are taken
     links = {path: (path, of) for path, of in vouched.named(of_before).items() if path.endswith(".images")}
@@ -61,14 +65,14 @@ def borrow(before: Run, run: Run) -> None:
         if of_unit := said.get("known"):
             blobs += 1
             known_of.append((blobs, *of_unit))
-            there, here, files = Fetched(before, name), Borrowed(run, blobs), vouched.named(said)
-            for source, path in ((there.images, here.images), (there.known, here.known)):
-                inside = _inside(before, source)
+            here, files = borrowed_name(blobs), vouched.named(said)
+            for source, borrowed in ((IMAGES, BORROWED_IMAGES), (KNOWN_IMAGES, BORROWED_KNOWN)):
+                inside = _inside(before, source.path(before, name))
                 if 0 < files[inside].bytes < BLOB:
-                    links[_inside(run, path)] = inside, files[inside]
+                    links[_inside(run, borrowed.path(run, here))] = inside, files[inside]
     wrong = listing.differences(before.folder, dict(links.values()), sizes_alone=True)
     links = {name: link for name, link in links.items() if link[0] not in wrong}
-    known_of = [each for each in known_of if _inside(run, Borrowed(run, each[0]).known) in links]
+    known_of = [each for each in known_of if _inside(run, BORROWED_KNOWN.path(run, borrowed_name(each[0]))) in links]
     if not known_of:
         return
 
@@ -78,9 +82,9 @@ def borrow(before: Run, run: Run) -> None:
     for _ in storage.each(link, list(links), of=run.folder):
         pass
     with storage.noted(run.work()) as block:
-        storage.write_bytes(every.known_of, np.array(known_of, KNOWN_OF).tobytes())
+        BORROWED_INDEX.save(run, np.array(known_of, KNOWN_OF), every)
     block.files.update({run.path(*name.split("/")): of for name, (_, of) in links.items()})
-    run.write_mark(BORROWED.step, every.name, {"unit": every.name, **BorrowFacts(blobs).to_json()}, block)
+    run.write_mark(BORROWED.step, every, {"unit": every, **BorrowFacts(blobs).to_json()}, block)
 
 
 def _said(mark: str) -> Mapping[str, Any]:
@@ -131,17 +135,21 @@ def are_known(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
 def _known(run: Run, rows: pa.Table, columns: Sequence[str]) -> tuple[Numbers, pa.Table]:
     """The numbers of rows whose images are known, and what is known of these: columns of `KNOWN`."""
     parts = [KNOWN.empty_table().select(list(columns))]
-    if len(rows) and storage.exists(run.mark(BORROWED.step, Borrowed(run).name)):
+    if len(rows) and storage.exists(run.mark(BORROWED.step, borrowed_name())):
         first, last = (end.encode() for end in ends(rows))
-        every = _known_of(path := Borrowed(run).known_of, storage.stamp(path))
+        every = _known_of(path := BORROWED_INDEX.path(run, borrowed_name()), storage.stamp(path))
         for number in every["number"][(every["first"] <= last) & (first <= every["last"])].tolist():
-            path = Borrowed(run, number).known
+            path = BORROWED_KNOWN.path(run, borrowed_name(number))
             parts.append(_of_unit(path, storage.stamp(path), number, tuple(columns)))
     there = pa.concat_tables(parts).combine_chunks()
     here, numbers = parquet.same_rows(rows.select(_PLACE), there.select(_PLACE), by="image_id")
     there = there.take(numbers)
     blobs = -(there["blob_offset"].to_numpy() // BLOB)
-    gone = [number for number in np.unique(blobs).tolist() if not storage.exists(Borrowed(run, number).images)]
+    gone = [
+        number
+        for number in np.unique(blobs).tolist()
+        if not storage.exists(BORROWED_IMAGES.path(run, borrowed_name(number)))
+    ]
     is_there = ~np.isin(blobs, gone) | there["reason"].is_valid().to_numpy()
     return here[is_there], there.filter(pa.array(is_there))
 

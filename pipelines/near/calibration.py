@@ -32,7 +32,7 @@ from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search, Tests
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.tables.decontaminated import TESTS
-from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_range, kept_images
 from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
@@ -298,15 +298,15 @@ def _pool(run: Run) -> Pool:
     places: list[PoolImage] = []
     rows: list[np.ndarray] = []
     flat = 0
-    for name in run.finished(Fetched.step):
+    for name in run.finished(FETCHED.step):
         interrupts.check()
         if len(places) == POOL:
             break
-        features = Fetched(run, name).features()
+        features = FEATURES.array(run, name)
         numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(places)]
         is_last = len(places) + len(numbers) == POOL
         flat += (int(numbers[-1]) + 1 if is_last and len(numbers) else len(features)) - len(numbers)
-        for row in Fetched(run, name).kept_images().take(numbers).to_pylist():
+        for row in kept_images(run, name).take(numbers).to_pylist():
             places.append(PoolImage(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
         rows.append(features[numbers])
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
@@ -341,7 +341,7 @@ def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
 
 
 def _bytes(run: Run, place: PoolImage) -> bytes:
-    path, offset, *_ = Fetched(run, place.unit).range(place.offset, place.bytes)
+    path, offset, *_ = image_range(run, place.unit, place.offset, place.bytes)
     data = storage.read_range(path, offset, place.bytes)
     if hashlib.sha256(data).hexdigest() != place.sha256:
         raise UnreadableError(f"{path}: the image at byte {offset:,} is not the one that was fetched")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
@@ -18,10 +19,9 @@ from altalign.pipelines.figures import gallery_rows
 from altalign.pipelines.near import index, test_images
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import FOUND, TESTS, Found
-from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TESTS
+from altalign.pipelines.run.tables.fetched import image_bytes, kept_images
 from altalign.pipelines.run.units import Run
-from altalign.storage import parquet
 
 PER_KIND = 50  # half of them above the threshold and half below it
 
@@ -42,18 +42,18 @@ def pairs_above(run: Run) -> Iterator[Pair]:
     """Yields the pairs above the threshold, in order."""
     for name, facts in run.all_facts(FOUND):
         if facts.pairs:
-            yield from _pairs(name, Found(run, name).above)
+            yield from _pairs(name, SIMILAR.read(run, name))
 
 
 def pairs_below(run: Run) -> Iterator[Pair]:
     """Yields the pairs below the threshold that were looked for, in order."""
     for name, facts in run.all_facts(FOUND):
         if facts.pairs_below:
-            yield from _pairs(name, Found(run, name).below)
+            yield from _pairs(name, LESS_SIMILAR.read(run, name))
 
 
-def _pairs(name: str, path: str) -> Iterator[Pair]:
-    for row in parquet.read_table(path).to_pylist():
+def _pairs(name: str, pairs: pa.Table) -> Iterator[Pair]:
+    for row in pairs.to_pylist():
         yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
 
@@ -84,9 +84,9 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
         if pair.unit not in kept:
-            kept = {pair.unit: Fetched(run, pair.unit).kept_images().to_pylist()}
+            kept = {pair.unit: kept_images(run, pair.unit).to_pylist()}
         image = kept[pair.unit][pair.image]
-        data = Fetched(run, pair.unit).image(image["blob_offset"], image["blob_bytes"])
+        data = image_bytes(run, pair.unit, image["blob_offset"], image["blob_bytes"])
         yield {
             "kind": kind,
             "similarity": pair.cosine,

@@ -16,9 +16,15 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned, test_images
 from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import INDEX, ONLY, TEST_NAME, IndexFacts, test_names
+from altalign.pipelines.run.tables.decontaminated import (
+    INDEX,
+    INDEX_ARRAYS,
+    ONLY,
+    TEST_NAMES,
+    IndexFacts,
+)
 from altalign.pipelines.run.units import Run, Unit
-from altalign.storage import arrays, parquet
+from altalign.storage import arrays
 
 
 def plan(run: Run) -> list[Unit]:
@@ -41,8 +47,8 @@ def build(run: Run, _: Unit) -> IndexFacts:
         ),
     }
     for name, array in written.items():
-        arrays.save(run.work(INDEX.step, f"{name}.npy"), array)
-    parquet.write(test_names(run), table.select(TEST_NAME.names), TEST_NAME)
+        INDEX_ARRAYS.save(run, array, name)
+    TEST_NAMES.write(run, table)
     return IndexFacts(len(table), table["features"].null_count)
 
 
@@ -60,7 +66,7 @@ def _test_vectors(
 
 def names(run: Run) -> pa.Table:
     """Test set and name of every test image, of `TEST_NAME`."""
-    return parquet.read_table(test_names(run))
+    return TEST_NAMES.read(run)
 
 
 @dataclass(frozen=True, eq=False)

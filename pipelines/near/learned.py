@@ -21,17 +21,16 @@ from altalign.pipelines.run.digests import digest
 from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.tables.decontaminated import (
     AUGMENTED,
+    AUGMENTED_IMAGES,
     AUGMENTED_ROW,
     LEARNED,
     ONLY,
-    Augmented,
     AugmentedFacts,
     AugmentedUnit,
     LearnedFacts,
 )
-from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_bytes, kept_images
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
-from altalign.storage import parquet
 
 TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = (
     340,
@@ -51,8 +50,8 @@ def sample(run: Run) -> Iterator[tuple[str, int, npt.NDArray[np.int16]]]:
 
     They come in the order of image_id, which is a hash: the first of them are a sample of all.
     """
-    for name in run.finished(Fetched.step):
-        features = Fetched(run, name).features()
+    for name in run.finished(FETCHED.step):
+        features = FEATURES.array(run, name)
         for number in np.flatnonzero(features.any(axis=1)).tolist():
             yield name, number, features[number]
 
@@ -67,7 +66,7 @@ def plan_copies(run: Run) -> list[AugmentedUnit]:
     if not (is_wanted(run) and is_learned) or is_taken_over:
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), TRAINING_IMAGES)]
-    rows = {name: Fetched(run, name).kept_images().to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
+    rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
     units = list[AugmentedUnit]()
     for begin in range(0, len(chosen), TRAINING_IMAGES_PER_UNIT):
         some = [(name, rows[name][number]) for name, number in chosen[begin : begin + TRAINING_IMAGES_PER_UNIT]]
@@ -82,9 +81,9 @@ def make_copies(run: Run, unit: AugmentedUnit) -> AugmentedFacts:
     made: list[tuple[bytes, int | None]] = []
     for number, (name, offset, size) in enumerate(unit["images"]):
         interrupts.check()
-        of_image = enumerate(views(Fetched(run, name).image(offset, size)))
+        of_image = enumerate(views(image_bytes(run, name, offset, size)))
         made += ((each.tobytes(), number if of_view else None) for of_view, each in of_image)
-    parquet.write(Augmented(run, unit["name"]).rows, pa.Table.from_batches([batch(made, AUGMENTED_ROW)]), AUGMENTED_ROW)
+    AUGMENTED_IMAGES.write(run, pa.Table.from_batches([batch(made, AUGMENTED_ROW)]), unit["name"])
     return AugmentedFacts(unit["digest"], len(unit["images"]))
 
 
@@ -139,7 +138,7 @@ def learned_map(run: Run) -> embed.Map:
     """The map that the run's own images teach."""
     of_images: list[npt.NDArray[np.int16]] = []
     for name in run.finished(AUGMENTED.step):
-        table = parquet.read_table(Augmented(run, name).rows)
+        table = AUGMENTED_IMAGES.read(run, name)
         is_original = table["copy_of"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
         of_images += np.split(features_of(table["features"]), np.flatnonzero(is_original)[1:])
     return map_of(of_images)

@@ -19,15 +19,14 @@ from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run.digests import content, digest
 from altalign.pipelines.run.tables.decontaminated import (
     TEST_IMAGE,
+    TEST_IMAGES,
     TESTS,
     AugmentedFacts,
     AugmentedUnit,
     TestFacts,
-    TestPart,
     TestUnit,
 )
 from altalign.pipelines.run.units import WORK_VERSION, Marks, Run
-from altalign.storage import parquet
 
 U = TypeVar("U", TestUnit, AugmentedUnit)
 
@@ -69,7 +68,7 @@ def read(run: Run, unit: TestUnit) -> TestFacts:
         as_bytes = [None if each is None else each.tobytes() for each in features]
         rows.append((part.test_set, name, hashlib.sha256(data).hexdigest(), *as_bytes, *[None] * (2 - len(views))))
     images = pa.Table.from_batches([batch(rows, TEST_IMAGE)])
-    parquet.write(TestPart(run, unit["name"]).images, images, TEST_IMAGE)
+    TEST_IMAGES.write(run, images, unit["name"])
     return TestFacts(unit["digest"], part.test_set, len(rows), images["features"].null_count)
 
 
@@ -87,7 +86,7 @@ def _decoded(run: Run, hooks: measuring.Hooks, test_set: str, name: str, data: b
 
 def table(run: Run) -> pa.Table:
     """All test images, of schema `TEST_IMAGE`, in the order of the settings."""
-    units = [parquet.read_table(TestPart(run, name).images) for name in run.finished(TESTS.step)]
+    units = [TEST_IMAGES.read(run, name) for name in run.finished(TESTS.step)]
     return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
 
 

@@ -32,20 +32,26 @@ from altalign.pipelines.run import waves
 from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.tables.decontaminated import (
     CELLS,
+    CENTROIDS_OF_CELLS,
     COMPARED,
     JOINED,
     ONLY,
+    PAIR,
+    PAIRS_OF_CELL,
+    PAIRS_OF_UNIT,
     REPLACED,
+    REPLACED_BY,
+    REPLACED_IMAGES,
+    REPLACEMENT,
+    SPILLED_VECTORS,
     CellFacts,
-    Compared,
     CompareFacts,
-    Joined,
     JoinFacts,
     PoolImagesUnit,
     ReplaceFacts,
 )
-from altalign.pipelines.run.tables.fetched import Fetched
-from altalign.pipelines.run.tables.judged import GroupedPartition
+from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
+from altalign.pipelines.run.tables.judged import GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.storage import arrays, parquet
 
@@ -61,9 +67,7 @@ _NEW = 1 << 62
 _IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: that of the image's first pair
 _DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
 # left: the smaller number; key: that of the left image
-_PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])
 # the image that stays for another, and the cosine of the two: NaN where only other images connect them
-KEPT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
 Rows = npt.NDArray[np.void]  # n rows of one of the dtypes above
@@ -89,25 +93,21 @@ def plan_one(run: Run) -> list[Unit]:
 
 def make_cells(run: Run, _: Unit) -> CellFacts:
     """Find the centroids of cells from a sample of the images that are not flat."""
-    found = sum(len(Fetched(run, name).mapped_features()) for name in run.finished(Fetched.step))
+    found = sum(len(FEATURES.array(run, name, mapped=True)) for name in run.finished(FETCHED.step))
     wanted = max(1, round(found / image_groups.IMAGES_PER_CELL))
     sample = _sample(run, clusters.SAMPLES_PER_CLUSTER * wanted)
     centroids = image_groups.train_cells(sample, wanted) if len(sample) else np.eye(1, sample.shape[1], dtype=np.int16)
-    arrays.save(_centroids(run), centroids)
+    CENTROIDS_OF_CELLS.save(run, centroids)
     return CellFacts(len(centroids))
-
-
-def _centroids(run: Run) -> str:
-    return run.work(CELLS.step, "centroids.npy")
 
 
 def _sample(run: Run, count: int) -> Vectors:
     """The vectors of the first `count` images in the order of image_id, a hash; of all where there are fewer."""
     calibration = learned.calibration_of(run)
     found = [np.zeros((0, calibration.dimensions), np.int16)]
-    for name in run.finished(Fetched.step):
+    for name in run.finished(FETCHED.step):
         interrupts.check()
-        vectors = calibration.vectors_or_zeros(Fetched(run, name).features())
+        vectors = calibration.vectors_or_zeros(FEATURES.array(run, name))
         found.append(vectors[vectors.any(axis=1)][:count])
         count -= len(found[-1])
         if not count:
@@ -126,7 +126,7 @@ def groups_of(run: Run) -> Groups:
 
 def plan(run: Run) -> list[PoolImagesUnit]:
     """Units of several fetch units in a row."""
-    names = run.finished(Fetched.step) if is_wanted(run) else []
+    names = run.finished(FETCHED.step) if is_wanted(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
     firsts = enumerate(range(0, len(names), size))
     return [PoolImagesUnit(name=f"{order:05d}", order=order, first=i, of=names[i : i + size]) for order, i in firsts]
@@ -148,7 +148,7 @@ class Compare(beam.PTransform[Any, Any]):
 
     def _scatter(self, unit: PoolImagesUnit) -> Iterator[Element]:
         facts = map_unit(self._run, COMPARED, unit, lambda run, unit: scatter(run, unit, self._gone))
-        path = Compared(self._run, unit["name"]).spill
+        path = SPILLED_VECTORS.path(self._run, unit["name"])
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
@@ -162,22 +162,22 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
 
     Of images with equal bytes or vectors only the first is scattered; the others are noted as its pairs.
     """
-    calibration, groups, files = learned.calibration_of(run), groups_of(run), Compared(run, unit["name"])
+    calibration, groups = learned.calibration_of(run), groups_of(run)
     found, sha256, vectors = _images(run, unit, calibration, gone)
     by_bytes, same_bytes = _copies(found, sha256)
     rows = by_bytes[vectors[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
     by_vector, same_vector = _copies(found[rows], vectors[rows])
     rows = rows[by_vector]
-    nearest = nearest_clusters(vectors[rows], arrays.read(_centroids(run)), 2)
+    nearest = nearest_clusters(vectors[rows], CENTROIDS_OF_CELLS.array(run), 2)
     entries = _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows])
-    with storage.write(files.spill) as file:
+    with storage.write(SPILLED_VECTORS.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
         for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
             _spill(spill, groups, kind, cells, entries)
         shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
         _spill(spill, groups, BYTES, shares, _filled(_DIGEST, found[by_bytes], sha256=sha256[by_bytes]))
         spilled = spill.finish()
-    arrays.save(files.pairs, np.concatenate([same_bytes, same_vector]))
+    PAIRS_OF_UNIT.save(run, np.concatenate([same_bytes, same_vector]), unit["name"])
     return CompareFacts(spilled, len(found), len(same_bytes))
 
 
@@ -186,9 +186,9 @@ def _images(run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone
     found, sha256, vectors = [], [], []
     for place, name in enumerate(unit["of"], start=unit["first"]):
         interrupts.check()
-        features = Fetched(run, name).features()
+        features = FEATURES.array(run, name)
         numbers = np.setdiff1d(np.arange(len(features)), gone(run, name))
-        kept = Fetched(run, name).kept_images().take(numbers)
+        kept = kept_images(run, name).take(numbers)
         some = np.empty(len(numbers), _IMAGE)
         some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
         some["number"] += _NEW * _is_new(run, name, kept["image_id"])
@@ -205,7 +205,7 @@ def _is_new(run: Run, name: str, image_ids: "pa.ChunkedArray[Any]") -> npt.NDArr
     if not isinstance(run, Grown) or not run.is_frozen:
         return np.zeros(len(image_ids), np.bool_)
     partition, _, group = name.partition("-")
-    path, columns = GroupedPartition(run, partition).rows, ["image_id", "file"]
+    path, columns = GROUPED_SURVIVORS.path(run, partition), ["image_id", "file"]
     rows = pa.Table.from_batches(list(parquet.read_row_groups(path, int(group), int(group), columns)))
     is_old = rows["file"].to_numpy() < waves.first_file(run)
     old = identity.hexed(arrays.ids_of(rows.filter(pa.array(is_old))["image_id"]))
@@ -226,8 +226,8 @@ def _copies(found: Rows, rows: Digests | Vectors) -> tuple[Numbers, Rows]:
 
 
 def _pairs(found: Rows, one: Numbers, other: Numbers, cosines: npt.NDArray[np.float64]) -> Rows:
-    """The pairs (_PAIR) of images at these places of `found`."""
-    numbers, pairs = found["number"], np.empty(len(one), _PAIR)
+    """The pairs (PAIR) of images at these places of `found`."""
+    numbers, pairs = found["number"], np.empty(len(one), PAIR)
     left, right = np.where(numbers[one] < numbers[other], (one, other), (other, one))
     pairs["left"], pairs["right"] = numbers[left], numbers[right]
     pairs["cosine"], pairs["key"] = cosines, found["key"][left]
@@ -263,7 +263,7 @@ def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
     near = _pairs(np.concatenate([own, visitors]), *near)
     [digests] = spilled.arrays([groups.bucket(partition, BYTES)], _DIGEST)
     _, same_bytes = _copies(digests, digests["sha256"])
-    arrays.save(Joined(run, f"{partition:05d}").pairs, np.concatenate([near, same_bytes]))
+    PAIRS_OF_CELL.save(run, np.concatenate([near, same_bytes]), f"{partition:05d}")
     return JoinFacts(len(same_bytes), len(own))
 
 
@@ -275,14 +275,15 @@ def replace(run: Run, _: Unit) -> ReplaceFacts:
 
     This is the only step that has all pairs in memory, at most 180 bytes each.
     """
-    files = [of_step(run, name).pairs for of_step in (Compared, Joined) for name in run.finished(of_step.step)]
+    files = [PAIRS_OF_UNIT.path(run, name) for name in run.finished(COMPARED.step)]
+    files += [PAIRS_OF_CELL.path(run, name) for name in run.finished(JOINED.step)]
     goes, stays, cosines = _settled(files)
-    kept = np.empty(len(goes), KEPT)
+    kept = np.empty(len(goes), REPLACEMENT)
     kept["key"], kept["cosine"] = _keys(files, stays), cosines
     if isinstance(run, Grown) and run.is_frozen:
         goes, kept = _as_before(run, goes, stays, kept)
-    arrays.save(run.work(REPLACED.step, "goes.npy"), goes)
-    arrays.save(run.work(REPLACED.step, "kept.npy"), kept)
+    REPLACED_IMAGES.save(run, goes)
+    REPLACED_BY.save(run, kept)
     return ReplaceFacts(len(goes), len(np.unique(kept["key"], axis=0)))
 
 
@@ -290,7 +291,7 @@ def _as_before(run: Grown, goes: Numbers, stays: Numbers, kept: Rows) -> tuple[N
     """Of these images those that are new, and with them the ones that went before, each with what stays for it."""
     ids, of_before = _gone_before(Run(run.before, run.config, ()))
     numbers, at = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for place, name in enumerate(run.finished(Fetched.step)):
+    for place, name in enumerate(run.finished(FETCHED.step)):
         _, mine, of_mine = np.intersect1d(_image_ids(run, name), ids, assume_unique=True, return_indices=True)
         numbers.append((place << _PLACE_BITS) + mine)
         at.append(of_mine)
@@ -305,9 +306,9 @@ def _as_before(run: Grown, goes: Numbers, stays: Numbers, kept: Rows) -> tuple[N
 
 
 def _gone_before(before: Run) -> tuple["npt.NDArray[np.bytes_]", Rows]:
-    """The image_ids (S32[n], sorted) that another stays for in a finished run, and `KEPT` for each."""
-    ids, kept = [np.zeros(0, "S32")], [np.zeros(0, KEPT)]
-    for place, name in enumerate(before.finished(Fetched.step)):
+    """The image_ids (S32[n], sorted) that another stays for in a finished run, and `REPLACEMENT` for each."""
+    ids, kept = [np.zeros(0, "S32")], [np.zeros(0, REPLACEMENT)]
+    for place, name in enumerate(before.finished(FETCHED.step)):
         numbers, of_unit = replaced_in(before, place)
         if len(numbers):
             ids.append(_image_ids(before, name)[numbers])
@@ -316,14 +317,14 @@ def _gone_before(before: Run) -> tuple["npt.NDArray[np.bytes_]", Rows]:
 
 
 def _image_ids(run: Run, name: str) -> "npt.NDArray[np.bytes_]":
-    return np.array(Fetched(run, name).kept_images()["image_id"].to_pylist(), "S32")
+    return np.array(kept_images(run, name)["image_id"].to_pylist(), "S32")
 
 
 def _settled(files: list[str]) -> tuple[Numbers, Numbers, npt.NDArray[np.float64]]:
     """The images that go by the pairs of these files, rising; which image stays for each, and the cosine of the two."""
 
     def of_all(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
+        return np.concatenate([np.zeros(0, PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
 
     left, right, cosines = of_all("left"), of_all("right"), of_all("cosine")
     goes, stays = image_groups.replaced(left, right)
@@ -342,13 +343,13 @@ def _keys(files: list[str], stays: Numbers) -> npt.NDArray[np.uint8]:
 
 
 def replaced_in(run: Run, place: int) -> tuple[Numbers, Rows]:
-    """The rising numbers of the images in a fetch unit for which another stays, and `KEPT` for each.
+    """The rising numbers of the images in a fetch unit for which another stays, and `REPLACEMENT` for each.
 
     `place` is the place of the fetch unit in their order.
     """
     if not is_wanted(run):
-        return np.zeros(0, np.int64), np.zeros(0, KEPT)
-    goes, kept = (arrays.mapped(run.work(REPLACED.step, f"{name}.npy")) for name in ("goes", "kept"))
+        return np.zeros(0, np.int64), np.zeros(0, REPLACEMENT)
+    goes, kept = (table.array(run, mapped=True) for table in (REPLACED_IMAGES, REPLACED_BY))
     begin, end = np.searchsorted(goes, [place << _PLACE_BITS, (place + 1) << _PLACE_BITS])
     return goes[begin:end] - (place << _PLACE_BITS), kept[begin:end]
 

@@ -24,11 +24,10 @@ from altalign.pipelines.run.tables.decontaminated import (
     REPLACED,
     TESTS,
 )
-from altalign.pipelines.run.tables.derived import CARRIED, CHOSEN, COMMON, LISTED
+from altalign.pipelines.run.tables.derived import BALANCE, CARRIED, CHOSEN, COMMON, CONCEPTS, LISTED, THRESHOLDS, VALUES
 from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.tables.fetched import BORROWED, FETCHED, GATHERED
 from altalign.pipelines.run.tables.judged import GROUPED, JUDGED
-from altalign.pipelines.run.tables.selected import BALANCE, CONCEPTS, THRESHOLDS, VALUES
 from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.storage import Written

@@ -13,7 +13,7 @@ from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.read.tables import needed_columns, table
 from altalign.pipelines.run.tables.counted import PoolUnit
-from altalign.pipelines.run.tables.extracted import EXTRACTED, Extracted
+from altalign.pipelines.run.tables.extracted import CANDIDATES, EXTRACTED, POOL_SIZE
 from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
 from altalign.storage import parquet
 from altalign.storage.ranges import changed
@@ -53,23 +53,19 @@ def units(run: Run) -> list[PoolUnit]:
 
 def path(run: Run, file: int, *, direct: bool) -> str:
     """The Parquet file with an input file's candidates: the file itself where it is direct, else what extract wrote."""
-    return run.files[file].path if direct else Extracted(run, run.files[file].name).pool
+    return run.files[file].path if direct else CANDIDATES.path(run, run.files[file].name)
 
 
 def write_size(run: Run) -> None:
     """Write the number of candidates to a file, so that no unit has to read all marks for it."""
     every = [facts for _, facts in run.all_facts(EXTRACTED)]
     size = {"rows": sum(sum(facts.row_groups) for facts in every), "bytes": sum(facts.bytes for facts in every)}
-    storage.write_json(_size_path(run), size)
-
-
-def _size_path(run: Run) -> str:
-    return run.work(EXTRACTED.step, "pool", "size.json")
+    storage.write_json(POOL_SIZE.path(run), size)
 
 
 def rows(run: Run) -> int:
     """How many candidates the pool has."""
-    return storage.read_json(_size_path(run))["rows"]
+    return storage.read_json(POOL_SIZE.path(run))["rows"]
 
 
 def stamp(run: Run, file: int) -> list[int | str]:
@@ -153,7 +149,7 @@ def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int
 
     Where rows are long, it gets fewer.
     """
-    size = storage.read_json(_size_path(run))
+    size = storage.read_json(POOL_SIZE.path(run))
     wanted = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
     return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
 

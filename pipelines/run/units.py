@@ -2,12 +2,12 @@
 
 A unit is the granule of retry, of naming and of determinism. Its mark, `work/STEP/NAME.json`, is written last: a unit
 with a mark is finished, one without is done again from its start. The mark holds the unit's facts: counts, histograms,
-sizes. A stage reads what it needs to know of the stage before it from marks; `artefacts` declares them all.
+sizes. A stage reads what it needs to know of the stage before it from marks; `tables` declares them all.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Generic, NamedTuple, Self, TypedDict, TypeVar
+from typing import Generic, NamedTuple, Self, TypedDict, TypeVar
 
 from altalign import storage
 from altalign.data import listing
@@ -23,7 +23,7 @@ IMAGES_PER_UNIT = 4_096
 
 
 class Unit(TypedDict):
-    """A unit of a plan, as JSON. Each step has a type of its own with more in it (`artefacts`)."""
+    """A unit of a plan, as JSON. Each step has a type of its own with more in it (`tables`)."""
 
     name: str
 
@@ -153,19 +153,6 @@ class Run:
     def is_done(self, stage: str) -> bool:
         """Whether a stage is done; for the last stage the manifest says so."""
         return storage.exists(self.path("manifest.json") if stage == STAGES[-1] else self.mark(stage, "done"))
-
-
-class Files:
-    """The files of one unit of a step; `stem` is their path without the ending."""
-
-    step: ClassVar[str]
-
-    def __init__(self, run: Run, name: str):
-        self.name, self.stem = name, run.work(self.step, name)
-
-    def path(self, ending: str) -> str:
-        """The file with this ending."""
-        return f"{self.stem}.{ending}"
 
 
 def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:

@@ -27,21 +27,29 @@ from altalign.pipelines.run import outputs
 from altalign.pipelines.run.tables.decontaminated import (
     FOUND,
     INDEX,
+    KEPT_ROWS,
     LEARNED,
+    LESS_SIMILAR,
     NEAR,
     ONLY,
+    SIMILAR,
     TEST_NAME,
     TESTS,
-    Decontaminated,
     DropFacts,
     DropUnit,
     FindUnit,
-    Found,
     FoundFacts,
 )
-from altalign.pipelines.run.tables.fetched import FETCHED, Fetched, first_of_each_image
+from altalign.pipelines.run.tables.fetched import (
+    FEATURES,
+    FETCHED,
+    FETCHED_ROWS,
+    first_of_each_image,
+    kept_images,
+)
+from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import Run
-from altalign.storage import arrays, parquet
+from altalign.storage import parquet
 
 # facts of FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
@@ -91,17 +99,17 @@ def plan_found(run: Run) -> list[FindUnit]:
 
 def find(run: Run, unit: FindUnit) -> FoundFacts:
     """Find the test images that are near to the kept images of a fetch unit."""
-    fetched, found = Fetched(run, unit["name"]), Found(run, unit["name"])
-    features, index = fetched.features(), Index.of(run)
+    name, index = unit["name"], Index.of(run)
+    features = FEATURES.array(run, name)
     above = index.calibration.similarity_above
-    same = _same_bytes(index, parquet.values(fetched.kept_images(), "found_sha256"))
+    same = _same_bytes(index, parquet.values(kept_images(run, name), "found_sha256"))
     near = _once(_joined(same, *_blocks(run, index, features, above=above, at_a_time=_AT_A_TIME)))
-    _write(found.above, near)
+    _write(run, SIMILAR, name, near)
     below = near.where(near.images < 0)
     if unit["looks_below"]:
         wider = _blocks(run, index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
         below = _below(near, wider, tests=len(index.digests))
-    _write(found.below, below)
+    _write(run, LESS_SIMILAR, name, below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
     return FoundFacts(
         images=len(features),
@@ -158,9 +166,9 @@ def _joined(*parts: Near) -> Near:
     return Near(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _write(path: str, near: Near) -> None:
+def _write(run: Run, table: Table, name: str, near: Near) -> None:
     columns = [pa.array(column, field.type) for column, field in zip(near, NEAR, strict=True)]
-    parquet.write(path, pa.table(columns, schema=NEAR), NEAR)
+    table.write(run, pa.table(columns, schema=NEAR), name)
 
 
 def _once(near: Near) -> Near:
@@ -197,13 +205,13 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
         return DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
-    left, files = Fetched(run, name).rows().filter(pa.array(stays)), Decontaminated(run, name)
+    left = FETCHED_ROWS.read(run, name).filter(pa.array(stays))
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
     if run.config.audit.keep_dropped:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
-    arrays.save(files.rows, np.flatnonzero(stays))
+    KEPT_ROWS.save(run, np.flatnonzero(stays), name)
     of_images = images_and_bytes.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
     gone = images_and_bytes.dropped_images(Stage.DECONTAMINATE, dropped)
     return DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
@@ -211,7 +219,7 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
 
 def _near_duplicates(run: Run, name: str) -> Near:
     """The images of a fetch unit that go because of a test image, each with all that it is near to."""
-    near = Near(*(column.to_numpy() for column in parquet.read_table(Found(run, name).above).columns))
+    near = Near(*(column.to_numpy() for column in SIMILAR.read(run, name).columns))
     return near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near
 
 
@@ -227,7 +235,7 @@ def gone(run: Run, name: str) -> Numbers:
 
 def _dropped(run: Run, unit: DropUnit) -> pa.Table:
     """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
-    rows, parts = Fetched(run, unit["name"]).rows(), list[pa.Table]()
+    rows, parts = FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
     first_rows = first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     if run.config.decontaminate.test_sets:
@@ -270,8 +278,7 @@ def _going(
 
 
 def _forget(run: Run, name: str) -> None:
-    files = Decontaminated(run, name)
-    for path in (files.rows, outputs.dropped(run, Stage.DECONTAMINATE, name)):
+    for path in (KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
         if storage.exists(path):
             storage.delete(path)
 

@@ -29,12 +29,18 @@ from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import empty_files, image_places, outputs, pool, progress
 from altalign.pipelines.run.tables.extracted import (
+    BROKEN_RECORDS,
+    CANDIDATES,
+    COPIED_IMAGES,
+    EXTRACT_SAMPLE,
     EXTRACTED,
     FOLDER_FILE,
-    Extracted,
+    FOLDER_FILES,
+    PAYLOADS,
+    PLACES,
+    REVISITS,
     ExtractFacts,
     FileUnit,
-    followed_revisits,
 )
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.storage import parquet
@@ -95,7 +101,7 @@ def _extract_direct(run: Run, file: InputFile, stamp: Stamp, of: table.Direct) -
 
 
 def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
-    settings, source, files = run.config.input[file.of], run.source_of(file.number), Extracted(run, file.name)
+    settings, source, name = run.config.input[file.of], run.source_of(file.number), file.name
     failed_counts, sample = FailedCounts(), _Sample()
     reading, kind = _Reading(run, file.name), image_places.Kind
     found_places = image_places.Collected(
@@ -104,9 +110,9 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
         ranged=kind.FILE if file.part else kind.RANGE,
     )
     with ExitStack() as stack:
-        candidates = stack.enter_context(parquet.writing(files.pool, CANDIDATE))
-        broken = stack.enter_context(parquet.writing(files.broken, DROPPED))
-        images = stack.enter_context(storage.write(files.images))
+        candidates = stack.enter_context(parquet.writing(CANDIDATES.path(run, name), CANDIDATE))
+        broken = stack.enter_context(parquet.writing(BROKEN_RECORDS.path(run, name), DROPPED))
+        images = stack.enter_context(storage.write(COPIED_IMAGES.path(run, name)))
         for found in _read_part(run, file, file.part) if file.part else read.read(file.path, settings, file.named):
             interrupts.check()
             reading.note(found.read)
@@ -118,10 +124,10 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
             broken.write(_broken_rows(found.broken, source))
             sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
             found_places.add(found.places, images, found.payloads)
-    storage.write_bytes(files.places, found_places.sorted().tobytes())
+    PLACES.save(run, found_places.sorted(), name)
     if len(payloads := found_places.payloads()):
-        storage.write_bytes(files.payloads, payloads.tobytes())
-    parquet.write(files.sample, sample.rows, DROPPED)
+        PAYLOADS.save(run, payloads, name)
+    EXTRACT_SAMPLE.write(run, sample.rows, name)
     return ExtractFacts(
         stamp,
         direct=False,
@@ -144,7 +150,7 @@ def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[r
         "time_ns": [each.stamp.time_ns for each in files],
         "digest": [each.stamp.digest for each in files],
     }
-    parquet.write(Extracted(run, file.name).files, parquet.table(columns, FOLDER_FILE), FOLDER_FILE)
+    FOLDER_FILES.write(run, parquet.table(columns, FOLDER_FILE), file.name)
     yield from folder.read(part, files, settings, file.named)
 
 
@@ -153,7 +159,7 @@ def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) 
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
-    parquet.write(Extracted(run, file.name).broken, _broken_rows(broken, source), DROPPED)
+    BROKEN_RECORDS.write(run, _broken_rows(broken, source), file.name)
     facts = failed_counts.facts()
     return ExtractFacts(stamp, direct=False, row_groups=[], rows_at_once=0, bytes=0, places=None, broken=1, **facts)
 
@@ -230,20 +236,19 @@ def _is_empty(run: Run, file: InputFile) -> bool:
 
 def _follow_revisits(run: Run) -> None:
     """Write the places of images that revisit records have: their payloads may be in any archive."""
+    none = np.zeros(0, image_places.PLACE)
 
-    def rows(path: str) -> image_places.Places:
-        return np.frombuffer(storage.read_bytes(path) if storage.exists(path) else b"", image_places.PLACE)
+    def payloads(name: str) -> image_places.Places:
+        return PAYLOADS.array(run, name) if storage.exists(PAYLOADS.path(run, name)) else none
 
-    files = [Extracted(run, file.name) for file in run.files if run.facts_of(EXTRACTED, file.name).places]
-    noted = (rows(of_file.payloads) for of_file in files)
-    revisits = np.concatenate(
-        [np.zeros(0, image_places.PLACE), *(of[of["kind"] == image_places.REVISIT] for of in noted)]
-    )
+    names = [file.name for file in run.files if run.facts_of(EXTRACTED, file.name).places]
+    of_files = map(payloads, names)
+    revisits = np.concatenate([none, *(rows[rows["kind"] == image_places.REVISIT] for rows in of_files)])
     found = revisits
     if len(revisits):
-        found = image_places.followed(revisits, ((rows(each.places), rows(each.payloads)) for each in files))
-    if len(found) or storage.exists(followed_revisits(run)):
-        storage.write_bytes(followed_revisits(run), found.tobytes())
+        found = image_places.followed(revisits, ((PLACES.array(run, name), payloads(name)) for name in names))
+    if len(found) or storage.exists(REVISITS.path(run)):
+        REVISITS.save(run, found)
 
 
 def conclude(run: Run) -> None:
@@ -255,10 +260,9 @@ def conclude(run: Run) -> None:
         return
     sample = _Sample()
     for file in run.files:
-        files = Extracted(run, file.name)
         if run.facts_of(EXTRACTED, file.name).broken:
             path = outputs.dropped(run, Stage.EXTRACT, f"broken-{file.name}")
-            storage.write_bytes(path, storage.read_bytes(files.broken))
-        if storage.exists(files.sample):
-            sample.add(parquet.read_table(files.sample))
+            storage.write_bytes(path, storage.read_bytes(BROKEN_RECORDS.path(run, file.name)))
+        if storage.exists(EXTRACT_SAMPLE.path(run, file.name)):
+            sample.add(EXTRACT_SAMPLE.read(run, file.name))
     parquet.write_any(outputs.dropped(run, Stage.EXTRACT, "sample"), sample.rows, DROPPED)

@@ -6,6 +6,7 @@ follows is the same for both.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import apache_beam as beam
@@ -32,9 +33,13 @@ from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
 from altalign.pipelines.run.tables.fetched import (
     BORROWED,
+    FEATURES,
     FETCHED,
+    FETCHED_ROWS,
     KNOWN,
-    Fetched,
+    KNOWN_IMAGES,
+    MEASURED_IMAGES,
+    VALUES_OF_IMAGES,
     FetchFacts,
     FetchUnit,
     first_of_each_image,
@@ -187,7 +192,7 @@ def _write_known(run: Run, unit: FetchUnit, rows: pa.Table, outcomes: Sequence[O
         "blob_bytes": [of.bytes for of in of_images],
         **measuring.columns([of.measured for of in of_images]),
     }
-    parquet.write(Fetched(run, unit["name"]).known, parquet.table(columns, KNOWN), KNOWN)
+    KNOWN_IMAGES.write(run, parquet.table(columns, KNOWN), unit["name"])
     return borrowed.ends(placed) if len(placed) else None
 
 
@@ -227,12 +232,12 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | N
     if run.config.audit.keep_dropped:
         for stage, part in ((Stage.FETCH, missing), (Stage.IMAGE, dropped)):
             outputs.write_dropped(outputs.dropped(run, stage, unit["name"]), stage, part)
-    files = Fetched(run, unit["name"])
     measures = histograms.Histograms(histograms.OF_IMAGE)
     measures.add(histograms.of_images(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
-    files.write_figures(measures.to_arrow(), histograms.image_values(seen))
-    files.write_features(_features(run, kept.take(first_of_each_image(kept))["features"]))
-    files.write_rows(kept)
+    MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
+    VALUES_OF_IMAGES.write(run, histograms.image_values(seen), unit["name"])
+    FEATURES.save(run, _features(run, kept.take(first_of_each_image(kept))["features"]), unit["name"])
+    FETCHED_ROWS.write(run, kept, unit["name"])
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))
     with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
     of_images, names = with_outcome.take(first_of_each_image(rows)), ("image_id", "image_url", "has_come", "is_kept")
@@ -263,9 +268,8 @@ def _features(run: Run, features: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int1
 
 def conclude(run: Run) -> None:
     """Write what was measured of images: `image_measures`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
-    units = [Fetched(run, name) for name in run.finished(Fetched.step)]
-    for ending, table in (("measures", IMAGE_MEASURES), ("image_values", IMAGE_VALUES)):
-        parts = storage.each(parquet.read_table, [files.path(ending) for files in units], of=run.folder)
+    for of_units, table in ((MEASURED_IMAGES, IMAGE_MEASURES), (VALUES_OF_IMAGES, IMAGE_VALUES)):
+        parts = storage.each(partial(of_units.read, run), run.finished(FETCHED.step), of=run.folder)
         outputs.write_audit(run, table, histograms.total(parts, table.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

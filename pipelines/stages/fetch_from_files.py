@@ -25,9 +25,17 @@ from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.image_places import Kind
-from altalign.pipelines.run.tables.extracted import Extracted
-from altalign.pipelines.run.tables.fetched import GATHERED, Fetched, FetchUnit, Gathered, GatherFacts
-from altalign.pipelines.run.tables.judged import GROUPED, GroupedPartition
+from altalign.pipelines.run.tables.extracted import COPIED_IMAGES, FOLDER_FILES
+from altalign.pipelines.run.tables.fetched import (
+    GATHERED,
+    GATHERED_IMAGES,
+    GATHERED_INDEX,
+    IMAGES,
+    ROW_INDEX,
+    FetchUnit,
+    GatherFacts,
+)
+from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.storage import parquet
 from altalign.storage.ranges import Range, Ranges
@@ -41,8 +49,8 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
     One of more than `fetch.bytes_at_most` is not copied; its length is below zero.
     """
     source = run.files[file]
-    files, index, end = Gathered(run, source.name), list[tuple[int, int, int]](), 0
-    with pool.reading(run, [file]), storage.write(files.images) as blob:
+    index, end = list[tuple[int, int, int]](), 0
+    with pool.reading(run, [file]), storage.write(GATHERED_IMAGES.path(run, source.name)) as blob:
         for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
             if len(data) > run.config.fetch.bytes_at_most:
                 index.append((row, end, -1))
@@ -50,7 +58,7 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
-    files.write_index(index)
+    GATHERED_INDEX.save(run, np.array(index, ROW_INDEX), source.name)
     return GatherFacts(len(index), end)
 
 
@@ -66,7 +74,7 @@ def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]
     Left out are rows whose images are known.
     """
     columns = [f"place_{of}" for of in ("file", "kind", "offset", "length")]
-    for batch in parquet.read_whole(GroupedPartition(run, name).rows, ["image_id", *columns]):
+    for batch in parquet.read_whole(GROUPED_SURVIVORS.path(run, name), ["image_id", *columns]):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
         is_row &= ~borrowed.are_known(run, pa.Table.from_batches([batch]))
         places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
@@ -116,7 +124,7 @@ class GatherTables(beam.PTransform[Any, Any]):
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
     """Read and measure the images of a unit (one row of `PLACED_SURVIVOR` each); their bytes go to its blob."""
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
-    with storage.write(Fetched(run, unit["name"]).images) as blob, pool.reading(run, whole_files(run, rows)):
+    with storage.write(IMAGES.path(run, unit["name"])) as blob, pool.reading(run, whole_files(run, rows)):
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if isinstance(data, DropReason):
                 outcomes.append(Outcome(data))
@@ -153,11 +161,11 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
 
     @cache
     def gathered(file: int) -> npt.NDArray[np.void]:
-        return Gathered(run, run.files[file].name).index()
+        return GATHERED_INDEX.array(run, run.files[file].name)
 
     @cache
     def files_of(file: int) -> pa.Table:
-        return parquet.read_table(Extracted(run, run.files[file].name).files)
+        return FOLDER_FILES.read(run, run.files[file].name)
 
     def whole_file(file: int, number: int, length: int) -> Range:
         part = run.files[file].part
@@ -172,14 +180,14 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
         source = run.files[file]
         match Kind(kind):
             case Kind.ROW:
-                files = Gathered(run, source.name)
+                images = GATHERED_IMAGES.path(run, source.name)
                 place = gathered(file)[np.searchsorted(gathered(file)["row"], offset) :][:1]
                 if place["row"].tolist() != [offset]:
-                    raise damaged(run.folder, files.images, f"row {offset:,} is not there")
+                    raise damaged(run.folder, images, f"row {offset:,} is not there")
                 start, size = int(place["offset"][0]), int(place["length"][0])
-                return None if size < 0 else Range(files.images, start, size)
+                return None if size < 0 else Range(images, start, size)
             case Kind.COPIED:
-                return Range(Extracted(run, source.name).images, offset, length)
+                return Range(COPIED_IMAGES.path(run, source.name), offset, length)
             case Kind.RANGE:
                 return Range(source.path, offset, length)
             case Kind.RECORD:

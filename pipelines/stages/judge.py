@@ -39,18 +39,18 @@ from altalign.pipelines.figures.text_measures import Tables, TextMeasures, measu
 from altalign.pipelines.run import outputs, pool, waves
 from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
 from altalign.pipelines.run.tables.counted import PoolUnit
-from altalign.pipelines.run.tables.extracted import EXTRACTED, Extracted, followed_revisits
+from altalign.pipelines.run.tables.extracted import EXTRACTED, PLACES, REVISITS
 from altalign.pipelines.run.tables.judged import (
     GROUPED,
+    GROUPED_SURVIVORS,
     JUDGED,
     PLACED_SURVIVOR,
+    SLICES_OF_PLACES,
     SURVIVOR,
-    GroupedPartition,
+    SURVIVORS,
     GroupFacts,
-    JudgedUnit,
     JudgeFacts,
     RowGroup,
-    slices_of_places,
 )
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
 from altalign.pipelines.stages.survivors import Sorted, equals_previous
@@ -64,7 +64,7 @@ LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
 REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
 UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
 FOLLOWED = -1  # in place of a file's number: what revisit records lead to
-SURVIVORS, PLACES = range(2)  # kinds of slices
+OF_SURVIVORS, OF_PLACES = range(2)  # kinds of slices
 
 Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
 Numbers = npt.NDArray[np.int64]  # int64[n]
@@ -95,7 +95,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     failed_counts, notes, names = FailedCounts(), Notes(run), reason_words.of_stage(Stage.JUDGE, run.config)
     survivors = _Survivors(run)
     with ExitStack() as stack:
-        spill = SpillWriter(stack.enter_context(storage.write(JudgedUnit(run, unit["name"]).survivors)))
+        spill = SpillWriter(stack.enter_context(storage.write(SURVIVORS.path(run, unit["name"]))))
         path = outputs.dropped(run, Stage.JUDGE, unit["name"])
         keeps_dropped = run.config.audit.keep_dropped
         dropped = stack.enter_context(parquet.writing(path, dropped_texts.WRITTEN)) if keeps_dropped else None
@@ -124,7 +124,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             row += batch.num_rows
         survivors.spill(spill)
         spilled = spill.finish()
-    notes.write(JudgedUnit(run, unit["name"]))
+    notes.write(unit["name"])
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
@@ -163,7 +163,9 @@ class _Survivors:
         buckets = self._buckets
         kept = dict(_partitioned(pa.concat_tables(self._waiting), buckets.partitions))
         for partition in range(buckets.partitions):
-            spill.add(buckets.bucket(partition, SURVIVORS), _as_message(kept[partition]) if partition in kept else b"")
+            spill.add(
+                buckets.bucket(partition, OF_SURVIVORS), _as_message(kept[partition]) if partition in kept else b""
+            )
         self._waiting, self._rows, self._bytes = [SURVIVOR.empty_table()], 0, 0
 
 
@@ -241,7 +243,7 @@ def _slices_of_places(path: str, buckets: Groups) -> npt.NDArray[np.void]:
     lengths = np.diff(begins)
     partition = np.flatnonzero(lengths)
     slices = np.empty(len(partition), SLICE)
-    slices["bucket"] = buckets.bucket(partition, PLACES)
+    slices["bucket"] = buckets.bucket(partition, OF_PLACES)
     slices["offset"], slices["length"] = begins[partition], lengths[partition]
     return slices
 
@@ -249,8 +251,8 @@ def _slices_of_places(path: str, buckets: Groups) -> npt.NDArray[np.void]:
 def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
     buckets = buckets_of(run)
-    bucket = buckets.bucket(partition, SURVIVORS)
-    places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, PLACES)]))
+    bucket = buckets.bucket(partition, OF_SURVIVORS)
+    places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, OF_PLACES)]))
     rows = Sorted(
         lambda: (batch for _, part in spilled.slices([bucket]) for batch in _from_messages(part)),
         spilled.size([bucket]),
@@ -293,7 +295,7 @@ def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, found: npt.
         of_places = waves.of_files(run, place["file"].astype(np.int64))
         is_found &= of_places <= np.repeat(of_images, np.diff(np.r_[first_rows, len(kept)]))
     groups = list[RowGroup]()
-    with parquet.writing(GroupedPartition(run, name).rows, PLACED_SURVIVOR) as file:
+    with parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR) as file:
         for first, last in pairwise(_cuts(rows.bytes[kept], first_rows)):
             begin, end = np.append(first_rows, len(kept))[[first, last]].tolist()
             of_group = rows.take(kept[begin:end])
@@ -331,20 +333,20 @@ class Judge(beam.PTransform[Any, Any]):
         found = pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         facts = ((file.number, self._run.facts_of(EXTRACTED, file.name)) for file in self._run.files)
         with_places = [number for number, of_file in facts if of_file.places is not None]
-        with_places += [FOLLOWED] * storage.exists(followed_revisits(self._run))
+        with_places += [FOLLOWED] * storage.exists(REVISITS.path(self._run))
         survivors = input_or_inputs | "JudgeUnits" >> judged
         places = input_or_inputs.pipeline | "NameFiles" >> create(self._run, with_places) | "FindPlaces" >> found
         return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, GROUPED, self._groups, group)
 
     def _judge(self, unit: PoolUnit) -> Iterator[Element]:
         facts = map_unit(self._run, JUDGED, unit, judge)
-        path = JudgedUnit(self._run, unit["name"]).survivors
+        path = SURVIVORS.path(self._run, unit["name"])
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
     def _places(self, file: int) -> Iterator[Element]:
         name = "revisits" if file == FOLLOWED else self._run.files[file].name
-        path = followed_revisits(self._run) if file == FOLLOWED else Extracted(self._run, name).places
-        index = slices_of_places(self._run, name)
+        path = REVISITS.path(self._run) if file == FOLLOWED else PLACES.path(self._run, name)
+        index = SLICES_OF_PLACES.path(self._run, name)
         slices = _slices_of_places(path, self._groups)
         storage.write_bytes(index, slices.tobytes())
         yield from elements(path, file, index, (0, len(slices)), self._groups)

@@ -10,7 +10,7 @@ from altalign.dedup.merge import CountHistogram, Entries
 from altalign.errors import UnreadableError
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.sampled import Grown, has_work
-from altalign.pipelines.run.tables.counted import COUNTED, MERGED, Merged, MergeFacts
+from altalign.pipelines.run.tables.counted import COUNTED, MERGED, MergeFacts, entries
 from altalign.pipelines.run.units import Run
 
 
@@ -18,12 +18,13 @@ class Before(NamedTuple):
     """A partition as the smaller run has merged it, and how many units of the pool that run has."""
 
     units: int
-    files: Merged
+    run: Run
+    name: str
     facts: MergeFacts
 
     def entries(self, kind: str) -> Entries:
         """What was merged, of a kind of table."""
-        found, histogram = self.files.entries(kind), CountHistogram.from_json(getattr(self.facts, kind))
+        found, histogram = entries(self.run, self.name, kind), CountHistogram.from_json(getattr(self.facts, kind))
         return found[:, 0], found[:, 1].astype(np.int64), histogram
 
 
@@ -40,4 +41,4 @@ def of_partition(run: Run, name: str, partitions: int) -> Before | None:
         return None
     if not said or listing.differences(before.folder, marks.named(said), sizes_alone=storage.is_remote(run.before)):
         return None
-    return Before(len(before.finished(COUNTED.step)), Merged(before, name), MergeFacts.from_json(said))
+    return Before(len(before.finished(COUNTED.step)), before, name, MergeFacts.from_json(said))

@@ -34,7 +34,20 @@ from altalign.pipelines.engine.spilled_groups import Element, Groups, MergeParti
 from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.sampled import Grown
-from altalign.pipelines.run.tables.counted import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
+from altalign.pipelines.run.tables.counted import (
+    COUNTED,
+    COUNTS,
+    ENTRIES,
+    HASHES,
+    HISTOGRAMS,
+    MERGED,
+    TABLE_FACTS,
+    TABLES,
+    CountFacts,
+    MergeFacts,
+    PoolUnit,
+    entries,
+)
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.pipelines.stages import frozen, merged_before
 from altalign.pipelines.stages.merged_before import Before
@@ -44,7 +57,6 @@ ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
 # kinds of slices in a spill file; one kind of images follows for each source
 KINDS = ("ngrams", "hot", "texts")
-TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
 
 def buckets_of(run: Run) -> Groups:
@@ -82,7 +94,7 @@ def count(run: Run, unit: PoolUnit) -> CountFacts:
     if buffers is None or buffers.parts != buckets.partitions:
         buffers = _Buffers(buckets.partitions)
     histogram = np.zeros(1, np.int64)
-    with storage.write(Counted(run, unit["name"]).spill) as file:
+    with storage.write(HASHES.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
         kinds = (*KINDS, "images")  # of the source of the unit's file
         numbers = (*range(len(KINDS)), len(KINDS) + sources(run).index(run.source_of(unit["file"])))
@@ -129,14 +141,14 @@ Kinds = list[npt.NDArray[np.uint64]]  # the slices of each kind
 
 def merge(run: Run, partition: int, spilled: Spilled) -> MergeFacts:
     """Count one partition of each kind, and write its entries to files; what was merged before is not merged again."""
-    buckets, merged = buckets_of(run), Merged(run, f"{partition:05d}")
+    buckets, name = buckets_of(run), f"{partition:05d}"
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
-    before = merged_before.of_partition(run, merged.name, buckets.partitions)
+    before = merged_before.of_partition(run, name, buckets.partitions)
     old, new = (part.arrays(of_kinds, np.uint64) for part in spilled.parted(before.units if before else 0))
-    entries, of_sources = _grown(before, old, new, _limits(run)) if before else _merged(new, _limits(run))
-    for kind, (hashes, counts, _) in entries.items():
-        merged.write(kind, hashes, counts)
-    ngrams, texts, images = ((histogram.to_json(), len(hashes)) for hashes, _, histogram in entries.values())
+    found, of_sources = _grown(before, old, new, _limits(run)) if before else _merged(new, _limits(run))
+    for kind, (hashes, counts, _) in found.items():
+        ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
+    ngrams, texts, images = ((histogram.to_json(), len(hashes)) for hashes, _, histogram in found.values())
     return MergeFacts(*ngrams, *texts, *images, of_sources if len(of_sources) > 1 else None)
 
 
@@ -188,7 +200,7 @@ class Count(beam.PTransform[Any, Any]):
 
     def _count(self, unit: PoolUnit) -> Iterator[Element]:
         facts = map_unit(self._run, COUNTED, unit, count)
-        path = Counted(self._run, unit["name"]).spill
+        path = HASHES.path(self._run, unit["name"])
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
@@ -217,7 +229,7 @@ def conclude(run: Run) -> None:
     words_of_rows = _total(facts.words for _, facts in run.all_facts(COUNTED))
     shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
     histograms = {name: histogram.to_json() for name, histogram in shown.items()}
-    storage.write_json(run.path("audit", "histograms.json"), histograms)
+    storage.write_json(HISTOGRAMS.path(run), histograms)
     if isinstance(run, Grown) and run.is_frozen:
         frozen.keep_tables(run)
 
@@ -250,20 +262,19 @@ def _write_table(
         facts: further values for the JSON.
         look: is shown all entries of each partition, uint64[n, 2].
     """
-    parts = [Merged(run, name) for name in run.finished(MERGED.step)] if at_least else []
-    rows = sum(int((part.entries(kind)[:, 1] >= at_least).sum()) for part in parts)
-    path = run.path("tables", TABLES[kind])
-    counts_name, counts_type = ("log2", np.uint8) if kind == "ngrams" else ("counts", np.int64)
-    with storage.write(f"{path}.npy") as hashes, storage.write(f"{path}_{counts_name}.npy") as counts:
-        for file, dtype in ((hashes, np.uint64), (counts, counts_type)):
-            descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-            np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (rows,)})
+    parts = run.finished(MERGED.step) if at_least else []
+    rows = sum(int((entries(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
+    written = TABLES[kind], COUNTS[kind]
+    with storage.write(written[0].path(run)) as hashes, storage.write(written[1].path(run)) as counts:
+        for file, table in zip((hashes, counts), written, strict=True):
+            header = {"descr": np.lib.format.dtype_to_descr(table.columns), "fortran_order": False, "shape": (rows,)}
+            np.lib.format.write_array_header_1_0(file, header)
         for part in parts:
-            entries = part.entries(kind)
-            look(entries)
-            entries = entries[entries[:, 1] >= at_least]
-            hashes.write(np.ascontiguousarray(entries[:, 0]).tobytes())
-            exact = entries[:, 1].astype(np.int64)
+            of_part = entries(run, part, kind)
+            look(of_part)
+            of_part = of_part[of_part[:, 1] >= at_least]
+            hashes.write(np.ascontiguousarray(of_part[:, 0]).tobytes())
+            exact = of_part[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
     versions = {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION}
-    storage.write_json(f"{path}.json", {**versions, "rows": rows, **facts})
+    storage.write_json(TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})

@@ -24,7 +24,7 @@ from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest, marks, outputs
 from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, kept_rows
-from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.fetched import image_range
 from altalign.pipelines.run.tables.written import WRITTEN, ShardFacts, ShardUnit
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
@@ -85,8 +85,7 @@ def _found(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iter
     """Yields the rows of a shard; an image is read once for all its captions."""
     for name, numbers in parts:
         rows = kept_rows(run, name).take(numbers).to_pylist()
-        fetched = Fetched(run, name)
-        places = [fetched.range(row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
+        places = [image_range(run, name, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None
         with Ranges(places) as ranges:
             for row, place in zip(cast(list[for_shards.Row], rows), ranges, strict=True):

@@ -17,7 +17,13 @@ from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines.run.sampled import Sampled
 from altalign.pipelines.run.tables.fetched import first_of_each_image
-from altalign.pipelines.run.tables.judged import GROUPED, PLACED_SURVIVOR, GroupedPartition, GroupFacts, RowGroup
+from altalign.pipelines.run.tables.judged import (
+    GROUPED,
+    GROUPED_SURVIVORS,
+    PLACED_SURVIVOR,
+    GroupFacts,
+    RowGroup,
+)
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.pipelines.trial.bootstrap import Floats, Hosts, Numbers, Sample, size_class
 from altalign.pipelines.web.journal.log import host_of
@@ -99,7 +105,7 @@ def _survivors(run: Run, columns: list[str] | None = None) -> Iterator[pa.Table]
     for name, facts in run.all_facts(GROUPED):
         for group in range(len(facts.row_groups)):
             interrupts.check()
-            batches = parquet.read_row_groups(GroupedPartition(run, name).rows, group, group, columns)
+            batches = parquet.read_row_groups(GROUPED_SURVIVORS.path(run, name), group, group, columns)
             yield pa.Table.from_batches(batches).combine_chunks()
 
 
@@ -128,7 +134,7 @@ def draw(sample: Sampled, images: int, seed: int) -> None:
 def _write(sample: Sampled, name: str, pool: Hosts, at: Floats, seed: int) -> GroupFacts:
     assert sample.of
     groups, waiting, images = list[RowGroup](), [PLACED_SURVIVOR.empty_table()], 0
-    with parquet.writing(GroupedPartition(sample, name).rows, PLACED_SURVIVOR) as file:
+    with parquet.writing(GROUPED_SURVIVORS.path(sample, name), PLACED_SURVIVOR) as file:
 
         def flush() -> None:
             rows = pa.concat_tables(waiting).combine_chunks()

@@ -11,7 +11,7 @@ from altalign.data.reasons import Stage
 from altalign.machine import interrupts
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.sampled import Sampled, trials
-from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.fetched import FETCHED
 from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.trial.bootstrap import Floats
@@ -45,7 +45,7 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
     number_of = {image_id: number for number, image_id in enumerate(image_ids)}
     dropped = dict[int, tuple[Stage, str]]()
     for stage in STAGES:
-        for name in sample.finished(Fetched.step):
+        for name in sample.finished(FETCHED.step):
             if storage.exists(path := outputs.dropped(sample, stage, name)):
                 rows = parquet.read_table(path, ["image_id", "reason"])
                 ids, reasons = (parquet.values(rows, column) for column in rows.column_names)
@@ -53,8 +53,8 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
     size, (seconds, requested) = np.zeros(len(image_ids)), _tries(sample, number_of)
     if sample.config.fetch.source == "web":
         begin = 0
-        for name in sample.finished(Fetched.step):
-            for number, outcome in journal.read(Fetched(sample, name).stem).outcomes.items():
+        for name in sample.finished(FETCHED.step):
+            for number, outcome in journal.read(sample.work(FETCHED.step, name)).outcomes.items():
                 size[begin + number] = outcome.bytes
             partition, group = name.split("-")
             begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]

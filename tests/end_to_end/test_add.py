@@ -25,6 +25,7 @@ from altalign.cli import main
 from altalign.dedup.merge import merge_ngrams
 from altalign.pipelines.images import measuring
 from altalign.pipelines.opening import reopen
+from altalign.pipelines.run.tables.counted import KINDS
 from altalign.pipelines.stages import reuse, tables, write
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
@@ -188,7 +189,7 @@ def test_partitions_that_were_merged_grow_and_only_a_damaged_one_is_merged_again
     assert len(merged) == 1
     monkeypatch.setattr(tables, "merge_ngrams", merge_ngrams)
     assert main(["curate", config("fresh", [f"input/part-{number}.parquet" for number in range(5)])]) == 0
-    names = [f"{table}.{ending}" for table in tables.TABLES.values() for ending in ("npy", "json")]
+    names = [f"{table}.{ending}" for table in KINDS.values() for ending in ("npy", "json")]
     for path in (*(f"tables/{name}" for name in names), "audit/histograms.json"):
         assert Path("run", path).read_bytes() == Path("fresh", path).read_bytes()
 

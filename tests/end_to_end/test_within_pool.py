@@ -26,7 +26,7 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.tables.fetched import Fetched
+from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
 from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end.runs import ROOT, environ, summary, tree
@@ -348,8 +348,8 @@ def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(
     assert main(["curate", "config.toml"]) == 0
     run = find_run(CurateConfig.load(tmp_path / "config.toml", []), config_path="config.toml")
     ids, digests, vectors = [], [], []
-    for name in run.finished(Fetched.step):
-        images, features = Fetched(run, name).kept_images(), Fetched(run, name).features()
+    for name in run.finished(FETCHED.step):
+        images, features = kept_images(run, name), FEATURES.array(run, name)
         ids += images["image_id"].to_pylist()
         digests += images["found_sha256"].to_pylist()
         of_unit = learned.calibration_of(run).vectors(features)

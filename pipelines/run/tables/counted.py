@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from altalign import storage
-from altalign.pipelines.run.units import Facts, Files, Marks, Unit
+from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Facts, Marks, Run, Unit
 
 
 class PoolUnit(Unit):
@@ -50,27 +50,28 @@ class MergeFacts(Facts):
 COUNTED = Marks("tables/units", CountFacts)
 MERGED = Marks("tables/merged", MergeFacts)
 
+_HASH, _COUNT = np.dtype(np.uint64), np.dtype(np.int64)
+# kinds of tables by their names in `work/`, and the names of the final tables
+KINDS = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
-class Counted(Files):
-    """What counting a unit of the pool leaves."""
+HASHES = Table("work/tables/units/*.spill", Format.ROWS, _HASH, "hashes of n-grams, texts and images by partition")
+ENTRIES = {
+    kind: Table(f"work/tables/merged/*.{kind}", Format.ROWS, _HASH, f"pairs of hash and count of {kind}, by hash")
+    for kind in KINDS
+}
+TABLES = {kind: Table(f"tables/{name}.npy", Format.NUMPY, _HASH, "hashes, sorted") for kind, name in KINDS.items()}
+COUNTS = {
+    "ngrams": Table("tables/vocabulary_log2.npy", Format.NUMPY, np.dtype(np.uint8), "eight times log2 of each count"),
+    "texts": Table("tables/over_shared_texts_counts.npy", Format.NUMPY, _COUNT, "the count of each hash"),
+    "images": Table("tables/over_captioned_images_counts.npy", Format.NUMPY, _COUNT, "the count of each hash"),
+}
+TABLE_FACTS = {
+    kind: Table(f"tables/{name}.json", Format.JSON, holds="rows, threshold, versions") for kind, name in KINDS.items()
+}
+WANTED_HASHES = Table("work/tables/wanted.json", Format.JSON, holds="hashes whose strings the report shows")
+HISTOGRAMS = Table("audit/histograms.json", Format.JSON, holds="counts of words, n-grams, texts and images")
 
-    step = COUNTED.step
 
-    @property
-    def spill(self) -> str:
-        """Hashes by partition."""
-        return self.path("spill")
-
-
-class Merged(Files):
-    """What merging a partition leaves: pairs (hash, count) for each kind of table."""
-
-    step = MERGED.step
-
-    def entries(self, kind: str) -> npt.NDArray[np.uint64]:
-        """The entries for one kind of table: (hash, count) as uint64[n, 2], sorted by hash."""
-        return np.frombuffer(storage.read_bytes(self.path(kind)), np.uint64).reshape(-1, 2)
-
-    def write(self, kind: str, hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> None:
-        """Write the entries for one kind of table: n hashes, sorted, and n counts."""
-        storage.write_bytes(self.path(kind), np.stack([hashes, counts.astype(np.uint64)], axis=1).tobytes())
+def entries(run: Run, partition: str, kind: str) -> npt.NDArray[np.uint64]:
+    """The entries of a partition for one kind of table: (hash, count) as uint64[n, 2], sorted by hash."""
+    return ENTRIES[kind].array(run, partition).reshape(-1, 2)

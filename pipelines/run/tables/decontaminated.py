@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from altalign import storage
 from altalign.data.counts import CountRow, FailedRow
-from altalign.pipelines.run.tables.fetched import Fetched, FunnelRow, ImagesRow
-from altalign.pipelines.run.units import Facts, Files, Marks, Run, Unit
-from altalign.storage import arrays
+from altalign.pipelines.run.tables.fetched import FETCHED_ROWS, FunnelRow, ImagesRow
+from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Facts, Marks, Run, Unit
 
 # One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the
 # second also where settings do not ask for it.
@@ -81,37 +82,27 @@ LEARNED = Marks("decontaminate/map", LearnedFacts)
 INDEX = Marks("decontaminate/index", IndexFacts)
 
 
-class TestPart(Files):
-    """Test images that were read as one unit."""
-
-    step = TESTS.step
-
-    @property
-    def images(self) -> str:
-        """Parquet of `TEST_IMAGE`."""
-        return self.path("parquet")
-
-
-class Augmented(Files):
-    """The features of images and of their copies."""
-
-    step = AUGMENTED.step
-
-    @property
-    def rows(self) -> str:
-        """Parquet of `AUGMENTED_ROW`."""
-        return self.path("parquet")
-
-
-def test_names(run: Run) -> str:
-    """Set and name of every test image: Parquet of `TEST_NAME`."""
-    return run.work(INDEX.step, "names.parquet")
-
+_INT16 = np.dtype(np.int16)
+TEST_IMAGES = Table("work/test_images/*.parquet", Format.PARQUET, TEST_IMAGE, "features of a part of a test set")
+AUGMENTED_IMAGES = Table(
+    "work/augmented/*.parquet", Format.PARQUET, AUGMENTED_ROW, "features of images and their copies"
+)
+TEST_NAMES = Table("work/decontaminate/index/names.parquet", Format.PARQUET, TEST_NAME, "set and name of each image")
+INDEX_ARRAYS = Table(
+    "work/decontaminate/index/*.npy", Format.NUMPY, holds="vectors of test images, as the search maps them"
+)
+CALIBRATION = Table("audit/near_duplicates/calibration.json", Format.JSON, holds="threshold, embedder, map")
+CALIBRATION_ARRAYS = Table("audit/near_duplicates/*.npy", Format.NUMPY, holds="the map and the centroids of clusters")
 
 # What is found, and what goes -----------------------------------------------------------------------------------------
 
 # The test images near to each image of a fetch unit: at most one row a pair. The cosine is 1 where the bytes are equal.
 NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
+
+# A pair of images of the pool by their numbers; the key of the left one.
+PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])
+# What stays in the place of an image: its key, and their cosine.
+REPLACEMENT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
 
 
 class FindUnit(Unit):
@@ -201,61 +192,26 @@ REPLACED = Marks("decontaminate/replaced", ReplaceFacts)
 DECONTAMINATED = Marks("decontaminate/units", DropFacts)
 
 
-class Found(Files):
-    """The pairs of images of a fetch unit and test images: Parquet of `NEAR`."""
-
-    step = FOUND.step
-
-    @property
-    def above(self) -> str:
-        """Above the threshold."""
-        return self.path("parquet")
-
-    @property
-    def below(self) -> str:
-        """Below it, for the gallery."""
-        return self.path("below")
-
-
-class Compared(Files):
-    """The files of a unit whose images were scattered to cells."""
-
-    step = COMPARED.step
-
-    @property
-    def spill(self) -> str:
-        """Vectors and digests by cell."""
-        return self.path("spill")
-
-    @property
-    def pairs(self) -> str:
-        """Pairs that the unit found by itself: an array of `within_pool.PAIR`."""
-        return self.path("pairs")
-
-
-class Joined(Files):
-    """The file of a joined cell."""
-
-    step = JOINED.step
-
-    @property
-    def pairs(self) -> str:
-        """Pairs of the cell: an array of `within_pool.PAIR`."""
-        return self.path("pairs")
-
-
-class Decontaminated(Files):
-    """The files that decontamination leaves for a fetch unit some of whose rows go."""
-
-    step = DECONTAMINATED.step
-
-    @property
-    def rows(self) -> str:
-        """The numbers of the rows that stay: int64[n]."""
-        return self.path("rows")
+SIMILAR = Table("work/decontaminate/search/*.parquet", Format.PARQUET, NEAR, "pairs above the threshold")
+LESS_SIMILAR = Table("work/decontaminate/search/*.below", Format.PARQUET, NEAR, "pairs below it, for the gallery")
+CENTROIDS_OF_CELLS = Table("work/decontaminate/cells/centroids.npy", Format.NUMPY, _INT16, "int16[cells, d]")
+SPILLED_VECTORS = Table("work/decontaminate/compared/*.spill", Format.BYTES, holds="vectors and digests by cell")
+PAIRS_OF_UNIT = Table("work/decontaminate/compared/*.pairs", Format.NUMPY, PAIR, "pairs that a unit found by itself")
+PAIRS_OF_CELL = Table("work/decontaminate/joined/*.pairs", Format.NUMPY, PAIR, "pairs of a cell")
+REPLACED_IMAGES = Table(
+    "work/decontaminate/replaced/goes.npy", Format.NUMPY, np.dtype(np.int64), "numbers of the images that go, rising"
+)
+REPLACED_BY = Table("work/decontaminate/replaced/kept.npy", Format.NUMPY, REPLACEMENT, "what stays in their place")
+KEPT_ROWS = Table(
+    "work/decontaminate/units/*.rows",
+    Format.NUMPY,
+    np.dtype(np.int64),
+    "numbers of the rows of `work/fetch/units/*.parquet` that stay; missing where all do",
+)
+FOUND_FACTS = Table("audit/near_duplicates/found.json", Format.JSON, holds="what was looked for and found")
 
 
 def kept_rows(run: Run, name: str) -> pa.Table:
     """The rows (`FETCHED_ROW`) of a fetch unit that decontamination keeps."""
-    rows, path = Fetched(run, name).rows(), Decontaminated(run, name).rows
-    return rows.take(arrays.read(path)) if storage.exists(path) else rows
+    rows = FETCHED_ROWS.read(run, name)
+    return rows.take(KEPT_ROWS.array(run, name)) if storage.exists(KEPT_ROWS.path(run, name)) else rows

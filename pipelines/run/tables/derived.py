@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from altalign.data.counts import CountRow, FailedRow
-from altalign.pipelines.run.units import Facts, Files, Marks, Unit
-from altalign.storage import arrays
+from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Facts, Marks, Unit
 
 
 class ShardOfParent(Unit):
@@ -64,34 +63,6 @@ LISTED = Marks("select/listed", ListedFacts)
 CARRIED = Marks("select/carried", CarriedFacts)
 
 
-class Listed(Files):
-    """The keys of rows that stay, where keys alone are wanted."""
-
-    step = LISTED.step
-
-    def keys(self) -> npt.NDArray[np.uint8]:
-        """Their digits, in the order of shards: uint8[n, 32]."""
-        return arrays.read(self.path("keys"))
-
-    def write_keys(self, keys: npt.NDArray[np.uint8]) -> None:
-        """Write them."""
-        arrays.save(self.path("keys"), keys)
-
-
-class Chosen(Files):
-    """Which rows of a shard of a parent stay."""
-
-    step = CHOSEN.step
-
-    def rows(self) -> npt.NDArray[np.int64]:
-        """Their numbers, rising: int64[n]."""
-        return arrays.read(self.path("rows"))
-
-    def write_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Write their numbers."""
-        arrays.save(self.path("rows"), rows)
-
-
 @dataclass(frozen=True)
 class CommonFacts(Facts):
     """What runs that are merged have too much of together: texts, images; and what several of them have.
@@ -112,16 +83,44 @@ COMMON = Marks("select/common", CommonFacts)
 REPEATED = pa.schema([("key", pa.string()), ("parent", pa.int32())])
 
 
-class Common(Files):
-    """What the rows of several runs have in common."""
+@dataclass(frozen=True)
+class CountedFacts(Facts):
+    """How many samples of a unit the condition keeps and have a value, for each column."""
 
-    step = COMMON.step
+    rows: list[int]
 
-    def path_of(self, kind: str) -> str:
-        """Hashes of texts (`texts`) or images (`images`) over their limit, and their counts: uint64[n, 2], sorted."""
-        return self.path(kind)
 
-    @property
-    def repeated(self) -> str:
-        """Parquet of `REPEATED`."""
-        return self.path("repeated")
+@dataclass(frozen=True)
+class ThresholdFacts(Facts):
+    """For each column the smallest number (`tops.ordered`) that stays; None where no sample has a value."""
+
+    numbers: list[int | None]
+
+
+@dataclass(frozen=True)
+class BalanceFacts(Facts):
+    """The limit of concept balance, how many entries occur, and how often all of them do."""
+
+    limit: int
+    entries: int
+    matches: int
+
+
+CONCEPTS = Marks("select/concepts", CountedFacts)
+BALANCE = Marks("select/balance", BalanceFacts)
+VALUES = Marks("select/values", CountedFacts)
+THRESHOLDS = Marks("select/thresholds", ThresholdFacts)
+
+LISTED_KEYS = Table("work/select/listed/*.keys", Format.NUMPY, np.dtype(np.uint8), "keys that stay: digits, [n, 32]")
+CHOSEN_ROWS = Table("work/select/chosen/*.rows", Format.NUMPY, np.dtype(np.int64), "numbers of the rows that stay")
+COMMON_HASHES = {
+    kind: Table(
+        f"work/select/common/*.{kind}",
+        Format.NUMPY,
+        np.dtype(np.uint64),
+        f"hashes of {kind} over their limit, and counts",
+    )
+    for kind in ("texts", "images")
+}
+REPEATED_KEYS = Table("work/select/common/*.repeated", Format.PARQUET, REPEATED, "keys that several runs have")
+VALUES_OF_COLUMN = Table("work/select/values/*.values", Format.NUMPY, holds="distinct values and how often, [2, k]")

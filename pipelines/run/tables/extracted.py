@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from altalign.data.counts import CountRow, FailedRow
-from altalign.pipelines.run.units import Facts, Files, Marks, Run, Unit
+from altalign.data.schema import CANDIDATE, DROPPED
+from altalign.pipelines.run.image_places import PLACE
+from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Facts, Marks, Unit
 
 
 class FileUnit(Unit):
@@ -46,48 +49,17 @@ EXTRACTED = Marks("extract", ExtractFacts)
 # A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
 FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])
 
-
-class Extracted(Files):
-    """What `extract` leaves of an input file that is not its own pool."""
-
-    step = EXTRACTED.step
-
-    @property
-    def pool(self) -> str:
-        """Its candidates: Parquet of `CANDIDATE`."""
-        return self.path("parquet")
-
-    @property
-    def broken(self) -> str:
-        """Its broken records: Parquet of `DROPPED`."""
-        return self.path("broken.parquet")
-
-    @property
-    def sample(self) -> str:
-        """Dropped rows of the smallest keys: Parquet of `DROPPED`."""
-        return self.path("sample.parquet")
-
-    @property
-    def images(self) -> str:
-        """The bytes of images that cannot be read at an offset of the input."""
-        return self.path("images")
-
-    @property
-    def files(self) -> str:
-        """The files of a part of a folder: Parquet of `FOLDER_FILE`."""
-        return self.path("files.parquet")
-
-    @property
-    def places(self) -> str:
-        """Where its images are: rows of `image_places.PLACE`, sorted by image_id."""
-        return self.path("places")
-
-    @property
-    def payloads(self) -> str:
-        """The same places by the ids of their payloads' names, and revisits; missing where there are none."""
-        return self.path("payloads")
-
-
-def followed_revisits(run: Run) -> str:
-    """The places of images that only revisit records have, of all files."""
-    return run.work(EXTRACTED.step, "revisits")
+CANDIDATES = Table("work/extract/*.parquet", Format.PARQUET, CANDIDATE, "the candidates of an input file: its pool")
+BROKEN_RECORDS = Table("work/extract/*.broken.parquet", Format.PARQUET, DROPPED, "records that cannot be read")
+EXTRACT_SAMPLE = Table("work/extract/*.sample.parquet", Format.PARQUET, DROPPED, "dropped rows of the smallest keys")
+COPIED_IMAGES = Table("work/extract/*.images", Format.BYTES, holds="images that cannot be read at an offset")
+FOLDER_FILES = Table("work/extract/*.files.parquet", Format.PARQUET, FOLDER_FILE, "the files of a part of a folder")
+PLACES = Table("work/extract/*.places", Format.ROWS, PLACE, "where images are, sorted by image_id")
+PAYLOADS = Table(
+    "work/extract/*.payloads",
+    Format.ROWS,
+    PLACE,
+    "the same by the ids of their payloads' names, and revisits; missing where there are none",
+)
+REVISITS = Table("work/extract/revisits", Format.ROWS, PLACE, "places of images that only revisit records have")
+POOL_SIZE = Table("work/extract/pool/size.json", Format.JSON, holds="rows and bytes of the whole pool")

@@ -12,9 +12,10 @@ from altalign import storage
 from altalign.data.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
 from altalign.data.counts import CountRow, FailedRow
 from altalign.data.schema import SAMPLE
-from altalign.pipelines.run.tables.judged import PLACED_SURVIVOR, GroupedPartition
-from altalign.pipelines.run.units import Facts, Files, Marks, Run, Unit
-from altalign.storage import arrays, parquet
+from altalign.pipelines.run.tables.judged import GROUPED_SURVIVORS, PLACED_SURVIVOR
+from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Facts, Marks, Run, Unit
+from altalign.storage import parquet
 from altalign.storage.ranges import Range
 
 # entries of marks, which JSON has as lists
@@ -56,7 +57,7 @@ class FetchFacts(Facts):
         funnel: step, source, images and bytes, for the report.
         dropped_images: stage, reason and how many distinct images were dropped; None in marks of older versions.
         hosts: how many images of the sample each host has, how many were fetched, and how many were kept.
-        known: the first and the last image of `Fetched.known`; None where it has none.
+        known: the first and the last image of `KNOWN_IMAGES`; None where it has none.
     """
 
     kept: int
@@ -113,119 +114,70 @@ KNOWN = pa.schema(
 KNOWN_OF = np.dtype([("number", "<i8"), ("first", "S32"), ("last", "S32")])
 BLOB = 1 << 36  # a borrowed blob has fewer bytes; `blob_offset` below zero is of one
 
+GATHERED_IMAGES = Table("work/fetch/gathered/*.images", Format.BYTES, holds="images of a table's surviving rows")
+GATHERED_INDEX = Table("work/fetch/gathered/*.index", Format.ROWS, ROW_INDEX, "row, offset and length of each, by row")
 
-class Gathered(Files):
-    """Images of a table's rows, copied in one pass over the table."""
+# Of runs that this one has grown from, by the numbers of blobs (`borrowed_name`). Number 0 has the one mark, which
+# names the files of all, and the index. A number stays with its blob however often the run grows.
+BORROWED_IMAGES = Table("work/fetch/borrowed/*.images", Format.BYTES, holds="images of the run before")
+BORROWED_KNOWN = Table("work/fetch/borrowed/*.known", Format.PARQUET, KNOWN, "what its fetch unit knew of them")
+BORROWED_INDEX = Table("work/fetch/borrowed/*.index", Format.ROWS, KNOWN_OF, "first and last image of each blob")
 
-    step = GATHERED.step
-
-    @property
-    def images(self) -> str:
-        """Their bytes."""
-        return self.path("images")
-
-    def index(self) -> npt.NDArray[np.void]:
-        """Rows of `ROW_INDEX`, sorted by row."""
-        return np.frombuffer(storage.read_bytes(self.path("index")), ROW_INDEX)
-
-    def write_index(self, entries: list[tuple[int, int, int]]) -> None:
-        """Write row, offset and length of each image."""
-        storage.write_bytes(self.path("index"), np.array(entries, ROW_INDEX).tobytes())
-
-
-class Borrowed(Files):
-    """A blob of a run that this one has grown from, by its number, and what that run's unit knew of its images.
-
-    Number 0 has the one mark, which names the files of all, and `KNOWN_OF`. A number stays with its blob however often
-    the run grows.
-    """
-
-    step = BORROWED.step
-
-    def __init__(self, run: Run, number: int = 0):
-        super().__init__(run, f"{number:09d}")
-
-    @property
-    def images(self) -> str:
-        """The bytes of images."""
-        return self.path("images")
-
-    @property
-    def known(self) -> str:
-        """What its unit knew: Parquet of `KNOWN`."""
-        return self.path("known")
-
-    @property
-    def known_of(self) -> str:
-        """Rows of `KNOWN_OF`."""
-        return self.path("index")
+IMAGES = Table("work/fetch/units/*.images", Format.BYTES, holds="a blob: the bytes of the images that a unit fetched")
+OUTCOMES = Table(
+    "work/fetch/units/*.journal", Format.JSON, holds="of images from the web: what came of each, a line an image"
+)
+FETCHED_ROWS = Table(
+    "work/fetch/units/*.parquet",
+    Format.PARQUET,
+    FETCHED_ROW,
+    "rows that pass the image rules, sorted by image_id and key, with the place of their image in the blob",
+)
+FEATURES = Table(
+    "work/fetch/units/*.features",
+    Format.NUMPY,
+    np.dtype(np.int16),
+    "features of the kept images in their order, int16[n, d]; zeros for a flat image",
+)
+KNOWN_IMAGES = Table(
+    "work/fetch/units/*.known", Format.PARQUET, KNOWN, "what is known of images of the input's own files, for `add`"
+)
+MEASURED_IMAGES = Table(
+    "work/fetch/units/*.measures", Format.PARQUET, IMAGE_MEASURES.schema, "a unit's part of the histograms"
+)
+VALUES_OF_IMAGES = Table(
+    "work/fetch/units/*.image_values", Format.PARQUET, IMAGE_VALUES.schema, "a unit's part of formats and sizes"
+)
 
 
-class Fetched(Files):
-    """What fetching a unit leaves, beside its journal where the images come from the web."""
+def borrowed_name(number: int = 0) -> str:
+    """The name of a borrowed blob."""
+    return f"{number:09d}"
 
-    step = FETCHED.step
 
-    def __init__(self, run: Run, name: str):
-        super().__init__(run, name)
-        self._run = run
+def image_range(run: Run, name: str, offset: int, size: int) -> Range:
+    """Where the bytes of an image are, by its `blob_offset`: in its unit's blob or, below zero, in a borrowed one."""
+    if offset >= 0:
+        return Range(IMAGES.path(run, name), offset, size)
+    number, offset = divmod(offset, BLOB)
+    return Range(BORROWED_IMAGES.path(run, borrowed_name(-number)), offset, size)
 
-    @property
-    def images(self) -> str:
-        """The bytes of the images that this unit has fetched: a blob."""
-        return self.path("images")
 
-    def range(self, offset: int, size: int) -> Range:
-        """Where the bytes of an image are, by its `blob_offset`: in this blob or, below zero, in a borrowed one."""
-        if offset >= 0:
-            return Range(self.images, offset, size)
-        number, offset = divmod(offset, BLOB)
-        return Range(Borrowed(self._run, -number).images, offset, size)
+def image_bytes(run: Run, name: str, offset: int, size: int) -> bytes:
+    """The bytes of one image of a fetch unit."""
+    path, begin, *_ = image_range(run, name, offset, size)
+    return storage.read_range(path, begin, size)
 
-    def image(self, offset: int, size: int) -> bytes:
-        """The bytes of one image."""
-        path, begin, *_ = self.range(offset, size)
-        return storage.read_range(path, begin, size)
 
-    def rows(self) -> pa.Table:
-        """The rows (`FETCHED_ROW`) that pass the image rules, sorted by (image_id, key)."""
-        return parquet.read_table(self.path("parquet")).select(FETCHED_ROW.names)
-
-    def write_rows(self, rows: pa.Table) -> None:
-        """Write the rows that pass."""
-        parquet.write(self.path("parquet"), rows.select(FETCHED_ROW.names), FETCHED_ROW)
-
-    def kept_images(self) -> pa.Table:
-        """The first row (`FETCHED_ROW`) of each kept image, in order."""
-        rows = self.rows()
-        return rows.take(first_of_each_image(rows))
-
-    def features(self) -> npt.NDArray[np.int16]:
-        """The features of the n kept images in their order, int16[n, d]; zeros for a flat image."""
-        return arrays.read(self.path("features"))
-
-    def mapped_features(self) -> npt.NDArray[np.int16]:
-        """The same, mapped into memory."""
-        return arrays.mapped(self.path("features"))
-
-    def write_features(self, features: npt.NDArray[np.int16]) -> None:
-        """Write the features."""
-        arrays.save(self.path("features"), features)
-
-    @property
-    def known(self) -> str:
-        """What is known of images of the input's own files, so that an addition need not read them: of `KNOWN`."""
-        return self.path("known")
-
-    def write_figures(self, measures: pa.Table, values: pa.Table) -> None:
-        """Write the unit's part of `IMAGE_MEASURES` and of `IMAGE_VALUES`."""
-        parquet.write(self.path("measures"), measures, IMAGE_MEASURES.schema)
-        parquet.write(self.path("image_values"), values, IMAGE_VALUES.schema)
+def kept_images(run: Run, name: str) -> pa.Table:
+    """The first row (`FETCHED_ROW`) of each image that a fetch unit keeps, in order."""
+    rows = FETCHED_ROWS.read(run, name)
+    return rows.take(first_of_each_image(rows))
 
 
 def survivors(run: Run, unit: FetchUnit) -> pa.Table:
     """The rows (`PLACED_SURVIVOR`) of a fetch unit, sorted by (image_id, key)."""
-    path, number = GroupedPartition(run, unit["partition"]).rows, unit["row_group"]
+    path, number = GROUPED_SURVIVORS.path(run, unit["partition"]), unit["row_group"]
     batches = list(parquet.read_row_groups(path, number, number))
     return pa.Table.from_batches(batches, PLACED_SURVIVOR).combine_chunks()
 

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import TypedDict
 
+import numpy as np
 import pyarrow as pa
 
+from altalign.data.audit_tables import TEXT_MEASURES
 from altalign.data.counts import CountRow, FailedRow
-from altalign.data.schema import STRINGS
-from altalign.pipelines.run.units import Facts, Files, Marks, Run
+from altalign.data.schema import DROPPED, STRINGS
+from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Facts, Marks
 
 # A candidate that passed every rule but `pair_repeated`; `file` and `row` say where in the input it stands.
 SURVIVOR = pa.schema(
@@ -62,44 +65,21 @@ class GroupFacts(Facts):
 JUDGED = Marks("judge/units", JudgeFacts)
 GROUPED = Marks("judge/grouped", GroupFacts)
 
-
-class JudgedUnit(Files):
-    """What judging a unit of the pool leaves."""
-
-    step = JUDGED.step
-
-    @property
-    def survivors(self) -> str:
-        """Survivors (`SURVIVOR`) by partition: messages of Arrow's IPC without a schema."""
-        return self.path("survivors")
-
-    @property
-    def measures(self) -> str:
-        """Its part of `TEXT_MEASURES`."""
-        return self.path("measures")
-
-    @property
-    def seen(self) -> str:
-        """Strings of wanted hashes, and scripts of captions: JSON."""
-        return self.path("seen")
-
-    @property
-    def samples(self) -> str:
-        """Dropped rows for the galleries: Parquet of `DROPPED`."""
-        return self.path("samples")
-
-
-class GroupedPartition(Files):
-    """What grouping the survivors of a partition leaves."""
-
-    step = GROUPED.step
-
-    @property
-    def rows(self) -> str:
-        """Survivors sorted by (image_id, key), one row group a fetch unit: Parquet of `PLACED_SURVIVOR`."""
-        return self.path("parquet")
-
-
-def slices_of_places(run: Run, file: str) -> str:
-    """The file of slices that cuts an input file's places (`Extracted.places`) by partition."""
-    return run.work("judge/places", f"{file}.slices")
+SURVIVORS = Table("work/judge/units/*.survivors", Format.ARROW, SURVIVOR, "candidates that pass, by partition")
+MEASURED_TEXTS = Table(
+    "work/judge/units/*.measures", Format.PARQUET, TEXT_MEASURES.schema, "a unit's part of the histograms"
+)
+SEEN_STRINGS = Table("work/judge/units/*.seen", Format.JSON, holds="strings of wanted hashes, and scripts of captions")
+JUDGE_SAMPLE = Table("work/judge/units/*.samples", Format.PARQUET, DROPPED, "dropped rows for the galleries")
+SLICES_OF_PLACES = Table(
+    "work/judge/places/*.slices",
+    Format.ROWS,
+    np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")]),
+    "how partitions cut an input file's places",
+)
+GROUPED_SURVIVORS = Table(
+    "work/judge/grouped/*.parquet",
+    Format.PARQUET,
+    PLACED_SURVIVOR,
+    "each pair once, sorted by image_id and key, with the place of its image; a row group is a fetch unit",
+)

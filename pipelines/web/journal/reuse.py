@@ -15,7 +15,7 @@ from altalign.filters import identity
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run.image_places import Kind
 from altalign.pipelines.run.sampled import fetched_before
-from altalign.pipelines.run.tables.fetched import Fetched, first_of_each_image
+from altalign.pipelines.run.tables.fetched import FETCHED, first_of_each_image
 from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.journal import journal
@@ -96,7 +96,7 @@ def _fetched(
 
 def _units_of(folder: str) -> Sequence[_Unit]:
     """The units of a trial that have a journal."""
-    units = storage.join(folder, "work", *Fetched.step.split("/"))
+    units = storage.join(folder, "work", *FETCHED.step.split("/"))
     journals = frozenset(journal.names(units)) if storage.kind(units) == "folder" else frozenset[str]()
     grouped = storage.join(folder, "work", *GROUPED.step.split("/"))
     parts = [name for name in storage.names(grouped, ".parquet") if journals]

@@ -26,8 +26,8 @@ from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import outputs, pool
 from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import GATHERED, Gathered
-from altalign.pipelines.run.tables.judged import GROUPED, GroupedPartition
+from altalign.pipelines.run.tables.fetched import GATHERED, GATHERED_IMAGES, GATHERED_INDEX
+from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.stages import extract, fetch_from_files, judge, tables
 from altalign.settings.curate import CurateConfig
@@ -239,9 +239,7 @@ def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(
         firsts.setdefault((image_id(pair.identity or ""), sample_key(pair.identity or "", pair.caption)), pair)
     kept = [firsts[ids] for ids in sorted(firsts)]
     assert 0 < len(kept) < len(passed) < len(pairs)
-    table = pa.concat_tables(
-        pq.read_table(GroupedPartition(judged, name).rows) for name in judged.finished(GROUPED.step)
-    )
+    table = pa.concat_tables(GROUPED_SURVIVORS.read(judged, name) for name in judged.finished(GROUPED.step))
     found = [(row["image_id"].hex(), row["key"].hex(), row["file"], row["row"]) for row in table.to_pylist()]
     assert found == [(*ids, pair.file, pair.row) for ids, pair in zip(sorted(firsts), kept, strict=True)]
     counts = outputs.counts_of(judged)
@@ -259,11 +257,11 @@ def test_gather_copies_the_first_image_in_hand_of_every_survivor(
             places.setdefault(pair.identity, pair)
     assert len(places) > 5
     for file in (0, 1):
-        files = Gathered(gathered, f"{file:06d}")
-        blob, index = storage.read_bytes(files.images), files.index()
+        name = f"{file:06d}"
+        blob, index = storage.read_bytes(GATHERED_IMAGES.path(gathered, name)), GATHERED_INDEX.array(gathered, name)
         found = [(row, blob[offset : offset + length]) for row, offset, length in index.tolist()]
         assert found == sorted((pair.row, pair.image) for pair in places.values() if pair.file == file)
-        assert gathered.facts_of(GATHERED, f"{file:06d}").images == len(found)
+        assert gathered.facts_of(GATHERED, name).images == len(found)
 
 
 @pytest.mark.parametrize(

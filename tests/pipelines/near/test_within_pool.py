@@ -17,7 +17,7 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.tables.decontaminated import CELLS, COMPARED, REPLACED
-from altalign.pipelines.run.tables.fetched import FETCHED, FETCHED_ROW, Fetched
+from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, FETCHED_ROW, FETCHED_ROWS
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import copies, drawn, groups_by_search, pairs_by_matrix
@@ -74,9 +74,8 @@ def fetched(folder: Path, images: Pool, above: float = ABOVE, **settings: Any) -
         rows = pa.table(
             {field.name: pa.array(columns.get(field.name, [None] * 2 * len(keys)), field.type) for field in FETCHED_ROW}
         )
-        files = Fetched(run, name)
-        files.write_rows(rows)
-        files.write_features(images.vectors[some])
+        FETCHED_ROWS.write(run, rows, name)
+        FEATURES.save(run, images.vectors[some], name)
         storage.write_json(run.mark(FETCHED.step, name), {"kept": len(rows), "counts": []})
     calibration_files.save(
         outputs.near_duplicates(run),
