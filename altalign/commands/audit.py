@@ -31,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
         if not is_of_report or arguments.shards or arguments.page is not None or arguments.words:
             raise UsageError("--summary: is written alone; leave RUN_B and the other options but --to out")
         return _summarised(arguments.run, arguments.to or ".")
+    if arguments.full and (arguments.other is not None or arguments.digest or arguments.quick or arguments.shards):
+        raise UsageError("--full: reads every file of one run; leave out RUN_B, --digest, --quick and --shards")
     if arguments.to:
         raise UsageError(f"--to {arguments.to}: belongs to --summary; give it too, or leave --to out")
     if arguments.words and not is_of_report:
@@ -48,7 +50,10 @@ def main(argv: Sequence[str]) -> int:
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
     words = _lists(arguments.words)
-    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json, words=words)
+    shards, is_written = arguments.shards, not arguments.json
+    run, checks = checked(
+        arguments.run, shards_at_most=shards, is_written=is_written, words=words, is_full=arguments.full
+    )
     if arguments.json:
         sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
     else:
@@ -69,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print the checks, or the differences, as JSON and write nothing"
     )
     parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="read at most N shards (all)")
+    parser.add_argument(
+        "--full", action="store_true", help="also search every file for what was removed, as removed.parquet names it"
+    )
     parser.add_argument(
         "--page", metavar="FILE", help="with two runs: also write FILE, an HTML page that shows the pairs with pictures"
     )
@@ -120,9 +128,16 @@ def _lists(words: Sequence[str]) -> dict[str, str]:
 
 
 def checked(
-    folder: str, *, shards_at_most: int | None, is_written: bool, words: Mapping[str, str] | None = None
+    folder: str,
+    *,
+    shards_at_most: int | None,
+    is_written: bool,
+    words: Mapping[str, str] | None = None,
+    is_full: bool = False,
 ) -> "tuple[RunFolder, list[Check]]":
     """Checks a finished run, and writes its report where that is wanted, with the slices of lists of words.
+
+    `is_full`: also that no file has anything of what was removed.
 
     Raises:
         UsageError: it is no finished run.
@@ -132,8 +147,8 @@ def checked(
         run = RunFolder.open(folder)
         run.check_finished("there is nothing to report yet")
         if is_written:
-            return run, write(run, shards_at_most=shards_at_most, words=words)
-        return run, _checks(run, shards_at_most)
+            return run, write(run, shards_at_most=shards_at_most, words=words, is_full=is_full)
+        return run, _checks(run, shards_at_most, is_full=is_full)
 
 
 def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) -> int:
@@ -197,13 +212,15 @@ def said_of_no_report(folder: str, error: BaseException) -> str:
     return f"no report was written: {said}; the run is whole, and {repair}"
 
 
-def write(run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str] | None = None) -> "list[Check]":
+def write(
+    run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str] | None = None, is_full: bool = False
+) -> "list[Check]":
     """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
     with startup.imports():
         # Arrow, NumPy, templates: half a second, which --help need not wait for
         from altalign.audit.report import numbers, page
 
-    checks = _checks(run, shards_at_most)
+    checks = _checks(run, shards_at_most, is_full=is_full)
     found = numbers.gather(run, checks, words)
     # ASCII, for names of files may be any bytes
     storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())
@@ -212,10 +229,11 @@ def write(run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str
     return checks
 
 
-def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
+def _checks(run: RunFolder, shards_at_most: int | None, *, is_full: bool) -> "list[Check]":
     from altalign.audit import checks
 
-    return list(checks.run_checks(run, shards_at_most=shards_at_most))
+    found = list(checks.run_checks(run, shards_at_most=shards_at_most))
+    return [*found, *checks.check_absence(run)] if is_full else found
 
 
 def _written(run: RunFolder) -> "list[Check] | None":

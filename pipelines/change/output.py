@@ -1,6 +1,5 @@
 """What `altalign remove`, `add` and `merge` of one run print: what goes, what came, whether anything is left."""
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,7 +11,6 @@ from altalign import storage, terminal
 from altalign.data.stages import REMOVED_FILE, own_files
 from altalign.errors import AltalignError
 from altalign.pipelines import curate
-from altalign.pipelines.change import absence
 from altalign.pipelines.change import add as adding
 from altalign.pipelines.change import compact as compacting
 from altalign.pipelines.change import remove as removing
@@ -37,10 +35,10 @@ class Wanted(NamedTuple):
     is_dry_run: bool
 
 
-def remove(config: CurateConfig, wanted: Wanted) -> tuple[Request, int]:
+def remove(config: CurateConfig, wanted: Wanted) -> int:
     """Remove what is listed, now and of what is added later.
 
-    Returns what may not be found afterwards, and 1 where nothing of it was there, nor was asked for before.
+    Returns 1 where nothing of it was there, nor was asked for before; else 0.
     """
     asked = of_files(wanted.lists)
     folder = config.run.folder
@@ -57,7 +55,7 @@ def remove(config: CurateConfig, wanted: Wanted) -> tuple[Request, int]:
         _show(folder, found, asked, is_dry_run=wanted.is_dry_run, is_new=is_new)
         if (found.has_rows or is_new) and not wanted.is_dry_run:
             removing.remove(Run(folder, config, ()), parent, found, by=wanted.by, because=wanted.because)
-    return found.gone, 0 if found.has_rows or not is_new else AltalignError.exit_code
+    return 0 if found.has_rows or not is_new else AltalignError.exit_code
 
 
 def add(config: CurateConfig, wanted: "adding.Wanted", flags: list[str]) -> int:
@@ -93,25 +91,6 @@ def compact(config: CurateConfig) -> None:
     said = f"{shown(folder)}: {many(made, 'shard')} of one generation" if made is not None else ""
     said = said or f"{shown(folder)}: of one generation already; it stays as it is"
     terminal.stdout().print(said, highlight=False, soft_wrap=True)
-
-
-def check_absence(config: CurateConfig, gone: Request) -> int:
-    """Read every file of the run again; returns 1 where something is left."""
-    begun = time.monotonic()
-    looked = absence.look(config.run.folder, gone, but=REMOVED_FILE)
-    seconds = time.monotonic() - begun
-    out = terminal.stdout()
-    for name, what in sorted(looked.found.items()):
-        line = f"{name}: still has {what}" if not what.startswith("it cannot") else f"{name}: {what}"
-        out.print(terminal.shown(line), style="red", highlight=False, soft_wrap=True)
-    left = f"{many(len(looked.found), 'file')} still have" if looked.found else "none has"
-    read = f"{looked.bytes / 1e6:,.1f} MB in {seconds:.1f} s"
-    out.print(
-        f"{many(looked.files, 'file')} read again ({read}): {left} a key, digest or URL that was to go",
-        highlight=False,
-        soft_wrap=True,
-    )
-    return AltalignError.exit_code if looked.found else 0
 
 
 def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool, is_new: bool) -> None:

@@ -131,7 +131,7 @@ def of_log(change: Change, gone: Request) -> list[str]:
     emptied = list[str]()
     for name in _below(change.run_folder, "log", ".jsonl"):
         lines = storage.read_bytes(storage.join(change.run_folder, *name.split("/"))).splitlines(keepends=True)
-        left = [line for line in lines if not _is_of(line, gone)]
+        left = [line for line in lines if not is_of(line, gone)]
         if left and len(left) < len(lines):
             with change.writing(name) as file:
                 file.write(b"".join(left))
@@ -140,7 +140,8 @@ def of_log(change: Change, gone: Request) -> list[str]:
     return [*emptied, *(name for name in _below(change.run_folder, "log", ".json") if name.endswith(_SUMS))]
 
 
-def _is_of(line: bytes, gone: Request) -> bool:
+def is_of(line: bytes, gone: Request) -> bool:
+    """Whether a line of a log is of an image that went, or cannot be read."""
     try:
         said = json.loads(line)
     except ValueError:

@@ -24,10 +24,8 @@ from altalign.data import shards
 from altalign.data.reasons import KEPT
 from altalign.data.stages import REPORT
 from altalign.machine import processes
-from altalign.pipelines.change import absence
 from altalign.pipelines.images import embedders
 from altalign.pipelines.near import cluster
-from altalign.pipelines.run.removal_list import Request
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import environ, summary, tree, write_input
 
@@ -111,7 +109,6 @@ def test_what_is_listed_goes_and_nothing_else(run: Path, capsys: pytest.CaptureF
     assert main(["remove", "run", *options, "--by", "the author", "--because", "asked by letter"]) == 0
     said = capsys.readouterr().out
     assert f"not there, of --keys: 1 ({'0' * 32})" in said
-    assert "none has a key, digest or URL that was to go" in said
     keys = {row["key"] for row in gone}
     assert samples(run) == {key: of for key, of in before.items() if key not in keys}
     # shards without any of these are not touched
@@ -131,7 +128,7 @@ def test_what_is_listed_goes_and_nothing_else(run: Path, capsys: pytest.CaptureF
     assert summary(run)["pairs"] == len(left)
     assert summary(run)["images"] == len({row["image_id"] for row in left})
     assert not (run / "work").exists()
-    assert main(["audit", "run"]) == 0
+    assert main(["audit", "run", "--full"]) == 0
     assert main(["audit", "run", "--digest"]) == 0
     capsys.readouterr()
     assert main(["explain", "run", "--key", gone[0]["key"]]) == 0
@@ -313,25 +310,28 @@ def test_what_one_run_has_removed_goes_out_of_another(made: Path, run: Path) -> 
     assert not {row["key"] for row in gone} & samples(Path("other")).keys()
 
 
-def test_the_absence_check_finds_what_a_hand_puts_back(run: Path) -> None:
+def test_an_audit_of_all_files_finds_what_a_hand_puts_back(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options, gone = lists(run)
     row = next(row for row in gone if row["image_url"])
-    stem = next(path for path in sorted((run / "shards").glob("*.tar")))
-    old = {path: path.read_bytes() for path in (stem, run / "dropped" / "judge" / "000000-00000.parquet")}
+    shard = next(path for path in sorted((run / "shards").glob("*.parquet")))
+    old = {path: path.read_bytes() for path in (shard, run / "dropped" / "judge" / "000000-00000.parquet")}
     assert main(["remove", "run", *options]) == 0
-    request = Request(keys=frozenset(row["key"] for row in gone), urls={row["image_id"]: row["image_url"]})
-    assert absence.look(str(run), request, but="removed.parquet").found == {}
+    assert main(["audit", "run", "--full"]) == 0
     for path, data in old.items():
         path.write_bytes(data)
-    (run / "log" / "notes.txt").write_text(f"see {row['image_url']} there", encoding="utf-8")
-    found = absence.look(str(run), request, but="removed.parquet").found
-    assert found.keys() >= {f"shards/{stem.name}", "log/notes.txt"}
+    line = json.dumps({"image_id": row["image_id"], "url": row["image_url"]})
+    (run / "log" / "fetch").mkdir(exist_ok=True)
+    (run / "log" / "fetch" / "put-back.jsonl").write_text(line + "\n", encoding="utf-8")
+    capsys.readouterr()
+    assert main(["audit", "run", "--full", "--json"]) == 1
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}["removed"]
+    assert not found["passed"]
+    assert f"shards/{shard.name}: " in found["detail"]
+    assert "log/fetch/put-back.jsonl: 1 of its rows" in found["detail"]
 
 
-def test_in_processes_the_same_bytes_are_written_and_all_is_found(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options, gone = lists(run)
+def test_in_processes_the_same_bytes_are_written_(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, _ = lists(run)
     shutil.copytree(run, "other")
     assert main(["remove", "other", *options]) == 0
     done, call = list[object](), processes._Process.call  # pyright: ignore[reportPrivateUsage]
@@ -342,14 +342,9 @@ def test_in_processes_the_same_bytes_are_written_and_all_is_found(
 
     monkeypatch.setattr(processes, "worth", lambda _seconds, _at_most: 2)
     monkeypatch.setattr(processes._Process, "call", called)  # pyright: ignore[reportPrivateUsage]
-    old = (run / "shards" / "00000.tar").read_bytes()
     assert main(["remove", "run", *options]) == 0
-    assert "none has a key, digest or URL that was to go" in capsys.readouterr().out
     assert shards_of(tree(run)) == shards_of(tree(Path("other")))
     assert done
-    (run / "shards" / "00000.tar").write_bytes(old)
-    request = Request(keys=frozenset(row["key"] for row in gone))
-    assert absence.look("run", request, but="removed.parquet").found.keys() == {"shards/00000.tar"}
     processes.OF_COMMAND.close()
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from altalign.audit.checks import dropped, shard, shards_checked, totals
+from altalign.audit.checks import absence, dropped, shard, shards_checked, totals
 from altalign.audit.checks.findings import Check, Findings, many
 from altalign.audit.checks.rules import Rules
 from altalign.audit.checks.totals import Manifest
@@ -23,7 +23,7 @@ from altalign.machine import processes
 from altalign.machine.cores import cores
 from altalign.machine.threads import in_threads
 
-__all__ = ["NOT_ASKED", "Check", "run_checks"]
+__all__ = ["NOT_ASKED", "Check", "check_absence", "run_checks"]
 
 SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/speed.md
 KEYS_AT_MOST = 1 << 20  # kept keys that are searched for among the dropped rows
@@ -48,6 +48,10 @@ ABOUT = {
     "files": (
         f"file(s) as {listing.FILE}, manifest and seals say",
         "`altalign curate --repair` makes anew what it can; what nothing lists is not of the run: move it away",
+    ),
+    absence.CHECK: (
+        "file(s) read again, none with a row or a line on what removed.parquet names",
+        "`altalign remove` with --removed and the run's own removed.parquet takes it out",
     ),
     "manifest": ("shard(s) by name, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),
@@ -116,6 +120,13 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         totals.check_manifest(run, manifest, findings)
         notes |= _check_rows(run, manifest, counts, rules, findings, shards_at_most=shards_at_most)
     return findings.checks(ABOUT, notes)
+
+
+def check_absence(run: RunFolder) -> list[Check]:
+    """Searches every file of a run for what was removed from it; no check where nothing was."""
+    findings = Findings()
+    absence.check(run, findings)
+    return findings.checks(ABOUT, {})
 
 
 def _check_rows(
