@@ -3,16 +3,15 @@
 The run chose them by a hash of their content.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import cast
+from typing import Any, NamedTuple
 
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import GALLERY, SAMPLES
 from altalign.data.reasons import KEPT, Stage, stages_of
-from altalign.data.schema import DroppedRow
 from altalign.pages import frame
 from altalign.rules.reason_words import of_select, of_stage
 
@@ -20,12 +19,6 @@ PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 2
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 STRIP = 8  # pictures of a row at the top of the page
 ABOVE, BELOW, GONE = "just above", "just below", "dropped"  # kinds of audit/near_duplicates/gallery.parquet
-
-
-class ShownRow(DroppedRow):
-    """A row of `SAMPLES`."""
-
-    picture: bytes | None
 
 
 @dataclass
@@ -82,21 +75,12 @@ class Gallery:
         return self.stage in (KEPT, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
 
 
-@dataclass(frozen=True)
-class Shot:
+class Shot(NamedTuple):
     """A card of the strip at the top, with the gallery that it comes from."""
 
     stage: str
     reason: str
     card: Card
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Pictures for the top of the page."""
-
-    kept: list[Shot]
-    dropped: list[Shot]
 
 
 @dataclass(frozen=True)
@@ -121,25 +105,23 @@ class Galleries:
     near: dict[str, list[Near]] | None
 
     @property
-    def strip(self) -> Strip:
-        """Up to `STRIP` kept and dropped pictures; of dropped ones, those of every reason take turns."""
-        shots = [
-            [Shot(each.stage, each.reason, card) for card in each.cards if _may_stand_at_the_top(card)]
-            for each in self.samples or []
-        ]
-        kept = [shot for of_gallery in shots for shot in of_gallery if shot.stage == KEPT]
-        others = [of_gallery for of_gallery in shots if of_gallery and of_gallery[0].stage != KEPT]
+    def strip(self) -> tuple[list[Shot], list[Shot]]:
+        """Up to `STRIP` kept and as many dropped pictures for the top; of dropped ones, every reason takes turns."""
+        kept, others = list[Shot](), list[list[Shot]]()
+        for each in self.samples or []:
+            cards = (card for card in each.cards if card.picture and card.picture.is_shown and not card.is_nsfw)
+            shots = [Shot(each.stage, each.reason, card) for card in cards]
+            if each.stage == KEPT:
+                kept += shots
+            else:
+                others.append(shots)
         turns = [shot for turn in zip_longest(*others) for shot in turn if shot]
-        return Strip(kept[:STRIP], turns[:STRIP])
+        return kept[:STRIP], turns[:STRIP]
 
     @property
     def sources(self) -> list[str]:
         """The sources of all samples, sorted."""
         return sorted({card.source for each in self.samples or [] for card in each.cards})
-
-
-def _may_stand_at_the_top(card: Card) -> bool:
-    return card.picture is not None and card.picture.is_shown and not card.is_nsfw
 
 
 def of_run(
@@ -165,7 +147,7 @@ def samples(
     if rows is None:
         return None
     by_reason: dict[tuple[str, str], list[Card]] = {}
-    for row in cast(list[ShownRow], rows):
+    for row in rows:
         by_reason.setdefault((row["stage"], row["reason"]), []).append(_card(run, row))
     stages = stages_of(stage for stage, _ in counts)
     named = [(KEPT, KEPT), *((stage.value, reason) for stage in stages for reason in of_stage(stage, run.config))]
@@ -175,50 +157,45 @@ def samples(
     return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in there]
 
 
-def _card(run: RunFolder, row: ShownRow) -> Card:
+def _card(run: RunFolder, row: Mapping[str, Any]) -> Card:
     nsfw = row["nsfw_score"]
-    is_nsfw = nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above
-    failed = list(row["failed"] or [])
     return Card(
-        row["caption"] or "",
-        row["image_url"],
-        row["page_url"],
-        row["source"] or "",
-        row["source_key"],
-        row["extra"],
-        row["key"],
-        failed,
-        list(_measured(row)),
-        _picture(row["picture"]),
-        is_nsfw,
+        caption=row["caption"] or "",
+        source=row["source"] or "",
+        **{name: row[name] for name in ("image_url", "page_url", "source_key", "extra", "key")},
+        failed=list(row["failed"] or []),
+        measured=_measured(row),
+        picture=_picture(row["picture"]),
+        is_nsfw=nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above,
     )
 
 
-def _measured(row: ShownRow) -> Iterable[tuple[str, str]]:
+def _measured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The measured values, each with its name."""
-    if row["words"] is not None:
-        yield "words", f"{row['words']:,}"
-    for name, said in (("images_per_text", "images of the text"), ("texts_per_image", "texts of the image")):
-        if row[name] is not None:
-            yield said, f"{row[name]:,}"
-    if row["http_code"] is not None:
-        yield "HTTP status", f"{row['http_code']}"
-    if row["width"] is not None and row["height"] is not None:
-        short, long = sorted((row["width"], row["height"]))
-        # cut, not rounded: it must not seem to reach a limit that it is below
-        ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""
-        yield "size", f"{row['width']:,} \u00d7 {row['height']:,} px{ratio}"
-    for name, said in (("nsfw_score", "NSFW score"), ("similarity", "cosine")):
-        if row[name] is not None:
-            yield said, f"{row[name]:.4f}"
-    if row["test_image"] is not None:
-        yield "near", f"{row['test_set']}: {row['test_image']}"
-    if row["kept_key"] is not None:
-        yield "kept instead", row["kept_key"]
-    if row["file"] is not None:
-        yield "found in", row["file"] + ("" if row["offset"] is None else f", offset {row['offset']:,}")
-    if row["error"] is not None:
-        yield "error", row["error"]
+    values = [
+        ("words", row["words"]),
+        ("images of the text", row["images_per_text"]),
+        ("texts of the image", row["texts_per_image"]),
+        ("HTTP status", row["http_code"] and str(row["http_code"])),
+        ("size", _size(row["width"], row["height"])),
+        ("NSFW score", row["nsfw_score"]),
+        ("cosine", row["similarity"]),
+        ("near", row["test_image"] and f"{row['test_set']}: {row['test_image']}"),
+        ("kept instead", row["kept_key"]),
+        ("found in", row["file"] and row["file"] + ("" if row["offset"] is None else f", offset {row['offset']:,}")),
+        ("error", row["error"]),
+    ]
+    forms = {int: "{:,}", float: "{:.4f}", str: "{}"}
+    return [(name, forms[type(value)].format(value)) for name, value in values if value is not None]
+
+
+def _size(width: int | None, height: int | None) -> str | None:
+    if width is None or height is None:
+        return None
+    short, long = sorted((width, height))
+    # cut, not rounded: it must not seem to reach a limit that it is below
+    ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""
+    return f"{width:,} \u00d7 {height:,} px{ratio}"
 
 
 def _near(run: RunFolder) -> dict[str, list[Near]] | None:
@@ -253,8 +230,7 @@ def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
         *([(card.picture,) for card in gallery.cards] for gallery in found.samples or []),
         *pairs,
     ]
-    strip = found.strip
-    left = at_most - _bytes([shot.card.picture for shot in (*strip.kept, *strip.dropped)])
+    left = at_most - _bytes([shot.card.picture for shots in found.strip for shot in shots])
     for number in range(max(map(len, rows), default=0)):
         for row in rows:
             left = _take(row[number], left) if number < len(row) else left

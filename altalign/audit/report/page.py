@@ -61,5 +61,5 @@ def _fewer(found: Galleries, cards: int) -> Galleries:
 def _shown(found: Galleries) -> Iterator[Picture]:
     cards = (card.picture for gallery in found.samples or [] for card in gallery.cards)
     sides = (side for of_kind in (found.near or {}).values() for near in of_kind for side in (near.image, near.test))
-    strip = (shot.card.picture for shot in (*found.strip.kept, *found.strip.dropped))
+    strip = (shot.card.picture for shots in found.strip for shot in shots)
     yield from (picture for picture in (*cards, *sides, *strip) if picture and picture.is_shown)
