@@ -21,6 +21,7 @@ from tests.altalign.audit.report.chromium import WIDTHS, Tab, browser, opened
 from tests.altalign.audit.report.report_run import PASSED, picture, sample
 
 pytestmark = pytest.mark.browser
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true })"
 
 
 @pytest.fixture(scope="module")
@@ -48,36 +49,31 @@ def assert_quiet(tab: Tab, path: Path) -> None:
     assert tab.outside() == []
 
 
+def count(tab: Tab, elements: str) -> int:
+    """How many elements an expression in JavaScript selects, as an array."""
+    return tab.page.evaluate(f"({elements}).length")
+
+
 @pytest.mark.everyday
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path], width: int, scheme: str):
     found, path = report
     with opened(chromium, path, width=width, color_scheme=scheme) as tab:
-        assert tab.page.locator(".plot canvas").count() == sum(
-            bool(each.bins) for each in (*found.distributions, *found.thresholds)
-        )
-        tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        charts = [each for each in (*found.distributions, *found.thresholds) if each.bins]
+        assert tab.page.locator(".plot canvas").count() == len(charts)
+        tab.page.evaluate(OPEN_ALL)
         assert tab.page.locator("section").count() == 9
         assert_quiet(tab, path)
-
-
-def test_numbers_of_the_run_beside_the_papers_are_not_broken(chromium: Any, report: tuple[Numbers, Path]):
-    with opened(chromium, report[1], width=390) as tab:
-        lines = tab.page.evaluate(
-            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => "
-            "each.getClientRects().length)"
-        )
-        words = tab.page.evaluate(
-            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => "
-            "each.innerText.split(/\\s/).length)"
-        )
-        assert tab.page.evaluate(
-            "document.querySelector('.scroll:has(.fidelity)').scrollWidth <= "
-            "document.querySelector('.scroll:has(.fidelity)').clientWidth"
-        )
-        assert len(lines) == len(report[0].fidelity.rules)
-        assert all(of_lines <= of_words for of_lines, of_words in zip(lines, words, strict=True))
+        cut = """[...document.querySelectorAll('.bar')].filter((bar) => bar.getBoundingClientRect().right >
+            bar.closest('.scroll').getBoundingClientRect().right + 1)"""
+        assert count(tab, cut) == 0
+        wide = """[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
+            .map((e) => e.querySelector("table").className || e.ariaLabel)"""
+        assert set(tab.page.evaluate(wide)) <= {"matrix"}
+        broken = """[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')]
+            .filter((each) => each.getClientRects().length > each.innerText.split(/\\s/).length)"""
+        assert count(tab, broken) == 0
 
 
 def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple[Numbers, Path]):
@@ -108,9 +104,6 @@ def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple
         )
 
 
-# Charts --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.everyday
 def test_a_curve_reads_out_what_a_stop_keeps(chromium: Any, report: tuple[Numbers, Path]):
     """`test_numbers.py` holds these numbers against judging every candidate anew."""
@@ -131,21 +124,23 @@ def test_a_curve_reads_out_what_a_stop_keeps(chromium: Any, report: tuple[Number
 # Galleries -----------------------------------------------------------------------------------------------------------
 
 
-def test_galleries_open_by_keyboard_and_show_pictures(chromium: Any, report: tuple[Numbers, Path]):
-    with opened(chromium, report[1]) as tab:
+def test_galleries_open_by_keyboard_and_count_pairs_and_images(chromium: Any, report: tuple[Numbers, Path]):
+    found, path = report
+    (rows,) = [each.rows for stage in found.stages for each in stage.reasons if each.name == "image_too_small"]
+    with opened(chromium, path) as tab:
         gallery = tab.page.locator("#samples-judge-text_too_short")
         assert not gallery.locator(".card").first.is_visible()
         gallery.locator("> summary").press("Enter")
         assert gallery.locator(".card").first.is_visible()
         image = tab.page.locator("#samples-kept-kept img").first
         assert image.evaluate("async (e) => { e.loading = 'eager'; await e.decode(); return e.naturalWidth }") == 96
-        assert (
-            tab.page.locator("#reasons a", has_text="samples").first.get_attribute("href")
-            == "#samples-extract-record_broken"
-        )
-        tab.page.locator("#reasons a", has_text="samples").first.press("Enter")
+        tab.page.locator("#reasons a[href='#samples-extract-record_broken']").press("Enter")
         # the page opens it once it is told of the new address
         tab.page.locator("#samples-extract-record_broken .card").first.wait_for(state="visible")
+        said = tab.page.locator("#samples-image-image_too_small > summary").inner_text()
+        assert f"{rows:,} pairs, 17 images; 2 shown, one an image" in said
+        row = tab.page.locator("#reasons tr", has_text="image_too_small").first
+        assert row.locator("td").all_inner_texts()[:2] == [f"{rows:,}", "17"]
 
 
 @pytest.fixture(scope="module")
@@ -170,50 +165,37 @@ def test_kept_and_dropped_pictures_stand_right_under_the_headline(chromium: Any,
         kept, dropped = tab.page.locator(".strip").all()
         assert (kept.locator("img").count(), dropped.locator("img").count()) == (8, 8)
         assert kept.bounding_box()["y"] < 300
-        labels = dropped.locator(".label").all_inner_texts()
-        assert labels == ["image_too_small", "image_too_elongated"] * 4
-        assert dropped.locator("a").first.get_attribute("href") == "#samples-image-image_too_small"
+        assert dropped.locator(".label").all_inner_texts() == ["image_too_small", "image_too_elongated"] * 4
+        tab.page.get_by_label("Text", exact=True).fill("verstreut")  # hides the samples that the link leads to
         dropped.locator("a").first.click()
         tab.page.locator("#samples-image-image_too_small .card").first.wait_for(state="visible")
+        assert tab.page.get_by_label("Text", exact=True).input_value() == ""
+        assert_quiet(tab, pictured)
+
+
+@pytest.mark.everyday
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_explain_command_is_copied_as_a_shell_needs_it(chromium: Any, pictured: Path, *, is_refused: bool):
+    command = ["altalign", "explain", str(pictured.parent), "--key", f"{0:032x}"]
+    permissions = ["clipboard-read", "clipboard-write"]
+    with opened(chromium, pictured, width=390, permissions=permissions) as tab:
+        if is_refused:
+            tab.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        card = tab.page.locator("#samples-kept-kept .card").first
+        assert card.inner_text().split() == ["a", "red", "boat", "0", "Details"]
+        card.locator("summary").press("Enter")
+        assert "https://img.example/0.jpg" in card.inner_text()
+        card.get_by_role("button", name="Copy explain command").click()
+        card.get_by_role("button", name="Selected" if is_refused else "Copied").wait_for()
+        copied = "getSelection().toString()" if is_refused else "navigator.clipboard.readText()"
+        assert shlex.split(tab.page.evaluate(copied)) == command
+        assert tab.page.locator("#samples-extract-record_broken .copy").count() == 0  # it has no key and no URL
         assert_quiet(tab, pictured)
 
 
 def cards(tab: Tab) -> list[str]:
     """The captions of all cards that can be seen."""
     return [each.inner_text() for each in tab.page.locator(".samples .caption").all() if each.is_visible()]
-
-
-def test_a_card_is_picture_and_caption_until_its_details_are_asked_for(chromium: Any, pictured: Path):
-    with opened(chromium, pictured, width=390) as tab:
-        card = tab.page.locator("#samples-kept-kept .card").first
-        assert card.inner_text().split() == ["a", "red", "boat", "0", "Details"]
-        card.locator("summary").press("Enter")
-        assert "https://img.example/0.jpg" in card.inner_text()
-        assert card.get_by_role("button", name="Copy explain command").is_visible()
-        assert_quiet(tab, pictured)
-
-
-@pytest.mark.everyday
-def test_the_explain_command_is_copied_as_a_shell_needs_it(chromium: Any, pictured: Path):
-    wanted = ["altalign", "explain", str(pictured.parent), "--key", f"{0:032x}"]
-    with opened(chromium, pictured, permissions=["clipboard-read", "clipboard-write"]) as tab:
-        card = tab.page.locator("#samples-kept-kept .card").first
-        card.locator("summary").click()
-        card.get_by_role("button", name="Copy explain command").click()
-        card.get_by_role("button", name="Copied").wait_for()
-        assert shlex.split(tab.page.evaluate("navigator.clipboard.readText()")) == wanted
-        assert tab.page.locator("#samples-extract-record_broken .copy").count() == 0  # it has no key and no URL
-        assert tab.complaints == []
-
-
-def test_where_the_clipboard_is_refused_the_command_is_selected(chromium: Any, pictured: Path):
-    with opened(chromium, pictured) as tab:
-        tab.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-        card = tab.page.locator("#samples-kept-kept .card").first
-        card.locator("summary").click()
-        card.get_by_role("button", name="Copy explain command").click()
-        card.get_by_role("button", name="Selected").wait_for()
-        assert tab.page.evaluate("getSelection().toString()") == card.locator(".command code").inner_text()
 
 
 @pytest.mark.everyday
@@ -243,96 +225,41 @@ def test_samples_are_found_by_text_reason_and_source(chromium: Any, pictured: Pa
         assert_quiet(tab, pictured)
 
 
-def test_a_link_to_samples_that_a_search_has_hidden_shows_them(chromium: Any, pictured: Path):
-    with opened(chromium, pictured) as tab:
-        tab.page.get_by_label("Text", exact=True).fill("verstreut")
-        tab.page.locator(".strip a[href='#samples-image-image_too_small']").first.click()
-        tab.page.locator("#samples-image-image_too_small .card").first.wait_for(state="visible")
-        assert tab.page.get_by_label("Text", exact=True).input_value() == ""
-
-
-def test_pairs_and_images_are_told_apart(chromium: Any, report: tuple[Numbers, Path]):
-    found, path = report
-    (rows,) = [each.rows for stage in found.stages for each in stage.reasons if each.name == "image_too_small"]
-    with opened(chromium, path) as tab:
-        said = tab.page.locator("#samples-image-image_too_small > summary").inner_text()
-        assert f"{rows:,} pairs, 17 images; 2 shown, one an image" in said
-        assert "1 pair" not in tab.page.locator("#samples-judge-text_too_short > summary").inner_text()
-        row = tab.page.locator("#reasons tr", has_text="image_too_small").first
-        assert row.locator("td").all_inner_texts()[:2] == [f"{rows:,}", "17"]
-
-
-# Small screens -------------------------------------------------------------------------------------------------------
-
-
-def test_on_a_phone_no_bar_is_cut_and_no_row_is_tall_and_blank(chromium: Any, report: tuple[Numbers, Path]):
-    with opened(chromium, report[1], width=390) as tab:
-        tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
-        cut = """[...document.querySelectorAll('.bar')].filter((bar) => bar.getBoundingClientRect().right >
-            bar.closest('.scroll').getBoundingClientRect().right + 1).length"""
-        assert tab.page.evaluate(cut) == 0
-        wide = """[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
-            .map((e) => e.querySelector("table").className || e.ariaLabel)"""
-        assert set(tab.page.evaluate(wide)) <= {"matrix"}
-        blank = """[...document.querySelectorAll('.stacked tbody tr')].filter((row) => {
-            const texts = [...row.cells].map((cell) => cell.getBoundingClientRect()).filter((box) => box.height);
-            return row.getBoundingClientRect().height > texts.reduce((sum, box) => sum + box.height, 0) + 40;
-        }).length"""
-        assert tab.page.evaluate(blank) == 0
-
-
 def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path):
     run = report_run.write(tmp_path, report_run.candidates(200), extra='\n[image.nsfw]\nmodel = "nsfw.onnx"\n')
-    scores = (0.49, 0.5, 0.99, None)
-    report_run.write_samples(
-        run,
-        [
-            sample("kept", "kept", number, picture=picture(number), nsfw_score=score)
-            for number, score in enumerate(scores)
-        ],
-    )
-    _, path = written(run)
-    with opened(chromium, path) as tab:
-        blurs = (
-            "[...document.querySelectorAll('#samples-kept-kept .picture img')].map((e) => getComputedStyle(e).filter "
-            "!== 'none')"
-        )
+    scores = enumerate((0.49, 0.5, 0.99, None))
+    rows = [sample("kept", "kept", number, picture=picture(number), nsfw_score=score) for number, score in scores]
+    report_run.write_samples(run, rows)
+    images = "[...document.querySelectorAll('#samples-kept-kept .picture img')]"
+    blurs = f"{images}.map((e) => getComputedStyle(e).filter !== 'none')"
+    with opened(chromium, written(run)[1]) as tab:
         assert tab.page.evaluate(blurs) == [False, True, True, False]
         tab.page.get_by_role("button", name="Show (NSFW score)").first.press("Enter")
         assert tab.page.evaluate(blurs) == [False, False, True, False]
         tab.page.get_by_role("button", name="Blur all pictures").press("Enter")
         assert tab.page.evaluate(blurs) == [True, False, True, True]
         tab.page.emulate_media(media="print")
-        assert (
-            tab.page.evaluate(
-                "getComputedStyle(document.querySelectorAll('#samples-kept-kept .picture img')[2]).visibility"
-            )
-            == "hidden"
-        )
+        third = tab.page.locator("#samples-kept-kept .picture img").nth(2)
+        assert third.evaluate("(e) => getComputedStyle(e).visibility") == "hidden"
 
 
 # Other readers -------------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_check_is_a_red_line_at_the_top(chromium: Any, tmp_path: Path):
-    failed = Check(
-        "words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300
-    )
+    failed = Check("words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=3)
     _, path = written(report_run.write(tmp_path, report_run.candidates(200)), (*PASSED, failed))
     with opened(chromium, path) as tab:
         line = tab.page.get_by_role("alert")
         assert "1 of 3 checks failed" in line.inner_text()
         assert line.bounding_box()["y"] < 400
-        red, green, blue = (
-            int(part) for part in line.evaluate("(e) => getComputedStyle(e).color.match(/\\d+/g).slice(0, 3)")
-        )
-        assert red > 2 * max(green, blue)
+        colour = line.evaluate("(e) => getComputedStyle(e).color.match(/\\d+/g).slice(0, 3)")
+        assert int(colour[0]) > 2 * max(int(colour[1]), int(colour[2]))
         assert "323 words" in tab.page.locator("#checks tbody tr").first.inner_text()
         passed = tab.page.locator("#checks-passed")
         assert passed.locator("summary").inner_text() == "2 checks passed"
         assert not passed.locator("tbody tr").first.is_visible()
         passed.locator("summary").press("Enter")
-        assert passed.locator("tbody tr").count() == 2
         assert passed.locator("tbody tr").first.is_visible()
 
 
@@ -345,10 +272,9 @@ def test_it_prints(chromium: Any, report: tuple[Numbers, Path]):
         assert tab.complaints == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_without_scripts_every_number_is_in_a_table(chromium: Any, report: tuple[Numbers, Path], width: int):
+def test_without_scripts_every_number_is_in_a_table(chromium: Any, report: tuple[Numbers, Path]):
     found, path = report
-    with opened(chromium, path, width=width, java_script_enabled=False) as tab:
+    with opened(chromium, path, java_script_enabled=False) as tab:
         assert tab.page.get_by_text("Scripts are off").is_visible()
         for each in (*found.distributions, *found.thresholds):
             assert tab.page.locator(f"#chart-{each.key} tbody tr:not(.threshold)").count() == len(each.bins)
@@ -364,26 +290,16 @@ def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numb
         levels = tab.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1]))")
         assert levels.count(1) == 1
         assert all(after - before <= 1 for before, after in pairwise(levels))
-        unnamed = """[...document.querySelectorAll(
-                'input, button, [role=region], [role=img], section, aside, nav, summary')]
-            .filter((e) => !(e.ariaLabel || e.labels?.length || e.textContent.trim() ||
-            document.getElementById(e.getAttribute('aria-labelledby'))))
-            .map((e) => e.outerHTML.slice(0, 99))"""
-        assert tab.page.evaluate(unnamed) == []
-        headless = (
-            "[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || "
-            "!e.querySelector('th[scope=row]') && e.rows.length > 2)"
-        )
-        assert tab.page.evaluate(f"{headless}.length") == 0
-        assert (
-            tab.page.evaluate("[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt')).length") == 0
-        )
-        assert (
-            tab.page.evaluate(
-                "[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)"
-            )
-            == []
-        )
+        for wrong in (
+            """[...document.querySelectorAll('input, button, [role=region], [role=img], section, aside, nav, summary')]
+                .filter((e) => !(e.ariaLabel || e.labels?.length || e.textContent.trim() ||
+                document.getElementById(e.getAttribute('aria-labelledby'))))""",
+            """[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') ||
+                !e.querySelector('th[scope=row]') && e.rows.length > 2)""",
+            "[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt'))",
+            "[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)",
+        ):
+            assert count(tab, wrong) == 0, wrong
         tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the report"
 
@@ -443,111 +359,77 @@ def hostile_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def replaced(path: Path, rows: int, **columns: Any) -> None:
+    """A Parquet file of so many rows with other values, and ones where nothing is given."""
+    schema = pq.read_schema(path)
+    values = [pa.array(columns.get(field.name, [1] * rows), field.type) for field in schema]
+    pq.write_table(pa.table(values, schema=schema), path)
+
+
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = report_run.write(tmp_path_factory.mktemp("<script>window.ran=0<"), report_run.candidates(400))
     report_run.write_samples(run, hostile_rows())
-    texts = [*HOSTILE, *URLS]
-    ones = [1] * len(texts)
-    pq.write_table(
-        pa.table({"kind": [*["text"] * len(texts), *["image"] * len(texts)], "value": texts * 2, "count": ones * 2}),
-        run / "audit/frequent.parquet",
-    )
-    edge = {
-        "ngram": texts,
-        "count": ones,
-        "rarest_log2": pa.array(ones, pa.int32()),
-        "is_in": [number % 2 == 0 for number in range(len(texts))],
-    }
-    pq.write_table(pa.table(edge), run / "audit/edge_ngrams.parquet")
-    pq.write_table(
-        pa.table({"host": texts, "images": ones, "fetched": ones, "kept": ones, "sampled_one_in": ones}),
-        run / "audit/hosts.parquet",
-    )
-    pq.write_table(
-        pa.table({"script": texts, "verdict": texts, "rows": ones, "sampled_one_in": ones}),
-        run / "audit/scripts.parquet",
-    )
-    small = pa.array(ones, pa.int32())
-    values = {
-        "source": texts,
-        "verdict": texts,
-        "format": texts,
-        "bytes_log2": small,
-        "rows": ones,
-    }
-    pq.write_table(pa.table(values), run / "audit/image_values.parquet")
-    near = pq.read_table(run / "audit/near_duplicates/gallery.parquet")
-    first = near.to_pylist()[0]
+    texts, audit = [*HOSTILE, *URLS], run / "audit"
+    number = len(texts)
+    replaced(audit / "frequent.parquet", 2 * number, kind=["text"] * number + ["image"] * number, value=texts * 2)
+    is_in = [place % 2 == 0 for place in range(number)]
+    replaced(audit / "edge_ngrams.parquet", number, ngram=texts, is_in=is_in)
+    replaced(audit / "hosts.parquet", number, host=texts)
+    replaced(audit / "scripts.parquet", number, script=texts, verdict=texts)
+    replaced(audit / "image_values.parquet", number, source=texts, verdict=texts, format=texts)
+    near = pq.read_table(audit / "near_duplicates/gallery.parquet")
+    kinds = ("just above", "dropped")
     rows = [
-        {
-            **first,
-            "kind": ("just above", "dropped", text[:20])[number % 3],
-            "test_set": text,
-            "test_image": text,
-            "image_url": URLS[number % len(URLS)],
-        }
-        for number, text in enumerate(texts)
+        {"kind": text[:20] if place % 3 == 2 else kinds[place % 3], "test_set": text, "test_image": text}
+        | {"image_url": URLS[place % len(URLS)]}
+        for place, text in enumerate(texts)
     ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=near.schema), run / "audit/near_duplicates/gallery.parquet")
+    rows = [{**near.to_pylist()[0], **row} for row in rows]
+    pq.write_table(pa.Table.from_pylist(rows, schema=near.schema), audit / "near_duplicates/gallery.parquet")
     for name in ("counts.parquet", "audit/failed.parquet"):
         table = pq.read_table(run / name)
-        sources = pa.array([HOSTILE[number % len(HOSTILE)] for number in range(len(table))])
+        sources = pa.array([HOSTILE[place % len(HOSTILE)] for place in range(len(table))])
         pq.write_table(table.set_column(table.column_names.index("source"), "source", sources), run / name)
     config = (run / "config.toml").read_text(encoding="utf-8")
-    (run / "config.toml").write_text(
-        config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}"), encoding="utf-8"
-    )
-    return written(run, tuple(Check(text, number % 2 == 0, text, 1) for number, text in enumerate(texts)))[1]
+    config = config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}")
+    (run / "config.toml").write_text(config, encoding="utf-8")
+    return written(run, tuple(Check(text, place % 2 == 0, text, 1) for place, text in enumerate(texts)))[1]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostile: Path, width: int):
     with opened(chromium, hostile, width=width) as tab:
-        tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        tab.page.evaluate(OPEN_ALL)
         tab.page.evaluate(
             "for (const e of document.querySelectorAll('body *')) for (const type of ['mouseover', 'focus', 'error', "
             "'load']) e.dispatchEvent(new Event(type))"
         )
         assert tab.page.evaluate("window.ran ?? null") is None
         assert tab.page.title().startswith("Audit of ")
-        assert tab.page.evaluate("document.querySelectorAll('script').length") == 2
-        assert (
-            tab.page.evaluate(
-                "document.querySelectorAll('iframe, object, embed, base, link, body style, body meta').length"
-            )
-            == 0
-        )
-        attributes = (
-            "[...document.querySelectorAll('*')].filter((e) => !e.closest('.uplot')).flatMap((e) => "
-            "e.getAttributeNames())"
-        )
-        assert [name for name in tab.page.evaluate(attributes) if name.startswith("on") or name == "style"] == []
+        assert tab.page.locator("script").count() == 2
+        assert tab.page.locator("iframe, object, embed, base, link, body style, body meta").count() == 0
+        attributes = """[...document.querySelectorAll('*')].filter((e) => !e.closest('.uplot'))
+            .flatMap((e) => e.getAttributeNames()).filter((name) => name.startsWith('on') || name === 'style')"""
+        assert count(tab, attributes) == 0
         links = tab.page.evaluate("[...document.querySelectorAll('a')].map((e) => [e.getAttribute('href'), e.rel])")
         assert all(
             href.startswith("#") or (href.lower().startswith(("http://", "https://")) and rel == "noreferrer noopener")
             for href, rel in links
         )
-        assert all(
-            source.startswith("data:image/") for source in tab.page.evaluate("[...document.images].map((e) => e.src)")
-        )
+        assert count(tab, "[...document.images].filter((e) => !e.src.startsWith('data:image/'))") == 0
         assert_quiet(tab, hostile)
 
 
 def test_what_strangers_wrote_is_shown_as_it_is(chromium: Any, hostile: Path):
     with opened(chromium, hostile) as tab:
         text = tab.page.locator("body").evaluate("(e) => e.textContent")
-        plain = (
-            "<script>window.ran = 1</script>",
-            "{{7*7}}",
-            "&lt;script&gt;",
-            "javascript:window.ran=9",
-            "\u05e9\u05dc\u05d5\u05dd",
-        )
-        for said in (*plain, r"\u202egnp.cod", r"\x1b[31m", r"\r\nbreaks\ttoo"):
+        plain = ("<script>window.ran = 1</script>", "{{7*7}}", "&lt;script&gt;", "javascript:window.ran=9")
+        for said in (*plain, "\u05e9\u05dc\u05d5\u05dd", r"\u202egnp.cod", r"\x1b[31m", r"\r\nbreaks\ttoo"):
             assert said in text, said
         assert not set(text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\x00\x1b\ufeff")
         assert "9,999,600 characters more" in text
         assert hostile.stat().st_size < 5_000_000
-        isolated = "[...document.querySelectorAll('.caption')].every((e) => e.querySelector('bdi, .none'))"
-        assert tab.page.evaluate(isolated)
+        assert (
+            count(tab, "[...document.querySelectorAll('.caption')].filter((e) => !e.querySelector('bdi, .none'))") == 0
+        )

@@ -1,7 +1,6 @@
 """The most common words of kept and dropped captions, against plain loops, and the sample that they are counted on."""
 
 import json
-import random
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,6 @@ from altalign.audit import run_parquet
 from altalign.audit.report import numbers, page, top_words
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
-from altalign.filters.one_caption import ngrams_of
 from tests.altalign.audit.report import report_run
 from tests.altalign.audit.report.report_run import PASSED
 
@@ -40,18 +38,6 @@ def test_words_are_counted_once_a_caption_and_the_most_common_come_first() -> No
     assert [ngram.text for ngram, _ in found.kept.bigrams[:1]] == ["a red"]
     assert [ngram.text for ngram, _ in found.dropped.bigrams] == ["click here", "a boat", "here a"]
     assert not found.is_sample
-
-
-def test_words_of_any_script_are_those_of_plain_code_also_where_many_are_as_common() -> None:
-    rng = random.Random(5)
-    parts = ["red", "Blue", "don't", "ночь", "東京", "x1", "-", "naïve", "👍", "a\u0301", "ไทย", ""]
-    kept, dropped = ([" ".join(rng.choices(parts, k=rng.randrange(9))) for _ in range(n)] for n in (400, 90))
-    found = top_words.compared(kept, dropped, (400, 90))
-    both = [Counter(ngram for caption in side for ngram in {*ngrams_of(caption)}) for side in (kept, dropped)]
-    for own, side in enumerate((found.kept, found.dropped)):
-        for told, is_kind in ((side.words, lambda text: " " not in text), (side.bigrams, lambda text: " " in text)):
-            most = sorted(filter(is_kind, both[own]), key=lambda text: (-both[own][text], text))[: top_words.MOST]
-            assert [ngram for ngram, _ in told] == [top_words.Ngram(t, both[0][t], both[1][t]) for t in most]
 
 
 def test_what_is_twice_as_common_on_a_side_is_typical_of_it() -> None:
@@ -104,14 +90,6 @@ def test_without_dropped_rows_the_page_says_why_there_are_no_words(tmp_path: Pat
     found = numbers.gather(RunFolder.open(str(run)), PASSED)
     assert found.words is None
     assert b"so their words are unknown" in page.html(found)
-
-
-def test_files_without_rows_have_no_words(tmp_path: Path) -> None:
-    run = report_run.write(tmp_path, report_run.candidates(100))
-    report_run.write_captions(run, [], [])
-    found = numbers.gather(RunFolder.open(str(run)), PASSED).words
-    assert found is not None
-    assert (found.kept.captions, found.kept.words, found.dropped.bigrams) == (0, [], [])
 
 
 def test_a_caption_that_is_no_text_names_its_file(tmp_path: Path) -> None:
