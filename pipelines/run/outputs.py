@@ -13,14 +13,20 @@ from altalign.data.reasons import CURATED, Stage
 from altalign.data.schema import DROPPED
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
-from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, DropFacts
+from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, FOUND_FACTS, DropFacts
 from altalign.pipelines.run.tables.extracted import EXTRACTED, ExtractFacts
 from altalign.pipelines.run.tables.fetched import FETCHED, FetchFacts
 from altalign.pipelines.run.tables.judged import GROUPED, JUDGED, GroupFacts, JudgeFacts
+from altalign.pipelines.run.tables.table import Format, Table
 from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import parquet
 
 COUNTED_STAGES = CURATED
+
+DROPPED_ROWS = {
+    stage: Table(f"dropped/{stage.value}/*.parquet", Format.PARQUET, DROPPED, f"rows that `{stage.value}` drops")
+    for stage in Stage
+}
 
 
 # dropped/ -------------------------------------------------------------------------------------------------------------
@@ -28,7 +34,7 @@ COUNTED_STAGES = CURATED
 
 def dropped(run: Run, stage: Stage, name: str) -> str:
     """The file of the dropped rows of a unit: Parquet of `DROPPED`."""
-    return run.path("dropped", stage.value, f"{name}.parquet")
+    return DROPPED_ROWS[stage].path(run, name)
 
 
 def repeated(run: Run, partition: str) -> str:
@@ -60,7 +66,7 @@ def near_duplicates(run: Run, *name: str) -> str:
 
 def write_found(run: Run, facts: Mapping[str, object]) -> None:
     """Write what decontamination looked for and found: `audit/near_duplicates/found.json`."""
-    storage.write_json(near_duplicates(run, "found.json"), facts)
+    storage.write_json(FOUND_FACTS.path(run), facts)
 
 
 def found(run: Run) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def found(run: Run) -> dict[str, Any]:
     Raises:
         UnreadableError: `found.json` is not there.
     """
-    path = near_duplicates(run, "found.json")
+    path = FOUND_FACTS.path(run)
     if not (facts := storage.read_json(path)):
         raise UnreadableError(f"{path}: it is not there")
     return facts

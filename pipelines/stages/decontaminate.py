@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data import audit_tables
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import KEPT, DropReason, Stage
@@ -24,6 +25,7 @@ from altalign.pipelines.figures import images_and_bytes
 from altalign.pipelines.near import gallery, index, learned, within_pool
 from altalign.pipelines.near.index import Index
 from altalign.pipelines.run import outputs
+from altalign.pipelines.run.tables import decontaminated, fetched, judged
 from altalign.pipelines.run.tables.decontaminated import (
     FOUND,
     INDEX,
@@ -50,6 +52,34 @@ from altalign.pipelines.run.tables.fetched import (
 from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
+
+READS = (
+    decontaminated.TEST_IMAGES,
+    FETCHED_ROWS,
+    FEATURES,
+    fetched.IMAGES,
+    fetched.BORROWED_IMAGES,
+    judged.GROUPED_SURVIVORS,
+)
+WRITES = (
+    decontaminated.AUGMENTED_IMAGES,
+    decontaminated.CALIBRATION,
+    decontaminated.CALIBRATION_ARRAYS,
+    decontaminated.TEST_NAMES,
+    decontaminated.INDEX_ARRAYS,
+    SIMILAR,
+    LESS_SIMILAR,
+    decontaminated.CENTROIDS_OF_CELLS,
+    decontaminated.SPILLED_VECTORS,
+    decontaminated.PAIRS_OF_UNIT,
+    decontaminated.PAIRS_OF_CELL,
+    decontaminated.REPLACED_IMAGES,
+    decontaminated.REPLACED_BY,
+    KEPT_ROWS,
+    decontaminated.FOUND_FACTS,
+    outputs.DROPPED_ROWS[Stage.DECONTAMINATE],
+    *map(Table.of_audit, (audit_tables.SIMILARITY, NEAR_TEST_IMAGES, audit_tables.GALLERY)),
+)
 
 # facts of FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")

@@ -38,10 +38,12 @@ from altalign.pipelines.run.tables.extracted import (
     FOLDER_FILES,
     PAYLOADS,
     PLACES,
+    POOL_SIZE,
     REVISITS,
     ExtractFacts,
     FileUnit,
 )
+from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.storage import parquet
 
@@ -50,6 +52,20 @@ SECONDS_PER_BYTE = 30e-9
 SIZES_ASKED = 100  # the sizes of so many files stand for all
 SECONDS_BETWEEN_NOTES = 2.0  # of how far a file is read
 SAMPLE_PER_REASON = 1_000  # dropped rows that are kept: those of the smallest keys, the same whatever the units were
+
+READS: tuple[Table, ...] = ()  # input files
+WRITES = (
+    CANDIDATES,
+    BROKEN_RECORDS,
+    EXTRACT_SAMPLE,
+    COPIED_IMAGES,
+    FOLDER_FILES,
+    PLACES,
+    PAYLOADS,
+    REVISITS,
+    POOL_SIZE,
+    outputs.DROPPED_ROWS[Stage.EXTRACT],
+)
 
 Stamp = list[int | str]  # tells whether an input file has changed
 

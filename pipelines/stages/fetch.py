@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
+from altalign.data import audit_tables
 from altalign.data.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import REASONS, DropReason, Stage, reasons_of
@@ -31,6 +32,7 @@ from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
+from altalign.pipelines.run.tables import decontaminated, extracted, fetched
 from altalign.pipelines.run.tables.fetched import (
     BORROWED,
     FEATURES,
@@ -45,12 +47,33 @@ from altalign.pipelines.run.tables.fetched import (
     first_of_each_image,
     survivors,
 )
-from altalign.pipelines.run.tables.judged import GROUPED
+from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.journal import journal
 from altalign.pipelines.web.journal.fetch_progress import WebWatch
 from altalign.storage import arrays, parquet
+
+READS = (GROUPED_SURVIVORS, extracted.COPIED_IMAGES, extracted.FOLDER_FILES)
+WRITES = (
+    decontaminated.TEST_IMAGES,
+    fetched.GATHERED_IMAGES,
+    fetched.GATHERED_INDEX,
+    fetched.BORROWED_IMAGES,
+    fetched.BORROWED_KNOWN,
+    fetched.BORROWED_INDEX,
+    fetched.IMAGES,
+    fetched.OUTCOMES,
+    FETCHED_ROWS,
+    FEATURES,
+    KNOWN_IMAGES,
+    MEASURED_IMAGES,
+    VALUES_OF_IMAGES,
+    outputs.DROPPED_ROWS[Stage.FETCH],
+    outputs.DROPPED_ROWS[Stage.IMAGE],
+    *map(Table.of_audit, (audit_tables.IMAGE_MEASURES, audit_tables.IMAGE_VALUES, audit_tables.HOSTS)),
+)
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
+from altalign.data import audit_tables
 from altalign.data.counts import FailedCounts, combinations
 from altalign.data.reasons import DropReason, Stage, Verdict, reasons_of
 from altalign.data.schema import DROPPED, STRINGS
@@ -38,13 +39,17 @@ from altalign.pipelines.figures.judge_figures import Notes
 from altalign.pipelines.figures.text_measures import Tables, TextMeasures, measure
 from altalign.pipelines.run import outputs, pool, waves
 from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
+from altalign.pipelines.run.tables import counted, extracted
 from altalign.pipelines.run.tables.counted import PoolUnit
 from altalign.pipelines.run.tables.extracted import EXTRACTED, PLACES, REVISITS
 from altalign.pipelines.run.tables.judged import (
     GROUPED,
     GROUPED_SURVIVORS,
+    JUDGE_SAMPLE,
     JUDGED,
+    MEASURED_TEXTS,
     PLACED_SURVIVOR,
+    SEEN_STRINGS,
     SLICES_OF_PLACES,
     SURVIVOR,
     SURVIVORS,
@@ -52,11 +57,27 @@ from altalign.pipelines.run.tables.judged import (
     JudgeFacts,
     RowGroup,
 )
+from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
 from altalign.pipelines.stages.survivors import Sorted, equals_previous
 from altalign.rules import reason_words
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays, parquet
+
+READS = (extracted.CANDIDATES, PLACES, REVISITS, extracted.POOL_SIZE, *counted.FINAL)
+WRITES = (
+    SURVIVORS,
+    SLICES_OF_PLACES,
+    GROUPED_SURVIVORS,
+    MEASURED_TEXTS,
+    SEEN_STRINGS,
+    JUDGE_SAMPLE,
+    outputs.DROPPED_ROWS[Stage.JUDGE],
+    *map(
+        Table.of_audit,
+        (audit_tables.TEXT_MEASURES, audit_tables.FREQUENT, audit_tables.EDGE_NGRAMS, audit_tables.SCRIPTS),
+    ),
+)
 
 ROWS_PER_PARTITION = 200_000
 SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer

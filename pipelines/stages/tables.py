@@ -38,6 +38,7 @@ from altalign.pipelines.run.tables.counted import (
     COUNTED,
     COUNTS,
     ENTRIES,
+    FINAL,
     HASHES,
     HISTOGRAMS,
     MERGED,
@@ -48,10 +49,14 @@ from altalign.pipelines.run.tables.counted import (
     PoolUnit,
     entries,
 )
+from altalign.pipelines.run.tables.extracted import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.pipelines.stages import frozen, merged_before
 from altalign.pipelines.stages.merged_before import Before
 from altalign.storage import parquet
+
+READS = (CANDIDATES, POOL_SIZE)
+WRITES = (HASHES, *ENTRIES.values(), *FINAL, HISTOGRAMS)
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
@@ -267,7 +272,7 @@ def _write_table(
     written = TABLES[kind], COUNTS[kind]
     with storage.write(written[0].path(run)) as hashes, storage.write(written[1].path(run)) as counts:
         for file, table in zip((hashes, counts), written, strict=True):
-            header = {"descr": np.lib.format.dtype_to_descr(table.columns), "fortran_order": False, "shape": (rows,)}
+            header = {"descr": np.lib.format.dtype_to_descr(table.dtype), "fortran_order": False, "shape": (rows,)}
             np.lib.format.write_array_header_1_0(file, header)
         for part in parts:
             of_part = entries(run, part, kind)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign import storage
-from altalign.data import listing
+from altalign.data import audit_tables, listing
 from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts
 from altalign.filters.image_headers import STRICT_PILLOW
@@ -23,12 +23,40 @@ from altalign.pipelines.near import learned
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest, marks, outputs
 from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run.tables import counted, decontaminated, fetched, judged, written
 from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, kept_rows
 from altalign.pipelines.run.tables.fetched import image_range
-from altalign.pipelines.run.tables.written import WRITTEN, ShardFacts, ShardUnit
+from altalign.pipelines.run.tables.table import Table
+from altalign.pipelines.run.tables.written import (
+    WRITTEN,
+    ShardFacts,
+    ShardUnit,
+)
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.ranges import Ranges
+
+READS = (
+    fetched.FETCHED_ROWS,
+    decontaminated.KEPT_ROWS,
+    fetched.IMAGES,
+    fetched.BORROWED_IMAGES,
+    judged.JUDGE_SAMPLE,
+    *(outputs.DROPPED_ROWS[stage] for stage in outputs.COUNTED_STAGES),
+    *counted.TABLE_FACTS.values(),
+    decontaminated.FOUND_FACTS,
+)
+WRITES = (
+    written.SHARDS,
+    written.SIDE_CARS,
+    written.COUNTS_OF_RUN,
+    written.SUMMARY,
+    written.LIST_OF_FILES,
+    written.CARD,
+    written.CROISSANT,
+    written.MANIFEST,
+    *map(Table.of_audit, (audit_tables.FUNNEL, audit_tables.DROPPED_IMAGES, audit_tables.SAMPLES, FAILED_ROWS)),
+)
 
 SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
 

@@ -69,6 +69,7 @@ TABLE_FACTS = {
     kind: Table(f"tables/{name}.json", Format.JSON, holds="rows, threshold, versions") for kind, name in KINDS.items()
 }
 WANTED_HASHES = Table("work/tables/wanted.json", Format.JSON, holds="hashes whose strings the report shows")
+FINAL = (*TABLES.values(), *COUNTS.values(), *TABLE_FACTS.values(), WANTED_HASHES)  # what later stages read
 HISTOGRAMS = Table("audit/histograms.json", Format.JSON, holds="counts of words, n-grams, texts and images")
 
 

@@ -53,6 +53,12 @@ class Table:
         assert isinstance(self.columns, pa.Schema)
         return self.columns
 
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The type of the elements of an array or of rows."""
+        assert isinstance(self.columns, np.dtype)
+        return self.columns
+
     def path(self, run: Run, name: str = "") -> str:
         """The file of a unit; without a name, of a table that has one file."""
         folder, *parts = self.where.replace("*", name).split("/")
@@ -71,8 +77,7 @@ class Table:
         path = self.path(run, name)
         if self.format is Format.NUMPY:
             return arrays.mapped(path) if mapped else arrays.read(path)
-        assert isinstance(self.columns, np.dtype)
-        return np.frombuffer(storage.read_bytes(path), self.columns)
+        return np.frombuffer(storage.read_bytes(path), self.dtype)
 
     def save(self, run: Run, array: npt.NDArray[Any], name: str = "") -> None:
         """Write an array."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from altalign.data.schema import COUNTS, SAMPLE
+from altalign.pipelines.run.tables.table import Format, Table
 from altalign.pipelines.run.units import Facts, Marks, Unit
 from altalign.storage import Written
 
@@ -36,3 +38,12 @@ def files_of(name: str, facts: ShardFacts) -> Iterator[tuple[str, Written]]:
 
 
 WRITTEN = Marks("write", ShardFacts)
+
+SHARDS = Table("shards/*.tar", Format.TAR, holds="of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
+SIDE_CARS = Table("shards/*.parquet", Format.PARQUET, SAMPLE, "the same pairs without images")
+COUNTS_OF_RUN = Table("counts.parquet", Format.PARQUET, COUNTS, "rows by stage, source and reason")
+SUMMARY = Table("summary.json", Format.JSON, holds="the same in short")
+LIST_OF_FILES = Table("files.jsonl", Format.JSON, holds="size and digest of each file of the run")
+CARD = Table("README.md", Format.BYTES, holds="the data-set card")
+CROISSANT = Table("croissant.json", Format.JSON, holds="the same for machines")
+MANIFEST = Table("manifest.json", Format.JSON, holds="the shards, versions and digests; written last")
