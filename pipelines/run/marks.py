@@ -11,56 +11,14 @@ from altalign import storage
 from altalign.data import listing
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
-from altalign.pipelines.run.tables.counted import COUNTED, MERGED
-from altalign.pipelines.run.tables.decontaminated import (
-    AUGMENTED,
-    CELLS,
-    COMPARED,
-    DECONTAMINATED,
-    FOUND,
-    INDEX,
-    JOINED,
-    LEARNED,
-    REPLACED,
-    TESTS,
-)
-from altalign.pipelines.run.tables.derived import BALANCE, CARRIED, CHOSEN, COMMON, CONCEPTS, LISTED, THRESHOLDS, VALUES
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import BORROWED, FETCHED, GATHERED
-from altalign.pipelines.run.tables.judged import GROUPED, JUDGED
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.tables import counted, decontaminated, derived, extracted, fetched, judged, written
+from altalign.pipelines.run.tables.decontaminated import AUGMENTED, TESTS
+from altalign.pipelines.run.tables.fetched import BORROWED
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.storage import Written
 
-STEPS: tuple[Marks[Facts], ...] = (
-    EXTRACTED,
-    COUNTED,
-    MERGED,
-    JUDGED,
-    GROUPED,
-    TESTS,
-    BORROWED,
-    GATHERED,
-    FETCHED,
-    AUGMENTED,
-    LEARNED,
-    INDEX,
-    FOUND,
-    CELLS,
-    COMPARED,
-    JOINED,
-    REPLACED,
-    DECONTAMINATED,
-    WRITTEN,
-    CONCEPTS,
-    BALANCE,
-    VALUES,
-    THRESHOLDS,
-    COMMON,
-    CHOSEN,
-    CARRIED,
-    LISTED,
-)
+_MODULES = (extracted, counted, judged, fetched, decontaminated, written, derived)
+STEPS: tuple[Marks[Facts], ...] = tuple(step for module in _MODULES for step in module.STEPS)
 _STAGE_OF = {TESTS.step: "fetch", AUGMENTED.step: "decontaminate"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
 

@@ -49,6 +49,7 @@ class MergeFacts(Facts):
 
 COUNTED = Marks("tables/units", CountFacts)
 MERGED = Marks("tables/merged", MergeFacts)
+STEPS = (COUNTED, MERGED)
 
 _HASH, _COUNT = np.dtype(np.uint64), np.dtype(np.int64)
 # kinds of tables by their names in `work/`, and the names of the final tables

@@ -190,6 +190,7 @@ COMPARED = Marks("decontaminate/compared", CompareFacts)
 JOINED = Marks("decontaminate/joined", JoinFacts)
 REPLACED = Marks("decontaminate/replaced", ReplaceFacts)
 DECONTAMINATED = Marks("decontaminate/units", DropFacts)
+STEPS = (TESTS, AUGMENTED, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
 
 
 SIMILAR = Table("work/decontaminate/search/*.parquet", Format.PARQUET, NEAR, "pairs above the threshold")

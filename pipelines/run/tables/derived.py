@@ -110,6 +110,7 @@ CONCEPTS = Marks("select/concepts", CountedFacts)
 BALANCE = Marks("select/balance", BalanceFacts)
 VALUES = Marks("select/values", CountedFacts)
 THRESHOLDS = Marks("select/thresholds", ThresholdFacts)
+STEPS = (CONCEPTS, BALANCE, VALUES, THRESHOLDS, COMMON, CHOSEN, CARRIED, LISTED)
 
 LISTED_KEYS = Table("work/select/listed/*.keys", Format.NUMPY, np.dtype(np.uint8), "keys that stay: digits, [n, 32]")
 CHOSEN_ROWS = Table("work/select/chosen/*.rows", Format.NUMPY, np.dtype(np.int64), "numbers of the rows that stay")

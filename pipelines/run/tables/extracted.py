@@ -45,6 +45,7 @@ class ExtractFacts(Facts):
 
 
 EXTRACTED = Marks("extract", ExtractFacts)
+STEPS = (EXTRACTED,)
 
 # A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
 FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])

@@ -80,6 +80,7 @@ class BorrowFacts(Facts):
 BORROWED = Marks("fetch/borrowed", BorrowFacts)
 GATHERED = Marks("fetch/gathered", GatherFacts)
 FETCHED = Marks("fetch/units", FetchFacts)
+STEPS = (BORROWED, GATHERED, FETCHED)
 
 ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 

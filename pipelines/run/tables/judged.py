@@ -64,6 +64,7 @@ class GroupFacts(Facts):
 
 JUDGED = Marks("judge/units", JudgeFacts)
 GROUPED = Marks("judge/grouped", GroupFacts)
+STEPS = (JUDGED, GROUPED)
 
 SURVIVORS = Table("work/judge/units/*.survivors", Format.ARROW, SURVIVOR, "candidates that pass, by partition")
 MEASURED_TEXTS = Table(

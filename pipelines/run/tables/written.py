@@ -38,6 +38,7 @@ def files_of(name: str, facts: ShardFacts) -> Iterator[tuple[str, Written]]:
 
 
 WRITTEN = Marks("write", ShardFacts)
+STEPS = (WRITTEN,)
 
 SHARDS = Table("shards/*.tar", Format.TAR, holds="of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
 SIDE_CARS = Table("shards/*.parquet", Format.PARQUET, SAMPLE, "the same pairs without images")
