@@ -1,24 +1,41 @@
 """Files of runs and inputs behind one small interface: open, list, write whole, delete.
 
 A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`. What is read alone may also be `https://…`, or `hf://…` on the
-Hugging Face Hub.
+Hugging Face Hub. `local`, `objects` and `web` have the functions of the same names for each kind of path.
 
 Paths are strings, relative ones to the working directory. A file appears whole when its `write` block ends well, or not
 at all. The exceptions are `growing`: what came over the web, and the log of that. `move` is for changes of a finished
 run alone, whose files were written whole elsewhere.
 """
 
+import glob
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 from altalign.errors import UnreadableError, UsageError
-from altalign.storage import blocks, local, seals
+from altalign.storage import blocks, disk_errors, disk_locks, local, seals
 from altalign.storage.blocks import Block, Hashed, Written
 from altalign.storage.disk_errors import full_disk, is_forbidden, is_full_disk
 from altalign.storage.local import is_partial
-from altalign.storage.paths import STORES, WEB, folder_of, is_of_web, is_remote, join, name
+from altalign.storage.paths import (
+    STORES,
+    WEB,
+    absolute,
+    folder_of,
+    is_inside,
+    is_of_web,
+    is_remote,
+    join,
+    name,
+    relative,
+    resolved,
+    whole_name,
+)
 from altalign.storage.stamp import Growing, Stamp
 
 if TYPE_CHECKING:
@@ -30,15 +47,19 @@ __all__ = [
     "Hashed",
     "Stamp",
     "Written",
+    "absolute",
     "folder_of",
     "full_disk",
     "is_forbidden",
     "is_full_disk",
+    "is_inside",
     "is_of_web",
     "is_partial",
     "is_remote",
     "join",
     "name",
+    "relative",
+    "resolved",
 ]
 
 Kind = Literal["file", "folder", "other", "missing"]
@@ -58,6 +79,14 @@ def _at(path: str) -> Any:  # one of three modules of the same functions, of whi
     from altalign.storage import objects
 
     return objects
+
+
+def _reader(path: str) -> Any:
+    if not is_remote(path):
+        return local
+    from altalign.storage import reading
+
+    return reading
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
@@ -92,65 +121,35 @@ def _check(path: str, known: str) -> None:
         _at(path).check(path)
 
 
-def absolute(path: str) -> str:
-    """The path from the root; links stay."""
-    return _at(path).absolute(path)
-
-
-def resolved(path: str) -> str:
-    """The path from the root, wherever links lead."""
-    return _at(path).resolved(path)
-
-
-def relative(path: str, folder: str) -> str | None:
-    """The path as seen from a folder that it is in, with `/`; None of one that is elsewhere.
-
-    Links are not looked at.
-    """
-    return _relative(absolute(path), absolute(folder)) if is_remote(path) == is_remote(folder) else None
-
-
-def is_inside(path: str, folder: str) -> bool:
-    """Whether a path is a folder or in it, wherever links lead."""
-    return is_remote(path) == is_remote(folder) and _relative(resolved(path), resolved(folder)) is not None
-
-
-def _relative(path: str, folder: str) -> str | None:
-    if path == folder:
-        return "."
-    inside = folder if folder.endswith("/") else f"{folder}/"
-    return path.removeprefix(inside) if path.startswith(inside) else None
-
-
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
 def open_read(path: str) -> BinaryIO:
     """A seekable binary file."""
-    return _at(path).open_read(path)
+    return _reader(path).open_read(path) if is_remote(path) else Path(path).open("rb")
 
 
 def open_again(path: str, file: BinaryIO) -> BinaryIO:
-    """A second handle of an open file, with its own position.
+    """A second handle of an open file, with its own position; close it first.
 
     What one of the two has read of a store, the other need not ask for.
     """
-    return _at(path).open_again(path, file)
+    return _reader(path).open_again(path, file)
 
 
 def ask_for(path: str, file: BinaryIO, offset: int, length: int) -> None:
     """Begin to read a range of an open file in the background. Errors are raised when it is read."""
-    _at(path).ask_for(file, offset, length)
+    _reader(path).ask_for(file, offset, length)
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
     """`length` bytes from `offset`; fewer at the end of the file."""
-    return _at(path).read_range(path, offset, length)
+    return next(read_ranges(path, [(offset, length)]))
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
-    return _at(path).read_ranges(path, ranges)
+    return _reader(path).read_ranges(path, ranges)
 
 
 def read_pieces(path: str) -> Iterator[bytes]:
@@ -160,7 +159,7 @@ def read_pieces(path: str) -> Iterator[bytes]:
 
 def read_bytes(path: str) -> bytes:
     """A whole file."""
-    return _at(path).read_bytes(path)
+    return _reader(path).read_bytes(path) if is_remote(path) else Path(path).read_bytes()
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -187,17 +186,20 @@ def read_sealed(path: str) -> dict[str, Any]:
         UnreadableError: a byte of it is not as it was written.
     """
     try:
-        value = seals.opened(read_bytes(path))
+        return seals.opened(read_bytes(path))
     except FileNotFoundError:
         return {}
     except ValueError:
         raise UnreadableError(f"{path}: not as it was written: its seal is of other bytes") from None
-    return value
 
 
 def in_arrow(path: str) -> "tuple[FileSystem, str]":
     """Arrow's file system for a path, and the path in that file system, for lazy scans."""
-    return _at(path).in_arrow(path)
+    if is_remote(path):
+        return _at(path).in_arrow(path)
+    from pyarrow.fs import LocalFileSystem  # a tenth of a second, which most commands need not wait for
+
+    return LocalFileSystem(), absolute(path)  # which a change of directory does not affect
 
 
 def mappable(path: str) -> str:
@@ -205,7 +207,7 @@ def mappable(path: str) -> str:
 
     It is the file itself, or a copy that all processes of this machine share.
     """
-    return _at(path).mappable(path)
+    return _at(path).mappable(path) if is_remote(path) else path
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator[_R]:
@@ -213,7 +215,11 @@ def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator
 
     One after the other where the files are on a disk, many at a time where `of` is in a store.
     """
-    return _at(of).each(work, things)
+    if not is_remote(of):
+        return map(work, things)
+    from altalign.storage import clients
+
+    return clients.each(work, things)
 
 
 # What is there -------------------------------------------------------------------------------------------------------
@@ -221,17 +227,23 @@ def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator
 
 def kind(path: str) -> Kind:
     """What is at a path; links are followed. In a store, a folder is a common prefix of object names."""
-    return _at(path).kind(path)
+    if is_remote(path):
+        return _at(path).kind(path)
+    place = Path(path)
+    return "folder" if place.is_dir() else "file" if place.is_file() else "other" if place.exists() else "missing"
 
 
 def exists(path: str) -> bool:
     """Whether there is a whole file at `path`."""
-    return _at(path).exists(path)
+    return _at(path).exists(path) if is_remote(path) else Path(path).is_file()
 
 
 def stamp(path: str) -> Stamp:
     """Size and time of a file; in a store, size and digest."""
-    return _at(path).stamp(path)
+    if is_remote(path):
+        return _at(path).stamp(path)
+    status = os.stat(path)  # noqa: PTH116 - of a million files
+    return Stamp(status.st_size, status.st_mtime_ns)
 
 
 def stamps(paths: Sequence[str]) -> Iterator[Stamp]:
@@ -251,12 +263,14 @@ def entries(folder: str) -> list[str]:
 
 def below(folder: str, name: str) -> list[str]:
     """Sorted paths of the files of a name (with folders before it: `plan/plan.json`) anywhere below a folder."""
-    return _at(folder).below(folder, name)
+    return sorted(path for path in files_below(folder) if path.endswith(f"/{name}"))
 
 
 def files_below(folder: str) -> list[str]:
     """Paths of all files below a folder."""
-    return _at(folder).files_below(folder)
+    if is_remote(folder):
+        return _at(folder).files_below(folder)
+    return [str(path) for path in Path(folder).rglob("*") if path.is_file()]
 
 
 def find(pattern: str) -> list[str]:
@@ -264,17 +278,20 @@ def find(pattern: str) -> list[str]:
 
     A path that exists as it is written matches itself, whatever brackets it has.
     """
-    return _at(pattern).find(pattern)
+    if is_remote(pattern):
+        return _at(pattern).find(pattern)
+    # Path.glob refuses absolute patterns
+    return [pattern] if Path(pattern).exists() else glob.glob(pattern, recursive=True)  # noqa: PTH207
 
 
 def free_bytes(path: str) -> int | None:
     """Bytes free where `path` is, or will be; None where that cannot be known."""
-    return _at(path).free_bytes(path)
+    return None if is_remote(path) else shutil.disk_usage(disk_errors.folder_of(path)).free
 
 
 def is_writable(folder: str) -> bool:
     """Whether this user may write there, as far as that can be told without trying."""
-    return _at(folder).is_writable(folder)
+    return is_remote(folder) or os.access(folder, os.W_OK)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -321,7 +338,11 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
 
 def put_file(file: str, path: str) -> None:
     """A copy of a local file; in a store, without another copy on the disk."""
-    _at(path).put_file(file, path)
+    if is_remote(path):
+        _at(path).put_file(file, path)
+    else:
+        with Path(file).open("rb") as original, write(path) as copy:
+            shutil.copyfileobj(original, copy)
 
 
 def take_file(path: str, file: str) -> None:
@@ -330,8 +351,8 @@ def take_file(path: str, file: str) -> None:
     Raises:
         FullDiskError: no space is left.
     """
-    with local.write(file) as made:
-        made.writelines(read_pieces(path))
+    with local.write(file) as copy:
+        copy.writelines(read_pieces(path))
 
 
 def write_bytes(path: str, data: bytes, *, durable: bool = False) -> None:
@@ -371,7 +392,11 @@ def move_folder(path: str, target: str) -> None:
 
     Whoever is killed may do it again. In a store the files are copied, and those of before stay.
     """
-    _at(target).move_folder(path, target)
+    if is_remote(target):
+        _at(target).move_folder(path, target)
+    else:
+        delete_units([target])
+        local.move(path, target)
 
 
 def noted(own: str = "") -> AbstractContextManager[Block]:
@@ -384,8 +409,7 @@ def noted(own: str = "") -> AbstractContextManager[Block]:
 
 def sync(block: Block) -> None:
     """Have a disk keep what a block wrote and deleted, whatever happens to the power; a store keeps it anyway."""
-    files, deleted = ([path for path in paths if not is_remote(path)] for paths in (block.files, block.deleted))
-    local.sync(files, {folder_of(path) for path in (*files, *deleted)})
+    local.sync(block.files, {folder_of(path) for path in (*block.files, *block.deleted)})
 
 
 def delete(path: str) -> None:
@@ -399,11 +423,25 @@ def delete(path: str) -> None:
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
 
-    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files
-    that stay. All are of one store.
+    First what says that a stage is done, then every mark of a unit, then the rest, each kept by the disk before the
+    next begins; `but` names the endings of files that stay. All are of one store.
     """
-    if folders:
-        _at(folders[0]).delete_units(folders, but=but)
+    files = {folder: files_below(folder) for folder in folders}
+    marks = [path for paths in files.values() for path in paths if path.endswith(".json")]
+    _delete_files([path for path in marks if path.endswith("/done.json")])
+    _delete_files([path for path in marks if not path.endswith("/done.json")])
+    for folder in folders:
+        if but:
+            _delete_files([path for path in files[folder] if not whole_name(path).endswith((*but, ".json"))])
+        else:
+            _at(folder).delete(folder)
+    local.sync((), map(folder_of, folders))
+
+
+def _delete_files(paths: Sequence[str]) -> None:
+    for _ in each(lambda path: _at(path).delete_file(path), paths, of=next(iter(paths), "")):
+        pass
+    local.sync((), {folder_of(path) for path in paths})
 
 
 def sweep(folder: str) -> None:
@@ -423,12 +461,12 @@ def locked(folder: str) -> AbstractContextManager[None]:
     Raises:
         UsageError: another one holds it, or nobody may write there.
     """
-    return _at(folder).locked(folder)
+    return _at(folder).locked(folder) if is_remote(folder) else disk_locks.locked(folder)
 
 
 def holder(folder: str) -> str | None:
     """The process that holds a run folder, and its machine where that is another; None where none does."""
-    return _at(folder).holder(folder)
+    return _at(folder).holder(folder) if is_remote(folder) else disk_locks.holder(folder)
 
 
 def temporary(folder: str) -> AbstractContextManager[None]:
@@ -437,15 +475,7 @@ def temporary(folder: str) -> AbstractContextManager[None]:
     A killed process cannot delete what it left there; the next one does. Of a folder in a store it is one on this
     machine that stands for it.
     """
-    return _at(folder).temporary(folder)
-
-
-def local_file(path: str) -> str:
-    """The local path where another program writes a file of a run.
-
-    For a run in a store, it is a place of this machine that stands for it.
-    """
-    return _at(path).local_file(path)
+    return local.temporary(local_folder(folder))
 
 
 def local_folder(folder: str) -> str:
@@ -453,4 +483,4 @@ def local_folder(folder: str) -> str:
 
     Of a run in a store it is one that stands for it, and may be deleted while no command is at work.
     """
-    return _at(folder).local_folder(folder)
+    return _at(folder).local_folder(folder) if is_remote(folder) else folder

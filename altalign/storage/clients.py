@@ -1,4 +1,4 @@
-"""Clients of object stores, one a bucket, and the words for their errors.
+"""Clients of object stores, one a bucket: single requests, and the words for their errors.
 
 Credentials and endpoints come from the environment alone.
 
@@ -15,78 +15,39 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError, first_line
 from altalign.machine import ahead
-from altalign.storage.paths import is_of_web
-from altalign.storage.waiting import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
+from altalign.storage.paths import Place
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
+ATTEMPTS = 5  # of a request
+CONNECT_WITHIN_S = 10
+ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
+_GCS_RETRIES_FOR_S = 60
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
 # such uploads: in S3 each has several parts under way, and two keep all of Arrow's 8 threads busy
 LARGE_AT_ONCE = {"s3": 2, "gs": 8}
 _COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
-_GCS_RETRIES_FOR_S = 60
-
-_FULL = re.compile(r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507", re.IGNORECASE)
-_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist|The specified bucket", re.IGNORECASE)
-_REGION = re.compile(
-    r"AuthorizationHeaderMalformed|PermanentRedirect|HTTP status 301|IllegalLocationConstraint|region", re.IGNORECASE
-)
-_DENIED = re.compile(
-    r"ACCESS_DENIED|SIGNATURE|INVALID_ACCESS_KEY|InvalidAccessKeyId|UserNotFound|INVALID_CLIENT_TOKEN|ExpiredToken|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials",
-    re.IGNORECASE,
-)
-_NETWORK = re.compile(
-    r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|Could not resolve|connect|REQUEST_TIMEOUT|timed? ?out", re.IGNORECASE
-)
 
 
-class Place(NamedTuple):
-    """Where an object is, or a folder of them."""
+def client(place: Place) -> pafs.FileSystem:
+    """The client of a bucket; it writes a small object by one request."""
+    return _client(place.scheme, place.bucket, os.getpid(), in_parts=False)
 
-    scheme: str
-    bucket: str
-    key: str  # empty: the bucket itself
 
-    @classmethod
-    def of(cls, path: str) -> "Place":
-        """The place of a path.
+def _client_of_parts(place: Place) -> pafs.FileSystem:
+    """The writer of an object in parts.
 
-        Raises:
-            UsageError: it names no bucket, or has a part that no client takes as it is.
-        """
-        scheme, _, rest = path.partition("://")
-        bucket, _, key = rest.partition("/")
-        if not bucket:
-            raise UsageError(f"{path}: no bucket is named; give {scheme}://BUCKET/…")
-        if {"", ".", ".."} & set(key.strip("/").split("/")) and key.strip("/"):
-            raise UsageError(f"{path}: a store has no folders named '', '.' or '..'; give the path without them")
-        return cls(scheme, bucket, key.strip("/"))
-
-    @property
-    def name(self) -> str:
-        """The name that clients use: bucket and key."""
-        return f"{self.bucket}/{self.key}" if self.key else self.bucket
-
-    @property
-    def client(self) -> pafs.FileSystem:
-        """The client of this bucket; it writes a small object by one request."""
-        return _client(self.scheme, self.bucket, os.getpid(), in_parts=False)
-
-    @property
-    def client_of_parts(self) -> pafs.FileSystem:
-        """The writer of an object in parts.
-
-        Were it to begin only with the first part, it would make an empty object where that fails.
-        """
-        return _client(self.scheme, self.bucket, os.getpid(), in_parts=True)
+    Were it to begin only with the first part, it would make an empty object where that fails.
+    """
+    return _client(place.scheme, place.bucket, os.getpid(), in_parts=True)
 
 
 def forget_clients() -> None:
@@ -97,15 +58,16 @@ def forget_clients() -> None:
 @cache
 # clients have threads, which a forked process has not
 def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:
-    endpoint = endpoint_of(scheme)
+    endpoint = _endpoint(scheme)
     transport, _, host = endpoint.rpartition("://")
-    there: dict[str, Any] = {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
+    options: dict[str, Any] = (
+        {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
+    )
     if scheme == "gs":
         from datetime import timedelta
 
-        return pafs.GcsFileSystem(
-            anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=_GCS_RETRIES_FOR_S), **there
-        )
+        retry_limit = timedelta(seconds=_GCS_RETRIES_FOR_S)
+        return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=retry_limit, **options)
     return cast(Any, pafs.S3FileSystem)(  # the stubs know not all of it
         region=_region(bucket, endpoint),
         allow_delayed_open=not in_parts,
@@ -113,37 +75,40 @@ def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.
         connect_timeout=CONNECT_WITHIN_S,
         request_timeout=ANSWERS_WITHIN_S,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-        **there,
+        **options,
     )
 
 
-def endpoint_of(scheme: str) -> str:
+def _endpoint(scheme: str) -> str:
     """The endpoint that the environment names; empty: the provider's own."""
     names = ("STORAGE_EMULATOR_HOST",) if scheme == "gs" else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     return next((value for name in names if (value := os.environ.get(name))), "")
 
 
+def _named_region() -> str | None:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
 def _region(bucket: str, endpoint: str) -> str | None:
     """The bucket's region: AWS itself says where it is, another store takes what the environment says."""
-    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint:
-        return named or "us-east-1"
+        return _named_region() or "us-east-1"
     with suppress(OSError):
         return pafs.resolve_s3_region(bucket)
-    return named
+    return _named_region()
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-def threads(of: str, count: int = AT_ONCE) -> ThreadPoolExecutor:
-    """The threads of this process that requests of a kind wait in."""
-    return _threads(of, count, os.getpid())
+def threads(purpose: str, count: int = AT_ONCE) -> ThreadPoolExecutor:
+    """The threads of this process in which requests of one purpose wait."""
+    return _threads(purpose, count, os.getpid())
 
 
 @cache
-def _threads(of: str, count: int, _process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix=f"altalign-{of}")
+def _threads(purpose: str, count: int, _process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix=f"altalign-{purpose}")
 
 
 @contextmanager
@@ -200,9 +165,9 @@ def put_file(path: str, file: IO[bytes], *, allowed: Callable[[], None]) -> None
 def _put(place: Place, data: pa.Buffer) -> None:
     """One request, or an upload in parts, after which the store is asked how many bytes it has."""
     is_large = data.size > ONE_REQUEST_BYTES
-    client = place.client_of_parts if is_large else place.client
+    writer = _client_of_parts(place) if is_large else client(place)
     # else by the name: what ends in .gz would be compressed
-    stream = client.open_output_stream(place.name, compression=None)
+    stream = writer.open_output_stream(place.name, compression=None)
     try:
         for begin in range(0, data.size, _COPIED_BYTES):
             stream.write(data.slice(begin, min(_COPIED_BYTES, data.size - begin)))
@@ -210,48 +175,48 @@ def _put(place: Place, data: pa.Buffer) -> None:
     except BaseException:
         with suppress(OSError, pa.ArrowException):
             stream.close()  # repeats the error of a part, and makes no object
-            place.client.delete_file(place.name)  # after another error it made one, of what it was given so far
+            client(place).delete_file(place.name)  # after another error it made one, of what it was given so far
         raise
     stream.close()
-    if is_large and (there := place.client.get_file_info(place.name).size) != data.size:
-        place.client.delete_file(place.name)
-        raise OSError(f"{there} bytes arrived of {data.size}")
+    if is_large and (arrived := client(place).get_file_info(place.name).size) != data.size:
+        client(place).delete_file(place.name)
+        raise OSError(f"{arrived} bytes arrived of {data.size}")
+
+
+class OpenObject:
+    """An object for reads at any offset, by several threads at once; `size` in bytes."""
+
+    def __init__(self, path: str):
+        place = Place.of(path)
+        with asking(path):
+            self.file: Any = client(place).open_input_file(place.name)  # a NativeFile, of which the stubs know little
+        self.path, self.size = path, cast(int, self.file.size())
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Bytes from an offset; fewer at the end, where GCS answers with an error."""
+        length = min(length, self.size - offset)
+        with asking(self.path):
+            return self.file.read_at(length, offset) if length > 0 else b""
 
 
 def get(path: str) -> bytes:
     """A whole object."""
-    with asking(path), opened(path) as file:
-        return read_at(file, 0, file.size())
-
-
-def read_at(file: Any, offset: int, length: int) -> bytes:
-    """Bytes of an open object; fewer at its end, where GCS answers with an error."""
-    length = min(length, file.size() - offset)
-    return file.read_at(length, offset) if length > 0 else b""
-
-
-def opened(path: str) -> Any:  # a NativeFile, of which the stubs know little
-    """An object for reads at any offset; use it within `asking`."""
-    if is_of_web(path):
-        from altalign.storage.web_files import WebFile
-
-        return WebFile(path)
-    place = Place.of(path)
-    return place.client.open_input_file(place.name)
+    file = OpenObject(path)
+    return file.read_at(0, file.size)
 
 
 def listed(folder: str, *, is_recursive: bool) -> list[pafs.FileInfo]:
     """What is in a folder, or below it: one request for a thousand objects. Empty where there is none."""
     place = Place.of(folder)
     with asking(folder):
-        return place.client.get_file_info(pafs.FileSelector(place.name, recursive=is_recursive, allow_not_found=True))
+        return client(place).get_file_info(pafs.FileSelector(place.name, recursive=is_recursive, allow_not_found=True))
 
 
 def delete_object(path: str) -> None:
     """Delete an object; nothing where there is none."""
     place = Place.of(path)
     with asking(path), suppress(FileNotFoundError):
-        place.client.delete_file(place.name)
+        client(place).delete_file(place.name)
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
@@ -283,83 +248,82 @@ def check(path: str) -> None:
 
 def _probe(place: Place) -> None:
     prefix = Place(place.scheme, place.bucket, f"{place.key}/.altalign".lstrip("/"))
-    place.client.get_file_info(pafs.FileSelector(prefix.name, allow_not_found=True))
+    client(place).get_file_info(pafs.FileSelector(prefix.name, allow_not_found=True))
     # a list of a bucket that is not there may be empty
-    if place.client.get_file_info(place.bucket).type == pafs.FileType.NotFound:
+    if client(place).get_file_info(place.bucket).type == pafs.FileType.NotFound:
         raise OSError("NoSuchBucket")
+
+
+# Arrow's errors have no code, only words: what the first row says whose pattern is in "SCHEME: WORDS"
+_TROUBLES = {
+    r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist|The specified bucket": (
+        "there is no bucket {bucket}{at}; make it, or give another"
+    ),
+    r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|Could not resolve|connect|REQUEST_TIMEOUT|timed? ?out": (
+        "the store{at} does not answer ({reason}); look at the network and {endpoint}, and run the same command again"
+    ),
+    r"^s3: .*(HeaderMalformed|PermanentRedirect|HTTP status (301|400)|IllegalLocationConstraint|region)": (
+        "the store{at} refuses the region, AWS_REGION is {region} ({reason}); set it to that of s3://{bucket}"
+    ),
+    r"ACCESS_DENIED|SIGNATURE|INVALID_ACCESS_KEY|InvalidAccessKeyId|UserNotFound|INVALID_CLIENT_TOKEN|Expired_?Token"
+    r"|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials": "access denied{at} ({reason}); {credentials}",
+    "": "the store{at} refuses ({reason}); put that right and run the same command again, it continues",
+}
+_FULL = r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507"
+_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
 
 
 def trouble(error: BaseException, path: str) -> AltalignError:
     """The message for a client's error: what, where, what to do."""
-    place, said = Place.of(path), _message(error)
-    if "No response body" in said:  # an answer to HEAD has no reason in it; one to a list has
+    place, message = Place.of(path), _message(error)
+    if "No response body" in message:  # an answer to HEAD has no reason in it; one to a list has
         try:
             _probe(place)
         except (OSError, pa.ArrowException) as reason:
-            said = _message(reason)
-    shown = re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", said)
-    endpoint = endpoint_of(place.scheme)
-    at = f" at {endpoint}" if endpoint else ""
-    if _FULL.search(said):
-        return FullDiskError(
-            f"{path}: no space left in the store{at} ({shown}); make room and run the same command again, it continues"
-        )
-    if _NO_BUCKET.search(said):
-        return StoreError(f"{path}: there is no bucket {place.bucket}{at}; make it, or give another")
-    if _NETWORK.search(said):
-        return StoreError(
-            f"{path}: the store{at} does not answer ({shown}); look at the network and {_ENDPOINTS[place.scheme]}, and "
-            "run the same command again"
-        )
-    if place.scheme == "s3" and (_REGION.search(said) or "HTTP status 400" in said):
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "not set"
-        return StoreError(
-            f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({shown}); set it to that of s3://{place.bucket}"
-        )
-    if _DENIED.search(said):
-        repair = (
-            _has_credentials(place.scheme) or f"no credentials are in the environment; {_CREDENTIALS[place.scheme]}"
-        )
-        return StoreError(f"{path}: access denied{at} ({shown}); {repair}")
-    return StoreError(
-        f"{path}: the store{at} refuses ({shown}); put that right and run the same command again, it continues"
-    )
+            message = _message(reason)
+    endpoint = _endpoint(place.scheme)
+    facts = {
+        "at": f" at {endpoint}" if endpoint else "",
+        "reason": re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", message),
+        "bucket": place.bucket,
+        "endpoint": _ENDPOINTS[place.scheme],
+        "region": _named_region() or "not set",
+        "credentials": _advice(place.scheme),
+    }
+    if re.search(_FULL, message, re.IGNORECASE):
+        text = "no space left in the store{at} ({reason}); make room and run the same command again, it continues"
+        return FullDiskError(f"{path}: {text.format(**facts)}")
+    words = f"{place.scheme}: {message}"
+    text = next(text for pattern, text in _TROUBLES.items() if re.search(pattern, words, re.IGNORECASE))
+    return StoreError(f"{path}: {text.format(**facts)}")
 
 
-_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
+# where clients look for credentials (variables, files in the home folder), and how a user gives them
 _CREDENTIALS = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "s3": (
+        ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+        (".aws/credentials", ".aws/config"),
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    ),
     "gs": (
+        ("GOOGLE_APPLICATION_CREDENTIALS",),
+        (".config/gcloud/application_default_credentials.json",),
         "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or log in with gcloud auth "
-        "application-default login"
+        "application-default login",
     ),
 }
 
 
-def _has_credentials(scheme: str) -> str:
-    """What to do about credentials that are there; empty where none are."""
+def _advice(scheme: str) -> str:
+    """What to do about access that was denied."""
+    variables, files, advice = _CREDENTIALS[scheme]
     home = Path("~").expanduser()
-    if scheme == "gs":
-        known = home / ".config" / "gcloud" / "application_default_credentials.json"
-        has_any = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or known.exists()
-    else:
-        names = (
-            "AWS_ACCESS_KEY_ID",
-            "AWS_PROFILE",
-            "AWS_WEB_IDENTITY_TOKEN_FILE",
-            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        )
-        has_any = (
-            any(os.environ.get(name) for name in names)
-            or (home / ".aws" / "credentials").exists()
-            or (home / ".aws" / "config").exists()
-        )
-    return "look whether the credentials are right, and may list, read, write and delete there" if has_any else ""
+    if any(map(os.environ.get, variables)) or any((home / file).exists() for file in files):
+        return "look whether the credentials are right, and may list, read, write and delete there"
+    return f"no credentials are in the environment; {advice}"
 
 
 def _message(error: BaseException) -> str:
     """The store's own message, shortened."""
-    line = first_line(error)
-    line = line.rpartition("AWS Error ")[2]
-    line = re.sub(r" \(Request ID: [^)]*\)|Unable to parse ExceptionName: |; Details: .*", "", line)
-    return line.strip().rstrip(".")
+    line = first_line(error).rpartition("AWS Error ")[2]
+    return re.sub(r" \(Request ID: [^)]*\)|Unable to parse ExceptionName: |; Details: .*", "", line).strip().rstrip(".")

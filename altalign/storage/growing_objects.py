@@ -1,46 +1,31 @@
-"""A file that grows in a store, which cannot append.
-
-Parts are uploaded every few megabytes or seconds, and made one object at the end.
+"""A file that grows in a store, which cannot append: parts every few megabytes or seconds, one object at the end.
 
 The name of a part holds its offset, which tells whether the object contains it already: a kill between writing the
 object and deleting its parts leaves both, and no byte counts twice. A kill loses what was added since the last part.
 """
 
-import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import IO
 
 from altalign.storage import clients, disk_errors, locks
+from altalign.storage.paths import PART, whole_name
 
 PART_BYTES = 8 << 20
 PART_EVERY_S = 5.0
-_DIGITS = 15
-_PART = re.compile(rf"\.part-\d{{{_DIGITS}}}$")
 
 
-def whole_name(path: str) -> str:
-    """The path that a part belongs to; any other path stays as it is."""
-    return _PART.sub("", path)
-
-
-def is_part(path: str) -> bool:
-    """Whether this is a part of a growing file, or of one whose writer was killed."""
-    return _PART.search(path) is not None
-
-
-class _Growing:
+class GrowingObject:
     """A growing file: added bytes wait in a local file and go to the store in parts."""
 
     def __init__(self, path: str, file: IO[bytes], size: int):
-        self.bytes = size
+        self.bytes = self._sent = size
         self._path, self._file = path, file
-        self._sent = size
         self._lock = threading.Lock()
         self._sent_at = time.monotonic()
 
@@ -63,59 +48,51 @@ class _Growing:
         """Upload what was added since the last part."""
         if self.bytes > self._sent:
             self._file.seek(self._sent)
-            part = f"{self._path}.part-{self._sent:0{_DIGITS}d}"
+            part = f"{self._path}.part-{self._sent:015}"
             clients.put(part, self._file.read(), allowed=partial(locks.HELD.check, self._path))
         self._sent, self._sent_at = self.bytes, time.monotonic()
 
 
 @contextmanager
-def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
+def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
     """See `altalign.storage`.
 
     Parts that a killed writer left are joined first; the block's own parts are joined when it ends well.
     """
     with tempfile.TemporaryFile() as file:
-        before, parts = _gather(path, file)
+        try:
+            before = file.write(clients.get(path))
+        except FileNotFoundError:
+            before = None
+        parts = _parts(path)
+        for offset, part in sorted(parts.items()):
+            if offset <= file.seek(0, 2):  # else something before it is lost
+                file.seek(offset)
+                file.write(clients.get(part))
         size = file.truncate(min(keep if keep is not None else sys.maxsize, file.seek(0, 2)))
         if parts or size != before:
-            locks.put_file(path, file)
-            _delete(parts)
-        grown = _Growing(path, file, size)
+            _join(path, file, parts)
+        grown = GrowingObject(path, file, size)
         try:
             yield grown
         finally:
             grown.send()
         if grown.bytes > size:
-            locks.put_file(path, file)
-            _delete(_parts(path))
+            _join(path, file, _parts(path))
 
 
-def _gather(path: str, file: IO[bytes]) -> tuple[int | None, list[str]]:
-    """Write an object and the parts behind it to a file.
-
-    Returns the bytes of the object (None: there is none) and the paths of all parts.
-    """
-    try:
-        before = file.write(clients.get(path))
-    except FileNotFoundError:
-        before = None
-    parts = _parts(path)
-    for part in parts:
-        begin, data = int(part[-_DIGITS:]), clients.get(part)
-        # else it is in the object already, or something before it is lost
-        if begin <= file.tell() < begin + len(data):
-            file.seek(begin)
-            file.write(data)
-    return before, parts
-
-
-def _parts(path: str) -> list[str]:
-    """Paths of the parts that are there, in their order."""
+def _parts(path: str) -> dict[int, str]:
+    """The paths of the parts that are there, by their offsets."""
     folder, _, name = path.rpartition("/")
-    found = [info.base_name for info in clients.listed(folder, is_recursive=False)]
-    return sorted(f"{folder}/{part}" for part in found if part.startswith(f"{name}.part-") and is_part(part))
+    names = [info.base_name for info in clients.listed(folder, is_recursive=False)]
+    return {int(part[1]): f"{folder}/{one}" for one in names if (part := PART.search(one)) and whole_name(one) == name}
 
 
-def _delete(paths: Sequence[str]) -> None:
-    for path in reversed(paths):  # the last first: those that are left begin where the object, or another part, ends
-        clients.delete_object(path)
+def _join(path: str, file: IO[bytes], parts: dict[int, str]) -> None:
+    """Make one object of the file, then delete the parts.
+
+    The last goes first: those that a kill leaves begin where the object, or another part, ends.
+    """
+    locks.put_file(path, file)
+    for offset in sorted(parts, reverse=True):
+        clients.delete_object(parts[offset])

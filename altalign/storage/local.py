@@ -3,49 +3,27 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
 from altalign.machine import interrupts
-from altalign.storage.disk_errors import folder_of, full_disk, naming_a_full_disk
-from altalign.storage.disk_locks import holder, locked
-from altalign.storage.stamp import Growing, Stamp
-
-__all__ = ["holder", "locked"]
+from altalign.storage.disk_errors import full_disk, naming_a_full_disk
+from altalign.storage.paths import is_remote
+from altalign.storage.stamp import Growing
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from pyarrow.fs import FileSystem
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 _AGAIN_BYTES = 1 << 17  # read at a time of a file that is open a second time
 SYNCS_AT_ONCE = 4
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 
 
-def absolute(path: str) -> str:
-    """The path from the root; links stay."""
-    return str(Path(path).absolute())
-
-
-def resolved(path: str) -> str:
-    """The path from the root, wherever links lead."""
-    return str(Path(path).resolve())
-
-
 # Reading -------------------------------------------------------------------------------------------------------------
-
-
-def open_read(path: str) -> BinaryIO:
-    """A seekable binary file."""
-    return Path(path).open("rb")
 
 
 def open_again(path: str, _: BinaryIO) -> BinaryIO:
@@ -63,16 +41,9 @@ def ask_for(file: BinaryIO, offset: int, length: int) -> None:
             os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
 
 
-def read_range(path: str, offset: int, length: int) -> bytes:
-    """`length` bytes from `offset`; fewer at the end of the file."""
-    interrupts.check()
-    with Path(path).open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
-
-
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
+    interrupts.check()
     file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))  # a merge opens each file once a partition
     try:
         for offset, length in ranges:
@@ -81,46 +52,7 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         os.close(file)
 
 
-def read_bytes(path: str) -> bytes:
-    """A whole file."""
-    return Path(path).read_bytes()
-
-
-def in_arrow(path: str) -> "tuple[FileSystem, str]":
-    """Arrow's local file system, and the absolute path, which a change of directory does not affect."""
-    from pyarrow.fs import LocalFileSystem  # a tenth of a second, which most commands need not wait for
-
-    return LocalFileSystem(), absolute(path)
-
-
-def mappable(path: str) -> str:
-    """The file itself."""
-    return path
-
-
-def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
-    """One after the other."""
-    return map(work, things)
-
-
 # What is there -------------------------------------------------------------------------------------------------------
-
-
-def kind(path: str) -> Literal["file", "folder", "other", "missing"]:
-    """What is at a path, wherever links lead."""
-    place = Path(path)
-    return "folder" if place.is_dir() else "file" if place.is_file() else "other" if place.exists() else "missing"
-
-
-def exists(path: str) -> bool:
-    """Whether there is a whole file at `path`."""
-    return Path(path).is_file()
-
-
-def stamp(path: str) -> Stamp:
-    """Size and time of a file."""
-    status = os.stat(path)  # noqa: PTH116 - of a million files
-    return Stamp(status.st_size, status.st_mtime_ns)
 
 
 def names(folder: str, suffix: str = "") -> list[str]:
@@ -140,41 +72,12 @@ def entries(folder: str) -> list[str]:
         return []
 
 
-def below(folder: str, name: str) -> list[str]:
-    """Sorted paths of the files of a name anywhere below a folder."""
-    return sorted(map(str, Path(folder).rglob(name)))
-
-
-def files_below(folder: str) -> list[str]:
-    """Paths of all files below a folder."""
-    return [str(path) for path in Path(folder).rglob("*") if path.is_file()]
-
-
-def find(pattern: str) -> list[str]:
-    """What a glob matches; a path that is there as it is written is itself."""
-    return [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
-
-
-def free_bytes(path: str) -> int:
-    """Bytes free where `path` is, or will be."""
-    return shutil.disk_usage(folder_of(path)).free
-
-
-def is_writable(folder: str) -> bool:
-    """Whether this user may write there."""
-    return os.access(folder, os.W_OK)
-
-
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A binary file that is at `path`, whole, once the block ended well; `durable`: it then outlives a power cut.
-
-    Raises:
-        FullDiskError: no space is left.
-    """
+    """A binary file that is at `path`, whole, once the block ended well."""
     target = Path(path)
     partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
     try:
@@ -213,12 +116,6 @@ def link(path: str, target: str) -> None:
             shutil.copyfileobj(file, copy)
 
 
-def move_folder(path: str, target: str) -> None:
-    """Rename a folder, over another one."""
-    delete_units([target])
-    move(path, target)
-
-
 def _make_folder(folder: Path) -> None:
     """Make a folder that outlives a power cut, and those above it."""
     if not folder.is_dir():
@@ -228,42 +125,40 @@ def _make_folder(folder: Path) -> None:
 
 
 def sync(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Have the disk keep these files, and the names in these folders.
+    """Have the disk keep these files, and the names in these folders; of a store there is nothing to do.
 
     All at once: a file system writes its journal for many together.
 
     Raises:
         FullDiskError: no space is left.
     """
-    work = [*((_sync_file, Path(file)) for file in files), *((_sync_folder, Path(folder)) for folder in folders)]
+    work = [(_sync_file, Path(file)) for file in files if not is_remote(file)]
+    work += [(_sync_folder, Path(folder)) for folder in folders if not is_remote(folder)]
     if work:
         from concurrent.futures import wait  # a hundredth of a second, which other commands need not wait for
 
-        done = [_syncers().submit(how, path) for how, path in work]
+        done = [_syncers(os.getpid()).submit(how, path) for how, path in work]
         wait(done)
         for each in done:
             each.result()
 
 
 @cache
-def _syncers() -> "ThreadPoolExecutor":
+def _syncers(_process: int) -> "ThreadPoolExecutor":  # a forked process has none of its parent's threads
     """Threads that wait for the disk. They are kept: to start them costs more of a processor than what they do."""
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(SYNCS_AT_ONCE)
 
 
-os.register_at_fork(after_in_child=_syncers.cache_clear)  # a child has none of its parent's threads
-
-
-def _sync_file(path: Path) -> None:
-    with naming_a_full_disk(str(path.parent), path.name), path.open("rb") as file:
+def _sync_file(place: Path) -> None:
+    with naming_a_full_disk(str(place.parent), place.name), place.open("rb") as file:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(place: Path) -> None:
     try:
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        file = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:  # it was deleted, too
         return
     try:
@@ -296,13 +191,7 @@ class GrowingFile:
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
-    """A file to append to: the first `keep` bytes of what is there (None: all of it) stay.
-
-    A writer that is killed may leave a part of the last write.
-
-    Raises:
-        FullDiskError: no space is left.
-    """
+    """A file to append to. A writer that is killed may leave a part of the last write."""
     target = Path(path)
     with naming_a_full_disk(str(target.parent), target.name):
         _make_folder(target.parent)
@@ -320,34 +209,17 @@ def is_partial(name: str) -> bool:
     return _PARTIAL in name
 
 
+def delete_file(path: str) -> None:
+    """Delete a file; nothing where there is none."""
+    Path(path).unlink(missing_ok=True)
+
+
 def delete(path: str) -> None:
     """Delete a file, or a folder and all in it; nothing where there is none."""
     if Path(path).is_dir():
         shutil.rmtree(path)
     else:
-        Path(path).unlink(missing_ok=True)
-
-
-def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
-    """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
-
-    First what says that a stage is done, then every mark of a unit, then the rest, each kept by the disk before the
-    next begins; `but` names the endings of files that stay.
-    """
-    for pattern in ("done.json", "*.json"):
-        marks = [mark for folder in folders for mark in Path(folder).rglob(pattern)]
-        for mark in marks:
-            mark.unlink(missing_ok=True)
-        sync((), {str(mark.parent) for mark in marks})
-    for folder in folders:
-        if but:
-            for file in (
-                path for path in Path(folder).rglob("*") if path.is_file() and not path.name.endswith(tuple(but))
-            ):
-                file.unlink()
-        else:
-            delete(folder)
-    sync((), {str(Path(folder).parent) for folder in folders})
+        delete_file(path)
 
 
 def sweep(folder: str) -> None:
@@ -379,19 +251,3 @@ def temporary(folder: str) -> Iterator[None]:
         if before[1] is not None:
             os.environ["TMPDIR"] = before[1]
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def local_file(path: str) -> str:
-    """The path itself."""
-    return path
-
-
-def local_folder(folder: str) -> str:
-    """The folder itself."""
-    return folder
-
-
-def put_file(file: str, path: str) -> None:
-    """A copy."""
-    with Path(file).open("rb") as of, write(path) as made:
-        shutil.copyfileobj(of, made)

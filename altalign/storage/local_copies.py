@@ -1,6 +1,4 @@
-"""What this machine keeps of runs in object stores.
-
-Copies of what is mapped into memory, temporary files, and who is at work.
+"""What this machine keeps of runs in object stores: copies of what is mapped into memory, temporary files, locks.
 
 All of it is in one folder: `ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command
 is at work.
@@ -21,8 +19,7 @@ from altalign.errors import UsageError
 from altalign.storage import disk_locks, local, paths
 from altalign.storage.stamp import Stamp
 
-COPIES_AT_MOST_BYTES = 32 << 30  # of copies that nobody has asked for within the last hour, the oldest go beyond this
-_KEPT_S = 3600.0
+KEPT_S = 86_400.0  # a copy that nobody has asked for
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the running kernel; Linux alone has it
 
 
@@ -32,8 +29,8 @@ def folder() -> Path:
     Raises:
         UsageError: nothing can be written there.
     """
-    told = os.environ.get("ALTALIGN_CACHE")
-    place = Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "altalign")
+    named = os.environ.get("ALTALIGN_CACHE")
+    place = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "altalign"
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,9 +41,9 @@ def folder() -> Path:
     return place.absolute()
 
 
-def standing_for(path: str, what: str) -> Path:
-    """The local path that stands for a path in a store; `what` is its kind."""
-    return folder() / what / _digest(path)
+def standing_for(path: str, kind: str) -> Path:
+    """The local path that stands for a path in a store, among others of its kind."""
+    return folder() / kind / hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def machine() -> str:
@@ -69,40 +66,21 @@ def machine() -> str:
 
 
 def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
-    """The local copy of a file with this stamp; `fetch` writes it if there is none.
+    """The local copy of a file with this stamp, of all processes; `fetch` writes it if there is none.
 
-    Others that want it wait.
+    Copies that nobody has asked for within a day go.
 
     Raises:
         FullDiskError: no space is left for it.
     """
-    place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / paths.name(path)
+    place = standing_for(json.dumps([path, stamp.to_json()]), "copies") / paths.name(path)
     with disk_locks.held(place.parent.with_suffix(".lock")):
         if not place.exists():
-            make_room(stamp.size)
+            for old in place.parents[1].glob("*/*"):
+                with suppress(OSError):  # another process deletes it
+                    if old.stat().st_mtime < time.time() - KEPT_S:
+                        shutil.rmtree(old.parent)
             with local.write(str(place), durable=True) as file:  # nobody would look at it again
                 fetch(file)
         os.utime(place)
     return str(place)
-
-
-def make_room(size: int) -> None:
-    """Delete the least recently used copies while there are too many.
-
-    Whoever has one mapped keeps it.
-    """
-    copies = []
-    for place in (folder() / "copies").glob("*/*"):
-        with suppress(OSError):
-            status = place.stat()
-            copies.append((status.st_mtime, status.st_size, place))
-    total = size + sum(of for _, of, _ in copies)
-    for used, of, place in sorted(copies):
-        if total <= COPIES_AT_MOST_BYTES or used > time.time() - _KEPT_S:
-            break
-        shutil.rmtree(place.parent, ignore_errors=True)
-        total -= of
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

@@ -1,10 +1,43 @@
 """Paths on disks, in stores and on the web: what kind a path is of, and its parts. Nothing is opened."""
 
 import posixpath
+import re
 from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from altalign.errors import UsageError
 
 STORES = ("s3://", "gs://")
 WEB = ("https://", "http://", "hf://")
+PART = re.compile(r"\.part-(\d{15})$")  # at the end of the name of a part of a growing object: its offset
+
+
+class Place(NamedTuple):
+    """Where an object is, or a folder of them."""
+
+    scheme: str
+    bucket: str
+    key: str  # empty: the bucket itself
+
+    @classmethod
+    def of(cls, path: str) -> "Place":
+        """The place of a path.
+
+        Raises:
+            UsageError: it names no bucket, or has a part that no client takes as it is.
+        """
+        scheme, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not bucket:
+            raise UsageError(f"{path}: no bucket is named; give {scheme}://BUCKET/…")
+        if {"", ".", ".."} & set(key.strip("/").split("/")) and key.strip("/"):
+            raise UsageError(f"{path}: a store has no folders named '', '.' or '..'; give the path without them")
+        return cls(scheme, bucket, key.strip("/"))
+
+    @property
+    def name(self) -> str:
+        """The name that clients use: bucket and key."""
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
 
 
 def is_remote(path: str) -> bool:
@@ -30,3 +63,46 @@ def folder_of(path: str) -> str:
 def name(path: str) -> str:
     """The name of a file, of a URL without its query."""
     return PurePath(path.partition("?")[0] if is_of_web(path) else path).name
+
+
+def whole_name(path: str) -> str:
+    """The path that a part of a growing object belongs to; any other path stays as it is."""
+    return PART.sub("", path)
+
+
+def absolute(path: str) -> str:
+    """The path from the root; links stay."""
+    return _remote(path) if is_remote(path) else str(Path(path).absolute())
+
+
+def resolved(path: str) -> str:
+    """The path from the root, wherever links lead."""
+    return _remote(path) if is_remote(path) else str(Path(path).resolve())
+
+
+def _remote(path: str) -> str:
+    """The path without a slash at its end."""
+    if is_of_web(path):
+        return path.rstrip("/")
+    place = Place.of(path)
+    return f"{place.scheme}://{place.name}"
+
+
+def relative(path: str, folder: str) -> str | None:
+    """The path as seen from a folder that it is in, with `/`; None of one that is elsewhere.
+
+    Links are not looked at.
+    """
+    return _relative(absolute(path), absolute(folder)) if is_remote(path) == is_remote(folder) else None
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or in it, wherever links lead."""
+    return is_remote(path) == is_remote(folder) and _relative(resolved(path), resolved(folder)) is not None
+
+
+def _relative(path: str, folder: str) -> str | None:
+    if path == folder:
+        return "."
+    inside = folder if folder.endswith("/") else f"{folder}/"
+    return path.removeprefix(inside) if path.startswith(inside) else None

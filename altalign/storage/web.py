@@ -1,17 +1,201 @@
-"""Inputs on web servers and on the Hugging Face Hub, behind the face of `altalign.storage`; read-only.
+"""Inputs on web servers and on the Hugging Face Hub, through fsspec, behind the face of `altalign.storage`; read-only.
 
-A web server does not say what lies in a folder; the Hub does.
+A web server does not say what lies in a folder; the Hub does. A server that sends no ranges, or tells no size, is asked
+for the whole file once, and the copy on this machine is read.
 """
 
-from typing import Literal
+import errno
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+from http.client import responses
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
 
-from altalign.errors import AltalignError, UsageError
-from altalign.storage import web_files
-from altalign.storage.objects import ask_for, each, open_again, open_read, read_bytes, read_range, read_ranges
+import aiohttp
+
+from altalign import __version__
+from altalign.errors import AltalignError, StoreError, UsageError, bring, first_line
+from altalign.storage import disk_errors, local, local_copies
+from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 from altalign.storage.stamp import Stamp
-from altalign.storage.web_files import HUB, asked, facts, system
 
-__all__ = ["ask_for", "each", "open_again", "open_read", "read_bytes", "read_range", "read_ranges"]
+_T = TypeVar("_T")
+_HUB = "hf://"
+_FIRST_WAIT_S = 0.1  # before a request is made again; then twice as long each time
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
+_MISSING = (404, 410)
+_DENIED = (401, 403)
+_KNOWN_FOR_S = 60.0
+
+
+class _Facts(NamedTuple):
+    """What a server tells of a path."""
+
+    kind: Literal["file", "folder"]
+    size: int | None  # None: it is not told
+    version: str  # ETag, time of change or digest; empty: none is told
+    has_ranges: bool
+
+
+# what commands ask for several times while they begin
+_KNOWN: dict[str, tuple[float, _Facts]] = {}
+
+
+def _system(path: str) -> Any:
+    return _hub(os.getpid(), os.environ.get("HF_ENDPOINT")) if path.startswith(_HUB) else _http(os.getpid())
+
+
+@cache
+def _http(_process: int) -> object:  # connections and threads are of one process
+    from fsspec.implementations.http import HTTPFileSystem
+
+    timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_WITHIN_S, sock_read=ANSWERS_WITHIN_S)
+    return HTTPFileSystem(
+        # what is compressed stays so, as its size and its ranges are of what lies there
+        client_kwargs={"auto_decompress": False, "timeout": timeout, "trust_env": True},
+        headers={"Accept-Encoding": "identity", "User-Agent": f"altalign/{__version__}"},
+    )
+
+
+@cache
+def _hub(_process: int, endpoint: str | None) -> object:
+    try:
+        from huggingface_hub import HfFileSystem
+    except ImportError:
+        raise UsageError(f"the package huggingface_hub is missing; {bring('hf')}") from None
+    return HfFileSystem(endpoint=endpoint)
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+def _asked(path: str, request: Callable[[], _T]) -> _T:
+    """The result of a request; temporary failures are retried.
+
+    Raises:
+        FileNotFoundError: there is no such file; it has the path as its `filename`.
+        StoreError: anything else that the server or the network says.
+    """
+    errors: tuple[type[Exception], ...] = (OSError, aiohttp.ClientError)
+    if path.startswith(_HUB):
+        from httpx2 import HTTPError
+
+        errors = OSError, HTTPError
+    attempts = 0
+    while True:
+        try:
+            return request()
+        except errors as error:
+            if disk_errors.is_full_disk(error):
+                raise
+            attempts += 1
+            # fsspec raises FileNotFoundError whatever happened; that is its cause
+            reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+            if attempts == ATTEMPTS or not _is_temporary(reason):
+                raise _trouble(reason, path) from error
+        time.sleep(_FIRST_WAIT_S * 2 ** (attempts - 1))
+
+
+def _status(error: BaseException) -> int | None:
+    return getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _is_temporary(error: BaseException) -> bool:
+    if isinstance(error, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError):
+        return False
+    return (_status(error) or _TEMPORARY[0]) in _TEMPORARY
+
+
+def _trouble(error: BaseException, path: str) -> Exception:
+    """The message for an error: what, where, what to do."""
+    status = _status(error)
+    if isinstance(error, FileNotFoundError) or status in _MISSING:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    reason = f"{status} {responses.get(status, '')}".strip() if status else first_line(error)
+    if status in _DENIED and path.startswith(_HUB):
+        text = (
+            f"no such repository, or a private one ({reason}); look at its name (hf://datasets/OWNER/NAME), and set "
+            "HF_TOKEN where it is private"
+        )
+    elif status in _DENIED:
+        text = f"access denied ({reason}); a name and a password belong in ~/.netrc"
+    elif _is_temporary(error):
+        text = (
+            f"the server does not answer ({reason}); look at the network and the address, and run the same command "
+            "again"
+        )
+    else:
+        text = f"the server refuses ({reason}); look at the address"
+    return StoreError(f"{path}: {text}")
+
+
+def _facts(path: str) -> _Facts:
+    """What is known of a path; asked for at most once a while."""
+    at, known = _KNOWN.get(path, (0.0, None))
+    if known is None or time.monotonic() - at > _KNOWN_FOR_S:
+        info = _asked(path, lambda: _system(path).info(path))
+        version = next((info[name] for name in ("ETag", "Last-Modified", "xet_hash", "blob_id") if info.get(name)), "")
+        kind = "folder" if info["type"] == "directory" else "file"
+        known = _Facts(kind, info["size"], version.strip('"'), has_ranges=info.get("partial", True))
+        _KNOWN[path] = time.monotonic(), known
+    return known
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+class WebFile:
+    """See `altalign.storage.reading.Source`."""
+
+    def __init__(self, path: str):
+        facts, self.path, self._copy = _facts(path), path, ""
+        if facts.has_ranges and facts.size is not None:
+            self.size = facts.size
+        else:
+            self._copy = mappable(path)
+            self.size = Path(self._copy).stat().st_size
+        self._file: Any = None  # fsspec's own
+        if not self._copy and self.size:
+            self._file = _asked(path, lambda: _system(path).open(path, size=self.size, cache_type="none"))
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Bytes from an offset; fewer at the end."""
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        if not self._copy:
+            try:
+                return _asked(self.path, lambda: self._file._fetch_range(offset, end))
+            except ValueError:  # fsspec met a server that sends the whole file instead
+                self._copy = mappable(self.path)
+        return next(local.read_ranges(self._copy, [(offset, end - offset)]))
+
+
+def mappable(path: str) -> str:
+    """A local copy; the whole file is downloaded once.
+
+    Raises:
+        StoreError: the server tells neither its size nor its version, so that no copy is known to be of it.
+    """
+    facts = _facts(path)
+    if facts.size is None and not facts.version:
+        raise StoreError(
+            f"{path}: the server tells neither the size nor a version of it (Content-Length, ETag, Last-Modified); "
+            "download it, and name the file"
+        )
+
+    def fetch(file: BinaryIO) -> None:
+        file.seek(0)
+        file.truncate()
+        _system(path).get_file(path, file)
+
+    stamp = Stamp(facts.size or 0, 0, facts.version)
+    return local_copies.copy(path, stamp, lambda file: _asked(path, lambda: fetch(file)))
+
+
+# What is there -------------------------------------------------------------------------------------------------------
 
 
 def check(path: str) -> None:
@@ -20,10 +204,12 @@ def check(path: str) -> None:
     Raises:
         UsageError: it does not answer, or refuses; or the path is none of the Hub's, or the package for it is missing.
     """
-    if not path.startswith(HUB) and "*" in path:
+    if not path.startswith(_HUB) and "*" in path:
         raise UsageError(f"{path}: a web server does not list its files; name each of them")
     try:
-        web_files.forget(path)
+        _KNOWN.pop(path, None)
+        if path.startswith(_HUB):
+            _system(path).invalidate_cache()
         kind(path)
     except AltalignError as error:
         raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
@@ -31,23 +217,10 @@ def check(path: str) -> None:
         raise UsageError(f"{path}: no path on the Hub; give hf://datasets/OWNER/NAME/FILE") from None
 
 
-def absolute(path: str) -> str:
-    """The path without a slash at its end."""
-    return path.rstrip("/")
-
-
-resolved = absolute
-
-
-def mappable(path: str) -> str:
-    """A local copy."""
-    return web_files.copy(path)
-
-
 def kind(path: str) -> Literal["file", "folder", "missing"]:
     """What is at a path."""
     try:
-        return facts(path).kind
+        return _facts(path).kind
     except FileNotFoundError:
         return "missing"
 
@@ -59,16 +232,15 @@ def exists(path: str) -> bool:
 
 def stamp(path: str) -> Stamp:
     """Size, and the ETag, modification time or digest that the server tells; with none of them, the size of a copy."""
-    told = facts(path)
-    size = web_files.WebFile(path).size() if told.size is None else told.size
-    return Stamp(size, 0, told.version)
+    facts = _facts(path)
+    return Stamp(WebFile(path).size if facts.size is None else facts.size, 0, facts.version)
 
 
 def find(pattern: str) -> list[str]:
     """The path itself if it exists; on the Hub, whatever the glob matches."""
     if kind(pattern) != "missing":
         return [pattern]
-    return _of_hub(pattern, "glob") if pattern.startswith(HUB) and "*" in pattern else []
+    return _of_hub(pattern, "glob") if pattern.startswith(_HUB) and "*" in pattern else []
 
 
 def names(folder: str, suffix: str = "") -> list[str]:
@@ -80,8 +252,8 @@ def entries(folder: str) -> list[str]:
     """Names of files and folders."""
     if kind(folder) != "folder":
         return []
-    there = asked(folder, lambda: system(folder).ls(folder, detail=False))
-    return sorted(name.rpartition("/")[2] for name in there)
+    paths = _asked(folder, lambda: _system(folder).ls(folder, detail=False))
+    return sorted(path.rpartition("/")[2] for path in paths)
 
 
 def files_below(folder: str) -> list[str]:
@@ -90,5 +262,5 @@ def files_below(folder: str) -> list[str]:
 
 
 def _of_hub(path: str, question: Literal["glob", "find"]) -> list[str]:
-    found: list[str] = asked(path, lambda: getattr(system(path), question)(path))
-    return sorted(f"{HUB}{name}" for name in found)
+    paths: list[str] = _asked(path, lambda: getattr(_system(path), question)(path))
+    return sorted(f"{_HUB}{name}" for name in paths)

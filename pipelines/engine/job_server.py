@@ -59,7 +59,9 @@ def served(run: Run, given: PipelineOptions) -> Iterator[None]:
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
     _go_past_proxies()
-    with serving(runner, given, storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
+    log = Path(storage.local_folder(run.path("log")))
+    log.mkdir(parents=True, exist_ok=True)
+    with serving(runner, given, str(log / f"{runner}.log")) as endpoint:
         if runner in MASTER_FLAGS:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint

@@ -44,7 +44,7 @@ def before(real):
     return counted
 clients._put = before(clients._put)
 objects.link = before(objects.link)
-clients.delete_object = before(clients.delete_object)
+clients.delete_object, objects.delete_file = before(clients.delete_object), before(objects.delete_file)
 from altalign.cli import main
 code = main(sys.argv[1:])
 print(seen)

@@ -20,7 +20,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.web.journal import journal
-from altalign.storage import clients, growing_objects, locks, parquet
+from altalign.storage import clients, locks, parquet, paths
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
@@ -42,7 +42,7 @@ def put(place, data):
     seen += 1
     if seen == at:
         if data.size > object_clients.ONE_REQUEST_BYTES:
-            place.client_of_parts.open_output_stream(place.name).write(data.slice(0, data.size // 2))
+            object_clients._client_of_parts(place).open_output_stream(place.name).write(data.slice(0, data.size // 2))
         os.kill(os.getpid(), signal.SIGKILL)
     real(place, data)
 object_clients._put = put
@@ -131,7 +131,7 @@ def s3_made(made: Made) -> Made:
 
 def left_over(store: Server) -> list[str]:
     """Objects of a bucket that no finished run has: parts, tickets."""
-    return [path for path in storage.files_below(store.url) if growing_objects.is_part(path) or "/lock-" in path]
+    return [path for path in storage.files_below(store.url) if paths.whole_name(path) != path or "/lock-" in path]
 
 
 # Whole runs ----------------------------------------------------------------------------------------------------------
@@ -412,14 +412,14 @@ def test_a_run_from_the_web_is_killed_continued_and_tried_again(
     killer = f"""
 import os, signal, sys
 from altalign.storage import growing_objects as object_growing
-object_growing.PART_BYTES, seen, real = 1, 0, object_growing._Growing.write
+object_growing.PART_BYTES, seen, real = 1, 0, object_growing.GrowingObject.write
 def write(self, data):
     global seen
     seen += 1
     if seen == 12:  # of 16 at least: eight units, each with images and a journal
         os.kill(os.getpid(), signal.SIGKILL)
     real(self, data)
-object_growing._Growing.write = write
+object_growing.GrowingObject.write = write
 from altalign.cli import main
 sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
 """
@@ -428,7 +428,7 @@ sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
         [sys.executable, "-c", killer], cwd=tmp_path, env=environ(), capture_output=True, timeout=300, check=False
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert any(growing_objects.is_part(path) for path in storage.files_below(s3.url))
+    assert any(paths.whole_name(path) != path for path in storage.files_below(s3.url))
     storage.sweep(f"{s3.url}/run")
     in_hand, before = _in_journals(f"{s3.url}/run"), len(asked_for(web, since=since))
     assert in_hand

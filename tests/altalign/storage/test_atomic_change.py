@@ -69,7 +69,7 @@ def killed_at(point: int, work: Callable[[], None], patch: pytest.MonkeyPatch) -
         return step
 
     with patch.context() as context:
-        for name in ("write", "move", "link", "delete", "delete_units"):
+        for name in ("write", "move", "link", "delete", "delete_file"):
             context.setattr(local, name, stepping(getattr(local, name)))
         try:
             work()
