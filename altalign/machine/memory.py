@@ -70,24 +70,19 @@ def _mallopt(option: int, value: int) -> None:
 
 def free(root: Path = Path("/")) -> Free:
     """The scarcest of what limits memory: the machine, control groups (both versions), `ulimit -v` and `-d`."""
-    found = [*_of_machine(root), *_of_groups(root), *_of_limits(root)]
-    return min(
-        found,
-        key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES,
-        default=Free(1 << 62, _NOTHING),
-    )
+    limits = [Free(1 << 62, _NOTHING), *_of_machine(root), *_of_groups(root), *_of_process(root)]
+    return min(limits, key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES)
 
 
-def _numbers(file: Path, separator: str = ":") -> dict[str, int]:
-    """NAME: NUMBER [kB] of every line; empty where there is no such file."""
+def _numbers(file: Path) -> dict[str, int]:
+    """NAME NUMBER or NAME: NUMBER kB of every line; empty where there is no such file."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = map(str.split, file.read_text(encoding="utf-8").splitlines())
     except OSError:
         return {}
-    fields = [(name, rest.split()) for name, found, rest in (line.partition(separator) for line in lines) if found]
     return {
-        name: int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1)
-        for name, rest in fields
+        name.rstrip(":"): int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1)
+        for name, *rest in lines
         if rest and rest[0].isdecimal()
     }
 
@@ -99,25 +94,22 @@ def _of_machine(root: Path) -> Iterator[Free]:
 
 
 def _of_groups(root: Path) -> Iterator[Free]:
-    """The free bytes of each control group of this process."""
     for place, is_first_version in control_groups("memory", root):
-        names = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-            if is_first_version
-            else ("memory.max", "memory.current", "")
+        limit, usage, prefix = (
+            ("limit_in_bytes", "usage_in_bytes", "total_") if is_first_version else ("max", "current", "")
         )
         try:
-            limit, usage = ((place / name).read_text(encoding="utf-8").strip() for name in names[:2])
+            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in (limit, usage))
         except OSError:
             continue
-        if limit.isdecimal() and int(limit) < 1 << 60:  # "max", or as good as that
-            facts = _numbers(place / "memory.stat", " ")
+        if most.isdecimal() and int(most) < 1 << 60:  # "max", or as good as that
+            facts = _numbers(place / "memory.stat")
             # given back when it is needed
-            files = facts.get(f"{names[2]}inactive_file", 0) + facts.get(f"{names[2]}active_file", 0)
-            yield Free(int(limit) - int(usage) + files, f"control group {place}")
+            files = facts.get(f"{prefix}inactive_file", 0) + facts.get(f"{prefix}active_file", 0)
+            yield Free(int(most) - int(used) + files, f"control group {place}")
 
 
-def _of_limits(root: Path) -> Iterator[Free]:
+def _of_process(root: Path) -> Iterator[Free]:
     facts = _numbers(root / "proc/self/status")
     for limit, used, name in (
         (resource.RLIMIT_AS, "VmSize", "ulimit -v"),
@@ -133,55 +125,40 @@ def needed(threads: int, *, is_address_space: bool) -> int:
     return BASE_BYTES + threads * BYTES_PER_THREAD + (ADDRESS_SPACE_BYTES if is_address_space else 0)
 
 
-def workers_at_most(workers: int, there: Free) -> int:
+def workers_at_most(workers: int, available: Free) -> int:
     """How many of so many workers of a curation there is memory for.
 
     Raises:
         UsageError: there is too little for one.
     """
-    fit = workers
-    while fit and needed(fit, is_address_space=there.is_address_space) > there.bytes:
-        fit -= 1
-    if not fit:
-        least = needed(1, is_address_space=there.is_address_space) // MB
+    left = available.bytes - needed(0, is_address_space=available.is_address_space)
+    if left < BYTES_PER_THREAD:
         raise UsageError(
-            f"not enough memory: a curation takes {least:,} MB, and {there.bytes // MB:,} MB are free ({there.of}); "
-            "give it more"
+            f"not enough memory: a curation takes {needed(1, is_address_space=available.is_address_space) // MB:,} MB, "
+            f"and {available.bytes // MB:,} MB are free ({available.of}); give it more"
         )
-    return fit
+    return min(workers, left // BYTES_PER_THREAD)
 
 
-def for_processes(there: Free) -> int:
+def for_processes(available: Free) -> int:
     """How many more processes fit into memory.
 
     Each asks for itself where large images are to wait for one another, so it has to be ample beside them.
     """
-    if there.is_address_space or there.of == _NOTHING:
+    if available.is_address_space or available.of == _NOTHING:
         return 0
-    return max(0, there.bytes - needed(1, is_address_space=False) - _AMPLE_FREE_BYTES) // PROCESS_BYTES
+    return max(0, available.bytes - needed(1, is_address_space=False) - _AMPLE_FREE_BYTES) // PROCESS_BYTES
 
 
 # Large images ---------------------------------------------------------------------------------------------------------
 
 
 class _Spare:
-    """Memory that threads share for large images. A thread that asks for more than is left waits for the others."""
+    """Memory that threads share for large images."""
 
     def __init__(self, most: int):
-        self.bytes = self._left = most
-        self._given_back = threading.Condition()
-
-    @contextmanager
-    def take(self, wanted: int) -> Iterator[None]:
-        with self._given_back:
-            self._given_back.wait_for(lambda: self._left >= wanted)
-            self._left -= wanted
-        try:
-            yield
-        finally:
-            with self._given_back:
-                self._left += wanted
-                self._given_back.notify_all()
+        self.bytes = self.left = most
+        self.changed = threading.Condition()
 
 
 _ONE = threading.Lock()
@@ -209,7 +186,15 @@ def reserved(wanted: int) -> Iterator[None]:
     if wanted <= SMALL_BYTES:
         yield
         return
-    if wanted > spare().bytes:
-        raise MemoryError(f"{wanted // MB:,} MB needed, {spare().bytes // MB:,} MB free")
-    with spare().take(wanted):
+    of_process = spare()
+    if wanted > of_process.bytes:
+        raise MemoryError(f"{wanted // MB:,} MB needed, {of_process.bytes // MB:,} MB free")
+    with of_process.changed:
+        of_process.changed.wait_for(lambda: of_process.left >= wanted)
+        of_process.left -= wanted
+    try:
         yield
+    finally:
+        with of_process.changed:
+            of_process.left += wanted
+            of_process.changed.notify_all()

@@ -2,7 +2,7 @@
 
 Each does one piece of work at a time, for the thread that gave it. They are started when a command first has enough
 work for them, and end with it, however it ends: what they read from is closed then. Signals are the command's to
-answer; what is given up there is told to them.
+answer; what is given up there is told to them (ADR 17).
 """
 
 import logging
@@ -44,9 +44,9 @@ _PROGRAM = (
 
 
 def worth(seconds: float, at_most: int) -> int:
-    """How many processes pay off for work that takes one core so many seconds.
+    """How many processes there are work and memory for, at `SECONDS_OF_WORK` each; 0 where threads do as well.
 
-    There is memory for as many; 0 where threads do the work as well.
+    `seconds` is what the work takes one core.
     """
     count = min(at_most, int(seconds / SECONDS_OF_WORK))
     if count > 1:
@@ -82,8 +82,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._all: list[_Process] = []
-        self._idle: SimpleQueue[_Process] = SimpleQueue()
-        self._are_used = False
+        self._idle: SimpleQueue[_Process] = SimpleQueue()  # empty where none are in use
 
     @property
     def count(self) -> int:
@@ -93,10 +92,7 @@ class Processes:
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
         """In this block, at least so many processes do the work that is `InProcesses`; with 0, none does."""
-        # the system has killed it meanwhile: it costs nothing but itself
-        for process in [process for process in self._all if not process.is_there]:
-            process.close()
-            self._all.remove(process)
+        self._all = [process for process in self._all if process.is_alive()]
         # where a stream of the command was closed, its place is not to be taken by a connection
         while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
@@ -105,26 +101,24 @@ class Processes:
             while len(self._all) < count:
                 self._all.append(_Process())
         self._idle = SimpleQueue()
-        for process in self._all:
+        for process in self._all if count else ():
             self._idle.put(process)
-        self._are_used = count > 0
         try:
             yield
         finally:
-            self._are_used = False
+            self._idle = SimpleQueue()
 
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
         """Return the result of an item, computed in an idle process or here."""
-        if not self._are_used:
-            return work.work(item)
+        idle = self._idle
         try:
-            process = self._idle.get_nowait()
+            process = idle.get_nowait()
         except Empty:
             return work.work(item)
         try:
             return process.call(work, item)
         finally:
-            self._idle.put(process)
+            idle.put(process)
 
     def close(self) -> None:
         """End them all."""
@@ -179,10 +173,12 @@ class _Process:
         self._has = work
         return result
 
-    @property
-    def is_there(self) -> bool:
-        """Whether it can be given work."""
-        return self._process.poll() is None
+    def is_alive(self) -> bool:
+        """Whether it can be given work; one that the system has killed is closed."""
+        if self._process.poll() is None:
+            return True
+        self.close()
+        return False
 
     def _ended(self) -> str:
         """How the process ended, in words for a user."""
@@ -210,8 +206,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: fl
 
     The work takes one core about `seconds`. `at_once` items are worked on at once, in processes where these pay off.
     """
-    count = worth(seconds, min(cores(), len(items)))
-    with OF_COMMAND.used(count):
+    with OF_COMMAND.used(worth(seconds, min(cores(), len(items)))):
         return in_threads(InProcesses(work), items, at_once)
 
 
@@ -227,7 +222,20 @@ def serve(connection: "Connection[Any, Any]") -> None:
     ahead.OF_PROCESS.at_most = THREADS_AT_MOST
     requests: SimpleQueue[tuple[bytes | None, Any]] = SimpleQueue()
     given_up = threading.Event()
-    threading.Thread(target=_listen, args=(connection, requests, given_up), daemon=True).start()
+
+    def listen() -> None:
+        while True:
+            try:
+                request = connection.recv()
+            except Exception:  # also in the middle of a request; nobody would read an answer
+                os._exit(0)
+            if request is None:
+                given_up.set()
+            else:
+                given_up.clear()
+                requests.put(request)
+
+    threading.Thread(target=listen, daemon=True).start()
     work: Any = None
     while True:
         pickled, item = requests.get()
@@ -247,33 +255,14 @@ def serve(connection: "Connection[Any, Any]") -> None:
             os._exit(0)
 
 
-def _listen(
-    connection: "Connection[Any, Any]", requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event
-) -> None:
-    """Receive from the parent: work, or None if the current work is given up.
-
-    Where nothing more can come, all ends: nobody would read it.
-    """
-    while True:
-        try:
-            request = connection.recv()
-        except Exception:  # also in the middle of a request
-            os._exit(0)
-        if request is None:
-            given_up.set()
-        else:
-            given_up.clear()
-            requests.put(request)
-
-
 def _pickled(error: BaseException) -> bytes:
     """An error for the parent, with its traceback. One that does not survive pickling is passed on as words."""
-    told = "".join(traceback.format_exception(error))
+    where = "".join(traceback.format_exception(error))
+    in_words = RuntimeError(f"{type(error).__name__}: {error}")
+    in_words.add_note(where)
     with suppress(Exception):
-        error.add_note(told)
+        error.add_note(where)
         answer = pickle.dumps((True, error))
         if str(pickle.loads(answer)[1]) == str(error) and isinstance(error, Exception):
             return answer
-    in_words = RuntimeError(f"{type(error).__name__}: {error}")
-    in_words.add_note(told)
     return pickle.dumps((True, in_words))
