@@ -5,7 +5,6 @@ defaults and ranges from the settings classes, and descriptions from the docstri
 exception, or the comment behind a column. `tests/docs/test_docs.py` fails while a document is not what this writes.
 """
 
-import ast
 import inspect
 import logging
 import re
@@ -22,23 +21,23 @@ from altalign.audit.compare import Comparison
 from altalign.audit.find_pairs import Explanation
 from altalign.audit.opened.run import Run
 from altalign.audit.opened.shown import Gallery
-from altalign.data import audit_tables, reasons
+from altalign.data import audit_tables
 from altalign.data.audit_tables import AuditTable
-from altalign.data.reasons import REASONS, DropReason, Stage
+from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
 from altalign.eval.settings import EvalSets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig
 from altalign.train.settings.sweep import SweepConfig
-from docs.read_source import comments, docstrings, sentence
+from docs.read_source import comments, sentence
 from docs.settings_tables import settings_tables, tasks_table
 from docs.stage_tables import stage_tables
 
 ROOT = Path(__file__).parents[1]
-NOT_YET = "not yet"
 PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
-# Reasons that no rule gives with drop_where: the function that does.
-GIVEN_ELSEWHERE = {
+# The functions that give the reasons of no rule.
+OF_PAGES = "pipelines/read/pages/image_elements.py: verdicts"
+GIVEN_BY = {
     DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
     DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
     DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: image_bytes",
@@ -145,40 +144,34 @@ def markdown(table: Table) -> str:
 
 def reasons_table(stage: Stage) -> Table:
     """Reasons of a stage: name, the function that gives it, the setting that it is held against, description."""
-    described, places = docstrings(reasons), functions()
     rows = []
     for reason in REASONS[stage]:
-        meaning = described.get(f"DropReason.{reason.name}", "")
-        is_reader = stage is Stage.EXTRACT
-        given = [place for place in places.get(reason.name, []) if place.startswith("pipelines/read/") == is_reader]
-        place = GIVEN_ELSEWHERE.get(reason) or next(iter(given), NOT_YET)
-        setting = next((name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", meaning)), "")
-        rows.append(
-            [f"`{reason.value}`", place if place == NOT_YET else f"`{place}`", setting and f"`{setting}`", meaning]
-        )
+        words = WORDS[reason]
+        setting = next(iter(words.settings), "")
+        place = OF_PAGES if stage is Stage.EXTRACT and reason not in GIVEN_BY else place_of(reason)
+        rows.append([f"`{reason}`", f"`{place}`", setting and f"`{setting}`", words.meaning])
     return [["Reason", "Function", "Setting", "Meaning"], *rows]
 
 
-def functions() -> dict[str, list[str]]:
-    """Where rules drop: name of a reason -> "path: function" of each function that drops with it.
+def place_of(reason: str) -> str:
+    """The function that gives a reason: "path: function"."""
+    rule = next((rule for rules in RULES.values() for rule in rules if rule.name == reason), None)
+    return (
+        f"{path_of(sys.modules[rule.function.__module__])}: {reason}" if rule else GIVEN_BY[DropReason[reason.upper()]]
+    )
 
-    Such a function calls drop_where, or one of its name.
-    """
-    found: dict[str, list[str]] = {}
-    for path in (path for folder in ("filters", "pipelines") for path in sorted((ROOT / folder).rglob("*.py"))):
-        for function in (
-            node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
-        ):
-            calls = [
-                node
-                for node in ast.walk(function)
-                if isinstance(node, ast.Call) and "drop_where" in ast.unparse(node.func)
-            ]
-            for argument in (argument for call in calls for argument in call.args):
-                owner, _, name = ast.unparse(argument).partition(".")
-                if owner == DropReason.__name__:
-                    found.setdefault(name, []).append(f"{path.relative_to(ROOT).as_posix()}: {function.name}")
-    return found
+
+def fidelity_tables() -> dict[str, Table]:
+    """The rules of the paper, in its words; and the reasons that are ours, with why."""
+    of_paper = [
+        [f"`{reason}`", f'"{paper.quote}" ({paper.where})', f"`{WORDS[reason].threshold}`", f"`{place_of(reason)}`"]
+        for reason, paper in PAPERS.items()
+    ]
+    ours = [[f"`{reason}`", words.why] for reason, words in WORDS.items() if words.why]
+    return {
+        "of the paper": [["Rule", "The paper's words", "Setting", "Function"], *of_paper],
+        "ours": [["Rule", "Why"], *ours],
+    }
 
 
 # Columns, errors, constants ------------------------------------------------------------------------------------------
@@ -307,6 +300,7 @@ DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/scores.md": lambda: settings_tables(ScoreConfig, has_stages=False),
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/stages.md": stage_tables,
+    "docs/concepts/fidelity.md": fidelity_tables,
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
     "docs/reference/errors.md": lambda: {"errors": errors_table()},
     "docs/reference/checks.md": lambda: {"checks": checks_table(), "not asked": not_asked_table()},

@@ -1,61 +1,171 @@
-"""The text rules (ALIGN section 3, "Text-based filtering"), one function each: columns in, verdict out (null keeps).
+"""The text rules, in the order in which they are asked: columns in, booleans out, true where a row is dropped.
 
 `images_per_text` and `texts_per_image` come from the tables of the whole pool. They are null within the limit, where
-the verdict keeps.
+the rule keeps.
 """
+
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.data.reasons import DropReason, Verdict, drop_where
 from altalign.filters import bounds
+from altalign.rules.rule import Paper, rule
+
+Mask: TypeAlias = "pa.BooleanArray | Any"  # n booleans without nulls
 
 
-def url_invalid(has_identity: pa.BooleanArray) -> Verdict:
-    """Neither a valid URL nor an image in hand (ours)."""
-    return drop_where(pc.invert(has_identity), DropReason.URL_INVALID)
+@rule(
+    explain="the URL of the image or of its page has more than 8 KiB",
+    card="the URL of the image or of its page has more than 8 KiB",
+    why="No server takes such a URL; bounds memory.",
+)
+def url_too_long(url: pa.StringArray, page_url: pa.StringArray) -> Mask:
+    """The URL of the image, or of its page, has more than 8 KiB once it is resolved; what is kept of it is cut."""
+    return pa.array(bounds.urls_too_long(url, page_url))
 
 
-def url_too_long(urls: pa.StringArray, page_urls: pa.StringArray) -> Verdict:
-    """The URL of the image, or of its page, has more than `bounds.URL_BYTES` (ours)."""
-    return drop_where(pa.array(bounds.urls_too_long(urls, page_urls)), DropReason.URL_TOO_LONG)
+@rule(
+    explain="{no_url}",
+    card="no valid URL, and no image in hand",
+    why="With neither a valid URL nor the image, there is nothing to fetch.",
+)
+def url_invalid(has_identity: pa.BooleanArray) -> Mask:
+    """Pages: no http(s) URL, or one that a WHATWG parser refuses.
+
+    Tables and tars: neither a valid URL nor an image in hand.
+    """
+    return pc.invert(has_identity)
 
 
-def empty(captions: pa.StringArray) -> Verdict:
-    """Nothing is left of the caption after cleaning (ours; the paper's fewer than 3 unigrams include it)."""
-    return drop_where(pc.equal(pc.binary_length(captions), pa.scalar(0)), DropReason.TEXT_EMPTY)
+@rule(
+    explain="nothing is left of the caption after cleaning",
+    card="nothing is left of the caption",
+    why="No caption, no pair.",
+)
+def text_empty(caption: pa.StringArray) -> Mask:
+    """Nothing is left of the caption after cleaning. Tables and tars only; on pages this is `alt_empty`."""
+    return pc.equal(pc.binary_length(caption), pa.scalar(0))
 
 
-def too_large(captions: pa.StringArray, *, bytes_at_most: int) -> Verdict:
-    """More bytes than `bytes_at_most` (ours)."""
-    return drop_where(pa.array(bounds.longer(captions, bytes_at_most=bytes_at_most)), DropReason.TEXT_TOO_LARGE)
+@rule(
+    setting="text.bytes_at_most",
+    explain="{setting}; longer captions are cut at 64 KiB",
+    card="more bytes",
+    why="Bounds memory; 20 words never have so many bytes.",
+)
+def text_too_large(caption: pa.StringArray, *, bytes_at_most: int) -> Mask:
+    """The caption has more bytes than `text.bytes_at_most`; readers cut what is above 64 KiB."""
+    return pa.array(bounds.longer(caption, bytes_at_most=bytes_at_most))
 
 
-def too_short(words: pa.Int32Array, *, words_at_least: int) -> Verdict:
-    """Fewer unigrams than `words_at_least` ("too short (<3 unigrams)")."""
-    return drop_where(pc.less(words, pa.scalar(words_at_least)), DropReason.TEXT_TOO_SHORT)
+@rule(
+    setting="text.words_at_least",
+    measured="words",
+    explain="{words}, {setting}",
+    card="fewer words",
+    paper=Paper(
+        "too short (<3 unigrams)",
+        "Words, at least",
+        "3",
+        number=3,
+        less_is_stricter=False,
+        note="The paper names no tokenizer. Here a word is a run of letters and digits.",
+    ),
+)
+def text_too_short(words: pa.Int32Array, *, words_at_least: int) -> Mask:
+    """Fewer words than `text.words_at_least`."""
+    return pc.less(words, pa.scalar(words_at_least))
 
 
-def too_long(words: pa.Int32Array, *, words_at_most: int) -> Verdict:
-    """More unigrams than `words_at_most` ("too long (>20 unigrams)")."""
-    return drop_where(pc.greater(words, pa.scalar(words_at_most)), DropReason.TEXT_TOO_LONG)
+@rule(
+    setting="text.words_at_most",
+    measured="words",
+    explain="{words}, {setting}",
+    card="more words",
+    paper=Paper("too long (>20 unigrams)", "Words, at most", "20", number=20),
+)
+def text_too_long(words: pa.Int32Array, *, words_at_most: int) -> Mask:
+    """More words than `text.words_at_most`."""
+    return pc.greater(words, pa.scalar(words_at_most))
 
 
-def on_too_many_images(images_per_text: pa.Int64Array) -> Verdict:
-    """The text is shared by more images than the limit ("alt-texts that are shared by more than 10 images")."""
-    return drop_where(images_per_text.is_valid(), DropReason.TEXT_ON_TOO_MANY_IMAGES)
+@rule(
+    setting="text.images_per_text_at_most",
+    measured="images_per_text",
+    explain="on {row[images_per_text]} images, {setting}",
+    card="the caption is on more images",
+    paper=Paper(
+        "We exclude alt-texts that are shared by more than 10 images", "Images of a text, at most", "10", number=10
+    ),
+)
+def text_on_too_many_images(images_per_text: pa.Int64Array) -> Mask:
+    """The folded caption is on more distinct images of the pool than `text.images_per_text_at_most`.
+
+    Of merged runs: of all their pools.
+    """
+    return images_per_text.is_valid()
 
 
-def has_rare_ngram(is_rare: pa.BooleanArray) -> Verdict:
-    """A unigram or bigram is outside the vocabulary ("any rare token")."""
-    return drop_where(is_rare, DropReason.TEXT_HAS_RARE_NGRAM)
+@rule(
+    setting="text.vocabulary_size",
+    measured="rarest_log2",
+    explain="{rare_ngrams}, {setting}",
+    card="a word, or two neighbouring ones, not among so many most frequent",
+    paper=Paper(
+        "any rare token (outside of 100 million most frequent unigrams and bigrams from the raw dataset)",
+        "Vocabulary",
+        "100,000,000 most frequent unigrams and bigrams",
+        number=100_000_000,
+    ),
+)
+def text_has_rare_ngram(has_rare_ngram: pa.BooleanArray) -> Mask:
+    """A unigram or bigram is not among the `text.vocabulary_size` most frequent of the pool."""
+    return has_rare_ngram
 
 
-def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> Verdict:
-    """The image has more texts than the limit ("Images with more than 1000 associated alt-texts are discarded")."""
-    return drop_where(texts_per_image.is_valid(), DropReason.IMAGE_HAS_TOO_MANY_TEXTS)
+@rule(
+    setting="image.texts_per_image_at_most",
+    measured="texts_per_image",
+    explain="{row[texts_per_image]} texts, {setting}",
+    card="the image has more captions",
+    paper=Paper(
+        "Images with more than 1000 associated alt-texts are discarded",
+        "Texts of an image, at most",
+        "1,000",
+        number=1_000,
+    ),
+)
+def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> Mask:
+    """The image has more distinct folded captions in the pool than `image.texts_per_image_at_most`.
+
+    Of merged runs: in all their pools.
+    """
+    return texts_per_image.is_valid()
 
 
-def row_too_large(extra: pa.StringArray) -> Verdict:
-    """The columns that are kept with the pair were too long, and were left out (ours)."""
-    return drop_where(pa.array(bounds.is_left_out(extra)), DropReason.ROW_TOO_LARGE)
+@rule(
+    explain="over 64 KiB of keep_columns, or [fetch] bytes_at_most = {config.fetch.bytes_at_most}",
+    card="more kept with the pair, or a larger image in a table, than a run takes",
+    why="Bounds memory.",
+)
+def row_too_large(extra: pa.StringArray) -> Mask:
+    """`keep_columns` have more than 64 KiB in this row, and are left out (`{}`).
+
+    Or a table's image has more bytes than `fetch.bytes_at_most`.
+    """
+    return pa.array(bounds.is_left_out(extra))
+
+
+RULES = (
+    url_too_long,
+    url_invalid,
+    text_empty,
+    text_too_large,
+    text_too_short,
+    text_too_long,
+    text_on_too_many_images,
+    text_has_rare_ngram,
+    image_has_too_many_texts,
+    row_too_large,
+)

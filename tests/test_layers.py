@@ -16,6 +16,10 @@ ROOMS = (
     "terminal",
     "machine",
     "storage",
+    "rules.rule",
+    "filters.bounds",
+    "filters.text",  # the rules, from which reasons follow
+    "filters.image",
     "data",
     "settings",
     "rules",

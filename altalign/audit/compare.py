@@ -198,7 +198,7 @@ def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[di
     """
     rows = []
     for stage in dict.fromkeys([*map(str, Stage), *(stage for stage, _ in (*a, *b))]):
-        known = [str(reason) for reason in REASONS[Stage(stage)]] if stage in {*map(str, Stage)} else []
+        known = REASONS[Stage(stage)] if stage in {*map(str, Stage)} else ()
         others = sorted({reason for of, reason in (*a, *b) if of == stage} - {*known, KEPT})
         received = [sum(number for (of, _), number in counts.items() if of == stage) for counts in (a, b)]
         if any(received):

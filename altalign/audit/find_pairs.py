@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
@@ -25,59 +25,6 @@ from altalign.terminal import shown
 
 MOST = 20
 _WIDTH = max(len(stage.value) for stage in Stage)
-
-# The measured value and the setting that it was compared with; "{row[...]}" and "{config...}" are filled in.
-_MEASURED: dict[str, str] = {
-    DropReason.RECORD_BROKEN: "{row[error]} ({row[file]}, offset {row[offset]})",
-    DropReason.ALT_MISSING: "the element has no alt",
-    DropReason.ALT_EMPTY: "its alt is empty or white space",
-    DropReason.TEXT_EMPTY: "nothing is left of the caption after cleaning",
-    DropReason.URL_TOO_LONG: "the URL of the image or of its page has more than 8 KiB",
-    DropReason.TEXT_TOO_LARGE: "[text] bytes_at_most = {config.text.bytes_at_most}; longer captions are cut at 64 KiB",
-    DropReason.ROW_TOO_LARGE: "over 64 KiB of keep_columns, or [fetch] bytes_at_most = {config.fetch.bytes_at_most}",
-    DropReason.TEXT_TOO_SHORT: "{words}, [text] words_at_least = {config.text.words_at_least}",
-    DropReason.TEXT_TOO_LONG: "{words}, [text] words_at_most = {config.text.words_at_most}",
-    DropReason.TEXT_ON_TOO_MANY_IMAGES: (
-        "on {row[images_per_text]} images, [text] images_per_text_at_most = {config.text.images_per_text_at_most}"
-    ),
-    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: (
-        "{row[texts_per_image]} texts, [image] texts_per_image_at_most = {config.image.texts_per_image_at_most}"
-    ),
-    DropReason.PAIR_REPEATED: "another row has the same image and caption, hence the same key; that row {kept_row}",
-    DropReason.NOT_IN_ARCHIVE: "no archive of the run has the image's URL",
-    DropReason.HTTP_STATUS: "the last status was {row[http_code]}",
-    DropReason.HTTP_TIMEOUT: (
-        "it did not arrive in time, [fetch] timeout_s = {config.fetch.timeout_s}, retries = {config.fetch.retries}"
-    ),
-    DropReason.HTTP_NOT_ASKED: (
-        "never asked for: its host was given up, or wanted to be left alone; altalign retry asks for it"
-    ),
-    DropReason.HTTP_UNREACHABLE: "DNS, connection or TLS failed, [fetch] retries = {config.fetch.retries}",
-    DropReason.HTTP_BROKEN: "the answer was reset, cut, empty or misencoded, [fetch] retries = {config.fetch.retries}",
-    DropReason.HTTP_TOO_LARGE: "[fetch] bytes_at_most = {config.fetch.bytes_at_most}",
-    DropReason.HTTP_OPT_OUT: "a header or robots.txt opts out, [fetch] honour_opt_out, honour_robots",
-    DropReason.HTTP_REFUSED: "refused by [fetch] ports, allow_addresses or blocked_domains",
-    DropReason.URL_BLOCKED: "the hash of its URL is in a file of [fetch] blocked_urls",
-    DropReason.IMAGE_UNDECODABLE: (
-        "it is empty, or its first bytes match no known image format; JPEG 2000, JPEG XL and SVG are not read and have "
-        "to be converted to JPEG or PNG before, HEIC too without the extra heif"
-    ),
-    DropReason.IMAGE_DAMAGED: "the image is cut or corrupt",
-    DropReason.IMAGE_TOO_MANY_PIXELS: "{size}, [image] pixels_at_most = {config.image.pixels_at_most}",
-    DropReason.IMAGE_TOO_SMALL: "{size}, [image] short_side_above_px = {config.image.short_side_above_px}",
-    DropReason.IMAGE_TOO_ELONGATED: "{size}, [image] aspect_ratio_below = {config.image.aspect_ratio_below}",
-    DropReason.IMAGE_BLOCKED: "its hash is in a file of [image] blocked_hashes",
-    DropReason.IMAGE_NSFW: (
-        "score {row[nsfw_score]}, [image.nsfw] drop_at_or_above = {config.image.nsfw.drop_at_or_above}"
-    ),
-    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: (
-        "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}"
-    ),
-    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image of key {row[kept_key]}, which {kept_row}, {threshold}",
-    DropReason.REMOVED: "on request; removed.parquet has when",
-    DropReason.OUT_OF_BALANCE: "its concepts are frequent, and its lot was not drawn; or it has none",
-    DropReason.NOT_LISTED: "the list of pairs that the run was made of does not have it",
-}
 
 
 def wanted(
@@ -268,18 +215,20 @@ def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
 
 def _said(run: RunFolder, reason: str, row: FoundDropped) -> str:
     """The measured value and the setting that it was compared with."""
-    if reason == DropReason.TEXT_HAS_RARE_NGRAM:
-        return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
-    if reason == DropReason.URL_INVALID:
-        return _no_url(row["image_url"])
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
     if reason.startswith(OF_SELECT):
         return f"{run.conditions.get(reason) or reason_words.of_select([reason])[reason]}{_values(row)}"
-    told = {"words": _many(row["words"], "word"), "size": _size(row), "cosine": _cosine(row)}
-    if "{kept_row}" in _MEASURED[reason]:
-        told["kept_row"] = _fate(run, row["kept_key"])
-    return _MEASURED[reason].format(row=row, config=run.config, threshold=_threshold(run), **told)
+    values: dict[str, Callable[[], str]] = {
+        "words": lambda: _many(row["words"], "word"),
+        "size": lambda: _size(row),
+        "cosine": lambda: _cosine(row),
+        "cosine_above": lambda: _threshold(run),
+        "kept_row": lambda: _fate(run, row["kept_key"]),
+        "rare_ngrams": lambda: _rare_ngrams(run, row["caption"]),
+        "no_url": lambda: _no_url(row["image_url"]),
+    }
+    return reason_words.explained(reason, run.config, row, values)
 
 
 def _fate(run: RunFolder, key: str | None) -> str:

@@ -18,6 +18,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.counts import Counts
 from altalign.data.reasons import DropReason, Stage
 from altalign.data.schema import COUNTS
+from altalign.filters import image
 from altalign.machine import interrupts
 from altalign.pages import markdown
 
@@ -25,7 +26,7 @@ NAMES = ("training-content.md", "training-content.json")
 TOP_SHARE = 10  # one host in so many, the largest first; the form asks for the top 10 % of domain names
 _SHOWN = 100  # hosts in Markdown
 _OPT_OUT = (DropReason.HTTP_OPT_OUT, DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
-_ILLEGAL = (DropReason.IMAGE_BLOCKED, DropReason.IMAGE_NSFW, DropReason.REMOVED)
+_ILLEGAL = (image.image_blocked.name, image.image_nsfw.name, DropReason.REMOVED)
 _BYTES_OF_HOSTS = """
     with distinct_images as (select min(host) as host, min(bytes) as bytes from images group by image_id)
     select host, coalesce(sum(bytes), 0)::bigint from distinct_images where host <> '' group by host order by 2 desc, 1
@@ -69,9 +70,9 @@ def gathered(run: RunFolder) -> dict[str, Any]:
     return json.loads(text)
 
 
-def _dropped(counts: Counts, stage: Stage, reasons: tuple[DropReason, ...]) -> dict[str, int]:
+def _dropped(counts: Counts, stage: Stage, reasons: tuple[str, ...]) -> dict[str, int]:
     rows = counts.dropped(stage)
-    return {reason.value: rows[reason] for reason in reasons if reason in rows}
+    return {str(reason): rows[reason] for reason in reasons if reason in rows}
 
 
 def _hosts(run: RunFolder) -> list[tuple[str, int]]:

@@ -175,9 +175,7 @@ def _check_reasons(named: Sequence[str]) -> None:
     """
     from altalign.data.reasons import REASONS, DropReason, Stage  # Arrow, which --help need not wait for
 
-    known = [
-        reason.value for reason in REASONS[Stage.FETCH] if reason not in (DropReason.NOT_IN_ARCHIVE, DropReason.REMOVED)
-    ]
+    known = [reason for reason in REASONS[Stage.FETCH] if reason not in (DropReason.NOT_IN_ARCHIVE, DropReason.REMOVED)]
     for reason in (reason for reason in named if reason not in known):
         near = difflib.get_close_matches(reason, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"

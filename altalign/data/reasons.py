@@ -1,15 +1,19 @@
-"""Stages that drop candidates, their reasons, and verdicts.
+"""Stages that drop candidates, their reasons in order, and verdicts.
 
-The reasons of a stage are in order: the first that holds is *the* reason. A verdict is a column of Arrow strings: null
-keeps, a reason drops. Its type is a dictionary, which takes a byte per row however many are dropped.
+The reasons of a stage are in order: the first that holds is *the* reason. A rule on columns gives its name (`RULES`);
+`DropReason` has the reasons that code gives while it reads, fetches, searches and selects. A verdict is a column of
+Arrow strings: null keeps, a reason drops. Its type is a dictionary, which takes a byte a row however many are dropped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from altalign.filters import image, text
+from altalign.rules.rule import Columns, Paper, Rule, Words
 
 KEPT = "kept"
 
@@ -39,120 +43,160 @@ def stages_of(counted: Iterable[str]) -> tuple[Stage, ...]:
 
 
 class DropReason(StrEnum):
-    """Why a candidate was dropped. Within a stage the order here is the order in which rules are asked.
+    """Reasons that code gives by name, with their words; those of rules on columns are the names of `RULES`."""
 
-    The docstrings are in docs/reference/reasons.md (`make docs`); the first setting that a docstring names is the limit
-    of the rule.
-    """
+    _value_: str
+    words: Words
 
-    RECORD_BROKEN = "record_broken"
-    """An archive record, line or row cannot be read. With `skip_unreadable` also a whole file, counted as one."""
-    ALT_MISSING = "alt_missing"
-    """The image element has no `alt`."""
-    ALT_EMPTY = "alt_empty"
-    """Nothing is left of the `alt` after cleaning."""
-    URL_TOO_LONG = "url_too_long"
-    """The URL of the image, or of its page, has more than 8 KiB once it is resolved; what is kept of it is cut."""
-    URL_INVALID = "url_invalid"
-    """Pages: no http(s) URL, or one that a WHATWG parser refuses. Tables and tars: neither a valid URL nor an image in
-    hand."""
+    def __new__(cls, words: Words) -> Self:
+        """A reason, made of its words."""
+        reason = str.__new__(cls, words.reason)
+        reason._value_, reason.words = words.reason, words
+        return reason
 
-    TEXT_EMPTY = "text_empty"
-    """Nothing is left of the caption after cleaning. Tables and tars only; on pages this is `alt_empty`."""
-    TEXT_TOO_LARGE = "text_too_large"
-    """The caption has more bytes than `text.bytes_at_most`; readers cut what is above 64 KiB."""
-    TEXT_TOO_SHORT = "text_too_short"
-    """Fewer words than `text.words_at_least`."""
-    TEXT_TOO_LONG = "text_too_long"
-    """More words than `text.words_at_most`."""
-    TEXT_ON_TOO_MANY_IMAGES = "text_on_too_many_images"
-    """The folded caption is on more distinct images of the pool than `text.images_per_text_at_most`; of merged runs, of
-    all their pools."""
-    TEXT_HAS_RARE_NGRAM = "text_has_rare_ngram"
-    """A unigram or bigram is not among the `text.vocabulary_size` most frequent of the pool."""
-    IMAGE_HAS_TOO_MANY_TEXTS = "image_has_too_many_texts"
-    """The image has more distinct folded captions in the pool than `image.texts_per_image_at_most`; of merged runs, in
-    all their pools."""
-    ROW_TOO_LARGE = "row_too_large"
-    """`keep_columns` have more than 64 KiB in this row, and are left out (`{}`); or a table's image has more bytes than
-    `fetch.bytes_at_most`."""
-    PAIR_REPEATED = "pair_repeated"
-    """The same image and caption once more, also in another one of runs that are merged. Decided among rows that pass
-    all other rules of this stage; `kept_key` names the pair that stays."""
+    RECORD_BROKEN = Words(
+        "record_broken",
+        "An archive record, line or row cannot be read. With `skip_unreadable` also a whole file, counted as one.",
+        explain="{row[error]} ({row[file]}, offset {row[offset]})",
+        card="a record that cannot be read",
+        why="Records that cannot be read are counted, too.",
+    )
+    ALT_MISSING = Words(
+        "alt_missing",
+        "The image element has no `alt`.",
+        explain="the element has no alt",
+        card="an image without alt-text",
+        why="No caption, no pair.",
+    )
+    ALT_EMPTY = Words(
+        "alt_empty",
+        "Nothing is left of the `alt` after cleaning.",
+        explain="its alt is empty or white space",
+        card="an empty alt-text",
+        why="No caption, no pair.",
+    )
+    PAIR_REPEATED = Words(
+        "pair_repeated",
+        "The same image and caption once more, also in another one of runs that are merged. Decided among rows that "
+        "pass all other rules of this stage; `kept_key` names the pair that stays.",
+        explain="another row has the same image and caption, hence the same key; that row {kept_row}",
+        card="the same pair once more",
+        why="A repeated pair only adds weight.",
+    )
+    NOT_IN_ARCHIVE = Words(
+        "not_in_archive",
+        "No archive, tar or table of the run holds the image, where `fetch.source` looks for it.",
+        explain="no archive of the run has the image's URL",
+        card="no input holds the image",
+    )
+    ROW_TOO_LARGE = text.row_too_large.words  # also of images in tables
+    HTTP_STATUS = Words(
+        "http_status",
+        "The final status is not 200, or there were more than 10 redirects.",
+        explain="the last status was {row[http_code]}",
+        card="the server's answer was another status than 200",
+    )
+    HTTP_TIMEOUT = Words(
+        "http_timeout",
+        "Slower than `fetch.timeout_s`, or not there when its unit ran out of time (`fetch.unit_deadline_s`).",
+        explain="it did not arrive in time, {setting}, retries = {config.fetch.retries}",
+        card="the server took longer (seconds)",
+        threshold="fetch.timeout_s",
+    )
+    HTTP_NOT_ASKED = Words(
+        "http_not_asked",
+        "Never asked for: its host was given up or wanted to be left alone, or its unit ran out of time.",
+        explain="never asked for: its host was given up, or wanted to be left alone; altalign retry asks for it",
+        card="a host that was given up before its turn",
+    )
+    HTTP_UNREACHABLE = Words(
+        "http_unreachable",
+        "DNS, connection or TLS failed.",
+        explain="DNS, connection or TLS failed, [fetch] retries = {config.fetch.retries}",
+        card="no server was reached",
+    )
+    HTTP_BROKEN = Words(
+        "http_broken",
+        "The answer is reset, cut short, empty or badly encoded, or breaks the protocol.",
+        explain="the answer was reset, cut, empty or misencoded, [fetch] retries = {config.fetch.retries}",
+        card="the server's answer was broken",
+    )
+    HTTP_TOO_LARGE = Words(
+        "http_too_large",
+        "More bytes than `fetch.bytes_at_most`.",
+        explain="{setting}",
+        card="more bytes",
+        threshold="fetch.bytes_at_most",
+    )
+    HTTP_OPT_OUT = Words(
+        "http_opt_out",
+        "A header (`fetch.honour_opt_out`) or robots.txt (`fetch.honour_robots`) forbids it.",
+        explain="a header or robots.txt opts out, [fetch] honour_opt_out, honour_robots",
+        card="a header or robots.txt asks not to",
+    )
+    HTTP_REFUSED = Words(
+        "http_refused",
+        "Its address (`fetch.allow_addresses`), port (`fetch.ports`) or scheme is not allowed, or its domain is "
+        "blocked (`fetch.blocked_domains`).",
+        explain="refused by [fetch] ports, allow_addresses or blocked_domains",
+        card="an address that may not be asked",
+    )
+    URL_BLOCKED = Words(
+        "url_blocked",
+        "A file of `fetch.blocked_urls` lists the hash of its URL, or of one that it redirects to; it is not asked "
+        "for.",
+        explain="the hash of its URL is in a file of [fetch] blocked_urls",
+        card="its URL is on a block list",
+        why="For legal and ethical block lists.",
+    )
+    NEAR_DUPLICATE_OF_TEST_IMAGE = Words(
+        "near_duplicate_of_test_image",
+        "Closer to a test image than `decontaminate.similarity_above`.",
+        explain="cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {cosine_above}",
+        card="near to an image of a test set, by a cosine above",
+        threshold="decontaminate.similarity_above",
+        on_with="decontaminate.test_sets",
+    )
+    NEAR_DUPLICATE_IN_POOL = Words(
+        "near_duplicate_in_pool",
+        "Close to another image of the pool (`dedup.within_pool`).",
+        explain="{cosine} the image of key {row[kept_key]}, which {kept_row}, {cosine_above}",
+        card="near to another image of the pool, which stays",
+        why="Keeps one image of each group of near-duplicates.",
+    )
+    NOT_LISTED = Words(
+        "not_listed",
+        "A run was made of the pairs in a list, and this one is not in it.",
+        explain="the list of pairs that the run was made of does not have it",
+        card="not in the list of pairs that the data was made of",
+    )
+    OUT_OF_BALANCE = Words(
+        "out_of_balance",
+        "Its concepts are frequent, and `altalign select` with `--balance` did not draw its lot; or it has none.",
+        explain="its concepts are frequent, and its lot was not drawn; or it has none",
+        card="its concepts are frequent, and its lot was not drawn; or it has none",
+    )
+    REMOVED = Words(
+        "removed",
+        "`altalign remove` has taken it out of the run, which keeps its hash alone. In `fetch`: `altalign add` has not "
+        "asked for its image again.",
+        explain="on request; removed.parquet has when",
+        card="taken out on request",
+    )
 
-    NOT_IN_ARCHIVE = "not_in_archive"
-    """No archive, tar or table of the run holds the image, where `fetch.source` looks for it."""
-    HTTP_STATUS = "http_status"
-    """The final status is not 200, or there were more than 10 redirects."""
-    HTTP_TIMEOUT = "http_timeout"
-    """Slower than `fetch.timeout_s`, or not there when its unit ran out of time (`fetch.unit_deadline_s`)."""
-    HTTP_NOT_ASKED = "http_not_asked"
-    """Never asked for: its host was given up or wanted to be left alone, or its unit ran out of time."""
-    HTTP_UNREACHABLE = "http_unreachable"
-    """DNS, connection or TLS failed."""
-    HTTP_BROKEN = "http_broken"
-    """The answer is reset, cut short, empty or badly encoded, or breaks the protocol."""
-    HTTP_TOO_LARGE = "http_too_large"
-    """More bytes than `fetch.bytes_at_most`."""
-    HTTP_OPT_OUT = "http_opt_out"
-    """A header (`fetch.honour_opt_out`) or robots.txt (`fetch.honour_robots`) forbids it."""
-    HTTP_REFUSED = "http_refused"
-    """Its address (`fetch.allow_addresses`), port (`fetch.ports`) or scheme is not allowed, or its domain is blocked
-    (`fetch.blocked_domains`)."""
-    URL_BLOCKED = "url_blocked"
-    """A file of `fetch.blocked_urls` lists the hash of its URL, or of one that it redirects to; it is not asked for."""
 
-    IMAGE_UNDECODABLE = "image_undecodable"
-    """The first bytes are of no image format that is read: JPEG 2000, JPEG XL, SVG, HTML, nothing at all; HEIC
-    without the extra `heif`."""
-    IMAGE_DAMAGED = "image_damaged"
-    """The format is known, but the image does not decode completely."""
-    IMAGE_TOO_MANY_PIXELS = "image_too_many_pixels"
-    """More pixels than `image.pixels_at_most`; never decoded."""
-    IMAGE_TOO_SMALL = "image_too_small"
-    """The short side is not above `image.short_side_above_px`."""
-    IMAGE_TOO_ELONGATED = "image_too_elongated"
-    """Long side / short side is not below `image.aspect_ratio_below`."""
-    IMAGE_BLOCKED = "image_blocked"
-    """A file of `image.blocked_hashes` lists its hash."""
-    IMAGE_NSFW = "image_nsfw"
-    """The classifier's score is at or above `image.nsfw.drop_at_or_above`. Off without a model."""
+RULES: Mapping[Stage, tuple[Rule, ...]] = {Stage.JUDGE: text.RULES, Stage.IMAGE: image.RULES}
+SECTIONS = {Stage.JUDGE: "text", Stage.IMAGE: "image"}  # whose `filters` name further rules, those of a run's own
 
-    NEAR_DUPLICATE_OF_TEST_IMAGE = "near_duplicate_of_test_image"
-    """Closer to a test image than `decontaminate.similarity_above`."""
-    NEAR_DUPLICATE_IN_POOL = "near_duplicate_in_pool"
-    """Close to another image of the pool (`dedup.within_pool`)."""
-
-    NOT_LISTED = "not_listed"
-    """A run was made of the pairs in a list, and this one is not in it."""
-    OUT_OF_BALANCE = "out_of_balance"
-    """Its concepts are frequent, and `altalign select` with `--balance` did not draw its lot; or it has none."""
-    REMOVED = "removed"
-    """`altalign remove` has taken it out of the run, which keeps its hash alone. In `fetch`: `altalign add` has not
-    asked for its image again."""
-
-
-REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
+_OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
     Stage.EXTRACT: (
         DropReason.RECORD_BROKEN,
         DropReason.ALT_MISSING,
         DropReason.ALT_EMPTY,
-        DropReason.URL_TOO_LONG,
-        DropReason.URL_INVALID,
+        text.url_too_long.name,
+        text.url_invalid.name,
     ),
-    Stage.JUDGE: (
-        DropReason.URL_TOO_LONG,
-        DropReason.URL_INVALID,
-        DropReason.TEXT_EMPTY,
-        DropReason.TEXT_TOO_LARGE,
-        DropReason.TEXT_TOO_SHORT,
-        DropReason.TEXT_TOO_LONG,
-        DropReason.TEXT_ON_TOO_MANY_IMAGES,
-        DropReason.TEXT_HAS_RARE_NGRAM,
-        DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
-        DropReason.ROW_TOO_LARGE,
-        DropReason.PAIR_REPEATED,
-    ),
+    Stage.JUDGE: (*(rule.name for rule in text.RULES), DropReason.PAIR_REPEATED),
     Stage.FETCH: (
         DropReason.NOT_IN_ARCHIVE,
         DropReason.ROW_TOO_LARGE,
@@ -167,26 +211,41 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
         DropReason.URL_BLOCKED,
         DropReason.REMOVED,
     ),
-    Stage.IMAGE: (
-        DropReason.IMAGE_UNDECODABLE,
-        DropReason.IMAGE_DAMAGED,
-        DropReason.IMAGE_TOO_MANY_PIXELS,
-        DropReason.IMAGE_TOO_SMALL,
-        DropReason.IMAGE_TOO_ELONGATED,
-        DropReason.IMAGE_BLOCKED,
-        DropReason.IMAGE_NSFW,
-    ),
+    Stage.IMAGE: tuple(rule.name for rule in image.RULES),
     Stage.DECONTAMINATE: (DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, DropReason.NEAR_DUPLICATE_IN_POOL),
     Stage.SELECT: (
         DropReason.NOT_LISTED,
         DropReason.OUT_OF_BALANCE,
         DropReason.REMOVED,
-        DropReason.TEXT_ON_TOO_MANY_IMAGES,
-        DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+        text.text_on_too_many_images.name,
+        text.image_has_too_many_texts.name,
         DropReason.PAIR_REPEATED,
     ),
 }
 
+REASONS: Mapping[Stage, tuple[str, ...]] = {stage: tuple(map(str, of)) for stage, of in _OF_STAGES.items()}
+_DECLARED = (*DropReason, *text.RULES, *image.RULES)
+
+# The words of every reason, in the order of `REASONS`.
+WORDS: Mapping[str, Words] = {
+    name: next(each.words for each in _DECLARED if each.words.reason == name)
+    for names in REASONS.values()
+    for name in names
+}
+
+# What the paper says of each reason that is of it.
+PAPERS: Mapping[str, Paper] = {
+    **{rule.name: rule.paper for rules in RULES.values() for rule in rules if rule.paper},
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value: Paper(
+        "we also remove duplicates or near-duplicates of test images in all downstream evaluation datasets",
+        "Cosine, above",
+        "0.975",
+        number=0.975,
+        shown="{}",
+        note="The paper's threshold is for its own embedder.",
+        where="ALIGN, section 3 and appendix A",
+    ),
+}
 
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.
@@ -225,7 +284,7 @@ def order_of(stage: Stage, reason: str) -> tuple[int, str]:
     is_own = reason.startswith(OWN) and stage in (Stage.JUDGE, Stage.IMAGE)
     if is_own or (stage is Stage.SELECT and reason.startswith(OF_SELECT)):
         return len(REASONS[stage]), reason
-    return REASONS[stage].index(DropReason(reason)), ""
+    return REASONS[stage].index(reason), ""
 
 
 def drop_where(mask: pa.BooleanArray, reason: str) -> Verdict:
@@ -242,6 +301,11 @@ def drop_where(mask: pa.BooleanArray, reason: str) -> Verdict:
     buffers = [mask.buffers()[1], pa.py_buffer(bytes(mask.offset + len(mask)))]
     indices = pa.Array.from_buffers(pa.int8(), len(mask), buffers, offset=mask.offset)
     return pa.DictionaryArray.from_arrays(indices, pa.array([str(reason)], pa.string()))
+
+
+def ask(rules: Iterable[Rule], columns: Columns, config: Any, name_row: Callable[[int], str] = str) -> list[Verdict]:
+    """The verdict of each rule on n rows; see `Rule.mask`."""
+    return [drop_where(rule.mask(columns, config, name_row), rule.name) for rule in rules]
 
 
 def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:

@@ -1,21 +1,17 @@
 """Reasons in words: what each means, the setting that it is held against, and which took most of a run."""
 
-import ast
-import inspect
 import json
-from collections.abc import Iterable
-from functools import cache, reduce
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping
 
-from altalign.data import reasons
 from altalign.data.counts import Counts
-from altalign.data.reasons import OF_SELECT, OWN, REASONS, Stage, own_reason
+from altalign.data.reasons import OF_SELECT, OWN, REASONS, SECTIONS, WORDS, Stage, own_reason
+from altalign.rules.rule import value_of, with_value
 from altalign.settings.curate import CurateConfig
 
 
 def of_stage(stage: Stage, config: CurateConfig) -> list[str]:
     """The reasons of a stage in a run, those of its own rules last."""
-    return [*map(str, REASONS[stage]), *map(own_reason, _filters(stage, config))]
+    return [*REASONS[stage], *map(own_reason, filters(stage, config))]
 
 
 def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
@@ -23,7 +19,7 @@ def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
     section = SECTIONS.get(stage, "")
     own = getattr(config, section).own if section else {}
     said = dict[str, str]()
-    for entry in _filters(stage, config):
+    for entry in filters(stage, config):
         name = entry.rpartition(":")[2]
         given = "".join(f", {key} = {json.dumps(value)}" for key, value in own.get(name, {}).items())
         said[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
@@ -45,33 +41,9 @@ def of_select(reasons: Iterable[str]) -> dict[str, str]:
     return {reason: _OF_SELECT[f"{kind}:"].format(name=name) for reason, (kind, _, name) in named}
 
 
-SECTIONS = {Stage.JUDGE: "text", Stage.IMAGE: "image"}  # whose `filters` a stage asks
-
-
-def _filters(stage: Stage, config: CurateConfig) -> list[str]:
+def filters(stage: Stage, config: CurateConfig) -> list[str]:
+    """The entries of settings that name rules of a run's own, `MODULE:FUNCTION`."""
     return getattr(config, SECTIONS[stage]).filters if stage in SECTIONS else []
-
-
-@cache
-def about() -> dict[str, str]:
-    """The docstring of each reason, by its name."""
-    tree = ast.parse(inspect.getsource(reasons))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
-    found = {}
-    for statement, below in pairwise(body):
-        match statement, below:
-            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(said))):
-                found[name] = " ".join(said.split())
-    return found
-
-
-def setting(reason: str) -> str:
-    """The first setting that a reason's docstring names, such as "text.words_at_least"; empty where it names none."""
-    return next(iter(_settings(reason)), "")
-
-
-def _settings(reason: str) -> list[str]:
-    return [word for word in about().get(reason, "").split("`")[1::2] if "." in word]
 
 
 def told(config: CurateConfig, reason: str) -> str:
@@ -81,13 +53,32 @@ def told(config: CurateConfig, reason: str) -> str:
         return next((f"A rule of this run's own: {said[reason]}." for said in own if reason in said), "")
     if told := of_select([reason]):
         return f"{told[reason][0].upper()}{told[reason][1:]}."
-    name, said = setting(reason), about().get(reason, "")
-    return said.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else said
+    words = WORDS[reason]
+    name = next(iter(words.settings), "")
+    return words.meaning.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else words.meaning
+
+
+def explained(
+    reason: str, config: CurateConfig, row: Mapping[str, object], values: Mapping[str, Callable[[], str]]
+) -> str:
+    """What `explain` says of a row that a reason holds for: what was measured, and the threshold.
+
+    Args:
+        reason: a built-in one.
+        config: the settings of the run.
+        row: the dropped row.
+        values: further values by their names in `Words.explain`, each computed where it is named.
+    """
+    words = WORDS[reason]
+    setting = with_value(config, words.threshold) if words.threshold else ""
+    template = words.explain or ("{setting}" if setting else words.meaning.replace("{", "{{").replace("}", "}}"))
+    named = {name: value() for name, value in values.items() if f"{{{name}}}" in template}
+    return template.format(row=row, config=config, setting=setting, **named)
 
 
 def valued(config: CurateConfig, name: str) -> str:
     """A setting with its value, such as "text.words_at_least = 3"."""
-    value = reduce(getattr, name.split("."), config)
+    value = value_of(config, name)
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return f"{name} = {value:_}" if is_count else f"{name} = {value}"
 
@@ -106,5 +97,9 @@ def told_of_most(counts: Counts, config: CurateConfig) -> str:
     if not shares:
         return ""
     _, rows, stage, reason = max(shares, key=lambda each: each[:2])
-    by = f" ({', '.join(valued(config, name) for name in names)})" if (names := _settings(reason)) else ""
+    by = f" ({', '.join(valued(config, name) for name in names)})" if (names := _settings_of(reason)) else ""
     return f"{stage.value} dropped {rows:,} of {counts.received(stage):,} as {reason}{by}"
+
+
+def _settings_of(reason: str) -> list[str]:
+    return WORDS[reason].settings if reason in WORDS else []

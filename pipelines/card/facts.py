@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from altalign.data.counts import Counts
-from altalign.data.reasons import DropReason
 from altalign.data.scores import Score
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import shown
@@ -29,61 +28,6 @@ COLUMNS = {
     "words": "Words of the caption",
     "tar_offset": "Where the image's bytes begin in the tar",
     "tar_bytes": "How many there are",
-}
-
-# The setting that a rule is held against, and whether rule and default are those of the ALIGN paper.
-RULES: Mapping[DropReason, tuple[str, bool]] = {
-    DropReason.TEXT_TOO_LARGE: ("text.bytes_at_most", False),
-    DropReason.TEXT_TOO_SHORT: ("text.words_at_least", True),
-    DropReason.TEXT_TOO_LONG: ("text.words_at_most", True),
-    DropReason.TEXT_ON_TOO_MANY_IMAGES: ("text.images_per_text_at_most", True),
-    DropReason.TEXT_HAS_RARE_NGRAM: ("text.vocabulary_size", True),
-    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: ("image.texts_per_image_at_most", True),
-    DropReason.HTTP_TIMEOUT: ("fetch.timeout_s", False),
-    DropReason.HTTP_TOO_LARGE: ("fetch.bytes_at_most", False),
-    DropReason.IMAGE_TOO_MANY_PIXELS: ("image.pixels_at_most", False),
-    DropReason.IMAGE_TOO_SMALL: ("image.short_side_above_px", True),
-    DropReason.IMAGE_TOO_ELONGATED: ("image.aspect_ratio_below", True),
-    DropReason.IMAGE_NSFW: ("image.nsfw.drop_at_or_above", False),
-    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: ("decontaminate.similarity_above", True),
-}
-MEANINGS: Mapping[DropReason, str] = {
-    DropReason.RECORD_BROKEN: "a record that cannot be read",
-    DropReason.ALT_MISSING: "an image without alt-text",
-    DropReason.ALT_EMPTY: "an empty alt-text",
-    DropReason.URL_TOO_LONG: "the URL of the image or of its page has more than 8 KiB",
-    DropReason.URL_INVALID: "no valid URL, and no image in hand",
-    DropReason.TEXT_EMPTY: "nothing is left of the caption",
-    DropReason.TEXT_TOO_LARGE: "more bytes",
-    DropReason.TEXT_TOO_SHORT: "fewer words",
-    DropReason.TEXT_TOO_LONG: "more words",
-    DropReason.TEXT_ON_TOO_MANY_IMAGES: "the caption is on more images",
-    DropReason.TEXT_HAS_RARE_NGRAM: "a word, or two neighbouring ones, not among so many most frequent",
-    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "the image has more captions",
-    DropReason.ROW_TOO_LARGE: "more kept with the pair, or a larger image in a table, than a run takes",
-    DropReason.PAIR_REPEATED: "the same pair once more",
-    DropReason.NOT_IN_ARCHIVE: "no input holds the image",
-    DropReason.HTTP_STATUS: "the server's answer was another status than 200",
-    DropReason.HTTP_TIMEOUT: "the server took longer (seconds)",
-    DropReason.HTTP_NOT_ASKED: "a host that was given up before its turn",
-    DropReason.HTTP_UNREACHABLE: "no server was reached",
-    DropReason.HTTP_BROKEN: "the server's answer was broken",
-    DropReason.HTTP_TOO_LARGE: "more bytes",
-    DropReason.HTTP_OPT_OUT: "a header or robots.txt asks not to",
-    DropReason.HTTP_REFUSED: "an address that may not be asked",
-    DropReason.URL_BLOCKED: "its URL is on a block list",
-    DropReason.IMAGE_UNDECODABLE: "no known image format",
-    DropReason.IMAGE_DAMAGED: "an image that does not decode whole",
-    DropReason.IMAGE_TOO_MANY_PIXELS: "more pixels",
-    DropReason.IMAGE_TOO_SMALL: "a short side of so many pixels or fewer",
-    DropReason.IMAGE_TOO_ELONGATED: "long side / short side of so much or more",
-    DropReason.IMAGE_BLOCKED: "on a block list",
-    DropReason.IMAGE_NSFW: "a classifier's score for pornography of so much or more",
-    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "near to an image of a test set, by a cosine above",
-    DropReason.NEAR_DUPLICATE_IN_POOL: "near to another image of the pool, which stays",
-    DropReason.OUT_OF_BALANCE: "its concepts are frequent, and its lot was not drawn; or it has none",
-    DropReason.NOT_LISTED: "not in the list of pairs that the data was made of",
-    DropReason.REMOVED: "taken out on request",
 }
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")  # each ten times the one before

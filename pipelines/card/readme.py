@@ -6,17 +6,18 @@ Deterministic: no times, no machine, and nothing that came from the web; caption
 import html
 import json
 from collections.abc import Iterable, Iterator
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from altalign import storage
 from altalign.data import listing
-from altalign.data.reasons import KEPT, REASONS, DropReason
+from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason
 from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.pipelines.card.croissant import croissant
-from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, CardFacts, hub_licence, model_of, size_category
+from altalign.pipelines.card.facts import COLUMNS, CardFacts, hub_licence, model_of, size_category
 from altalign.rules.reason_words import of_own, of_select
+from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig, InputSettings
 from altalign.terminal import shown
 
@@ -111,41 +112,34 @@ def _rules(facts: CardFacts) -> Iterator[_Rule]:
     for stage in facts.counts.stages_of_run():
         dropped = facts.counts.dropped(stage)
         for reason in REASONS[stage]:
-            pairs = dropped.get(reason.value, 0)
-            if pairs or (reason in RULES and _is_on(reason, facts.config)):
-                yield _Rule(stage.value, MEANINGS[reason], *_thresholds(reason, facts), reason.value, pairs)
+            pairs = dropped.get(reason, 0)
+            if pairs or _is_on(reason, facts.config):
+                yield _Rule(stage.value, WORDS[reason].in_card, *_thresholds(reason, facts), reason, pairs)
         for reason, words in (of_own(stage, facts.config) | of_select(dropped)).items():
             meaning = facts.conditions.get(reason, words)
             yield _Rule(stage.value, meaning, "", "ours", reason, dropped.get(reason, 0))
 
 
-def _is_on(reason: DropReason, config: CurateConfig) -> bool:
-    match reason:
-        case DropReason.IMAGE_NSFW:
-            return bool(config.image.nsfw.model)
-        case DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:
-            return bool(config.decontaminate.test_sets)
-        case DropReason.HTTP_TIMEOUT | DropReason.HTTP_TOO_LARGE:
-            return config.fetch.source == "web"
-    return True
+def _is_on(reason: str, config: CurateConfig) -> bool:
+    """Whether a rule with a threshold is on."""
+    words = WORDS[reason]
+    if reason.startswith("http_") and config.fetch.source != "web":
+        return False
+    return bool(words.threshold) and (not words.on_with or bool(value_of(config, words.on_with)))
 
 
-def _thresholds(reason: DropReason, facts: CardFacts) -> tuple[str, str]:
+def _thresholds(reason: str, facts: CardFacts) -> tuple[str, str]:
     """The threshold of this run, and the paper's."""
-    if reason not in RULES:
+    threshold = WORDS[reason].threshold
+    if not threshold:
         return "", "ours"
-    setting, is_of_paper = RULES[reason]
-    here = _value(facts.config, setting)
-    if reason is DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
+    here = value_of(facts.config, threshold)
+    if reason == DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
         here = facts.summary.get("near_duplicates", {}).get("similarity_above", here)
-    if is_of_paper:
-        defaults = CurateConfig.from_values({"input": {"paths": ["-"]}}, where="the card")
-        return _number(here), _number(_value(defaults, setting))
-    return _number(here), "no number" if reason is DropReason.IMAGE_NSFW else "ours"
-
-
-def _value(config: CurateConfig, setting: str) -> Any:
-    return reduce(getattr, setting.split("."), config)
+    paper = PAPERS.get(reason)
+    if paper is None:
+        return _number(here), "ours"
+    return _number(here), "no number" if paper.number is None else _number(paper.number)
 
 
 def _number(value: float) -> str:

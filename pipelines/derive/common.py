@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data.reasons import DropReason, Stage, Verdict, drop_where
-from altalign.filters import words
+from altalign.filters import text, words
 from altalign.machine import interrupts
 from altalign.pipelines.derive import choose_rows, units
 from altalign.pipelines.derive.parents import Parent, of_unit
@@ -177,8 +177,8 @@ def choose(parents: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> Chosen
     for name, column in more.items():
         rows = rows.append_column(name, column)
     verdicts: list[Verdict] = [
-        drop_where(pa.array(of_text > 0), DropReason.TEXT_ON_TOO_MANY_IMAGES),
-        drop_where(pa.array(of_image > 0), DropReason.IMAGE_HAS_TOO_MANY_TEXTS),
+        drop_where(pa.array(of_text > 0), text.text_on_too_many_images.name),
+        drop_where(pa.array(of_image > 0), text.image_has_too_many_texts.name),
         drop_where(pa.array(is_repeated), DropReason.PAIR_REPEATED),
     ]
     return choose_rows.chosen(run, unit["name"], rows, verdicts)

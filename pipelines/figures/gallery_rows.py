@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.data import generations
 from altalign.data.audit_tables import SAMPLES
-from altalign.data.reasons import KEPT, DropReason, Stage
+from altalign.data.reasons import KEPT, Stage
 from altalign.data.schema import DROPPED
-from altalign.filters import bounds, pixels, thumbnails
+from altalign.filters import bounds, image, pixels, thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
@@ -284,6 +284,6 @@ def places_of(
     """
     per_unit = -(-PER_REASON // max(1, units))
     return [
-        (image_ids[number], offsets[number], 0 if DropReason.IMAGE_BLOCKED in failed[number] else sizes[number])
+        (image_ids[number], offsets[number], 0 if image.image_blocked.name in failed[number] else sizes[number])
         for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))
     ]

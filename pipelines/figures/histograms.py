@@ -20,21 +20,13 @@ from altalign.data.audit_tables import (
     SHORT_SIDE_AT_MOST,
     WORDS_AT_MOST,
 )
-from altalign.data.reasons import KEPT, DropReason
+from altalign.data.reasons import KEPT
 from altalign.dedup.hash_tables import log2_counts
+from altalign.filters import image, text
+from altalign.rules.rule import by_measure
 
 # Each measure, and the rules that compare it with a threshold.
-OF_TEXT = {
-    "words": {DropReason.TEXT_TOO_SHORT, DropReason.TEXT_TOO_LONG},
-    "rarest_log2": {DropReason.TEXT_HAS_RARE_NGRAM},
-    "images_per_text": {DropReason.TEXT_ON_TOO_MANY_IMAGES},
-    "texts_per_image": {DropReason.IMAGE_HAS_TOO_MANY_TEXTS},
-}
-OF_IMAGE = {
-    "short_side_px": {DropReason.IMAGE_TOO_SMALL},
-    "aspect_percent": {DropReason.IMAGE_TOO_ELONGATED},
-    "nsfw_percent": {DropReason.IMAGE_NSFW},
-}
+OF_TEXT, OF_IMAGE = by_measure(text.RULES), by_measure(image.RULES)
 
 _VALUES = 2_048  # of a measure: from 0, and the last stands for none
 _UNKNOWN = _VALUES - 1
@@ -47,7 +39,7 @@ Values = Mapping[str, Numbers]  # of n candidates, by measure
 class Histograms:
     """Counts candidates by the values of these measures (`OF_TEXT`, `OF_IMAGE`)."""
 
-    def __init__(self, measures: Mapping[str, set[DropReason]]):
+    def __init__(self, measures: Mapping[str, set[str]]):
         self._rules = measures
         self._rows = {name: np.zeros((2, _VALUES), np.int64) for name in measures}  # by whether it fails otherwise
 

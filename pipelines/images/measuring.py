@@ -1,4 +1,4 @@
-"""Fetch outcomes of images, measurements made while they are decoded, and what the image rules say of these."""
+"""Fetch outcomes of images, and measurements made while they are decoded."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data.reasons import DropReason, Verdict
+from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError
-from altalign.filters import image, pixels
+from altalign.filters import pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
 from altalign.pipelines.images import block_lists, embedders, onnx
@@ -154,17 +154,3 @@ def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     return {
         name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)
     }
-
-
-def verdicts(measured: Sequence[Measured], config: ImageSettings) -> list[Verdict]:
-    """The verdict of every image rule, in the order of reasons."""
-    of = columns(measured)
-    return image.judge_images(
-        image_format=of["format"],
-        damage=of["damage"],
-        width=of["width"],
-        height=of["height"],
-        is_blocked=of["is_blocked"],
-        nsfw_score=of["nsfw_score"],
-        rules=config,
-    )

@@ -9,13 +9,13 @@ from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UsageError
 from altalign.pipelines import read
-from altalign.pipelines.figures import own_rules
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import FolderPart
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.run.units import InputFile, Run
+from altalign.rules import own
 from altalign.settings.curate import CurateConfig, InputSettings
 
 
@@ -60,8 +60,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         _check_apart(calibration, config.run.folder, f"[decontaminate] calibration = {calibration!r}")
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
-    run = Run(config.run.folder, config, tuple(files), own_rules.modules(config, config_path))
-    own_rules.check(run)
+    run = Run(config.run.folder, config, tuple(files), own.modules(config, config_path))
+    own.check(config, run.modules)
     return run
 
 

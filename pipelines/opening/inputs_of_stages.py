@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import STAGES
-from altalign.pipelines.figures import own_rules
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run.digests import content, digest, files_named
@@ -44,7 +43,7 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequen
     for module in modules:
         for stage, entries in (("judge", config.text.filters), ("fetch", config.image.filters)):
             if any(entry.startswith(f"{module.name}:") for entry in entries):
-                reads[stage][f"module {module.name}"] = own_rules.digest(module)
+                reads[stage][f"module {module.name}"] = module.digest
     for test_set in config.decontaminate.named_sets:
         stamps = list(test_sets.stamps(test_sets.parts(test_set)))
         reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)

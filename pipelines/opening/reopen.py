@@ -11,7 +11,6 @@ from altalign.data import lineage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import UsageError
-from altalign.pipelines.figures import own_rules
 from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
@@ -174,7 +173,8 @@ def write_settings(run: Run) -> None:
     """Write `config.toml`, and the modules with rules of the run's own."""
     with storage.noted() as block:
         storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
-        own_rules.keep(run)
+        for module in run.modules:
+            storage.write_bytes(run.path(module.kept_as), module.source.encode())
     if run.config.run.durable:
         storage.sync(block)
 

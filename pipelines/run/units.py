@@ -7,13 +7,14 @@ sizes. A stage reads what it needs to know of the stage before it from marks; `t
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Generic, NamedTuple, Self, TypedDict, TypeVar
+from typing import Generic, Self, TypedDict, TypeVar
 
 from altalign import storage
 from altalign.data import listing
 from altalign.data.stages import STAGES, damaged, finished_units
 from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
+from altalign.rules.own import Module
 from altalign.settings.curate import CurateConfig
 
 WORK_VERSION = 8  # of the layout of work/: a run that another version began is refused
@@ -73,14 +74,6 @@ class InputFile:
     def name(self) -> str:
         """Name of its unit, and of the files that are extracted from it."""
         return f"{self.number:06d}"
-
-
-class Module(NamedTuple):
-    """A module with rules of the run's own: its name, where it was found, and its source."""
-
-    name: str
-    path: str
-    source: str
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import image_scores, text_scores
 from altalign.filters.detections import Found
-from altalign.pipelines.figures import own_rules
 from altalign.pipelines.images import detectors
 from altalign.pipelines.score.scorer import Batch, Prepare, Scorer, named, read, without_nan
+from altalign.rules import own as own_rules
 from altalign.settings.score import ScoreSettings
 
 _PIXELS = "pixels measured"
@@ -116,7 +116,7 @@ def own(of: ScoreSettings, where: str, config_path: str) -> Scorer:
         columns = pa.schema([(column, values.type) for column, values in said(none).items()])
     except AltalignError as error:
         raise UsageError(f"{error} (it was tried with no rows)") from error.__cause__
-    rests_on = {"module": own_rules.digest(module), "function": name, "settings": of.settings}
+    rests_on = {"module": module.digest, "function": name, "settings": of.settings}
     return Scorer(of.name, columns, rests_on, lambda batch: _checked(said(batch), columns, f"{module.path}: {name}"))
 
 

@@ -20,13 +20,13 @@ from altalign import storage
 from altalign.data import audit_tables
 from altalign.data.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
 from altalign.data.counts import FailedCounts
-from altalign.data.reasons import REASONS, DropReason, Stage, reasons_of
+from altalign.data.reasons import REASONS, DropReason, Stage, ask, reasons_of
 from altalign.data.schema import STRINGS
 from altalign.data.stages import REMOVED_FILE
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
-from altalign.pipelines.figures import gallery_rows, histograms, image_hosts, images_and_bytes, own_rules
+from altalign.pipelines.figures import gallery_rows, histograms, image_hosts, images_and_bytes
 from altalign.pipelines.images import block_lists, borrowed, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import outputs, pool, progress
@@ -53,6 +53,7 @@ from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.journal import journal
 from altalign.pipelines.web.journal.fetch_progress import WebWatch
+from altalign.rules import own
 from altalign.storage import arrays, parquet
 
 READS = (GROUPED_SURVIVORS, extracted.COPIED_IMAGES, extracted.FOLDER_FILES)
@@ -192,9 +193,11 @@ def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str,
     """`reason` and `failed` of each image: why it was not fetched, or what the image rules say of it."""
     measured = [outcome.measured for outcome in outcomes]
     columns = measuring.columns(measured)
-    sizes = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
-    own = {"url": parquet.strings(rows, "image_url"), "bytes": sizes, **columns}
-    reason, failed = reasons_of([*measuring.verdicts(measured, run.config.image), *own_rules.of_images(run, own)])
+    columns["url"] = parquet.strings(rows, "image_url")
+    columns["bytes"] = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
+    rules = own.rules(Stage.IMAGE, run.config, run.modules)
+    verdicts = ask(rules, columns, run.config, lambda row: f"the image {columns['url'][row].as_py()!r}")
+    reason, failed = reasons_of(verdicts)
     missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
     missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
     return {
@@ -243,7 +246,7 @@ def _joined(
 
 def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | None) -> FetchFacts:
     """Write what a unit leaves: the dropped rows of both stages, the figures of the audit, and the rows that go on."""
-    of_fetch = pa.array([reason.value for reason in REASONS[Stage.FETCH]])
+    of_fetch = pa.array(REASONS[Stage.FETCH])
     has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
     missing, seen = rows.filter(pc.invert(has_come)), rows.filter(has_come)
     kept, dropped = seen.filter(seen["reason"].is_null()), seen.filter(seen["reason"].is_valid())

@@ -6,7 +6,6 @@ and of how many of the new rows the verdict would be another.
 
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data.reasons import reasons_of
-from altalign.pipelines.figures import own_rules
 from altalign.pipelines.figures.frequent_strings import Seen, WantedHashes, wanted_path
 from altalign.pipelines.figures.text_measures import Tables, measure
 from altalign.pipelines.run import pool, waves
@@ -82,10 +80,7 @@ def _are_kept(
     run: Run, batch: pa.RecordBatch, both: tuple[Tables, Tables], *, file: int, first_row: int
 ) -> Iterator[npt.NDArray[np.bool_]]:
     """Whether each of n candidates passes the text rules by either of two sets of tables."""
-    own: list[Any] | None = None
     for tables in both:
         measured = measure(batch, tables, Seen(WantedHashes.of(run)))
-        if own is None:
-            own = own_rules.of_texts(run, batch, measured, file=file, first_row=first_row)
-        verdict, _ = reasons_of([*judge.verdicts(batch, measured, run.config), *own])
+        verdict, _ = reasons_of(judge.verdicts(run, batch, measured, file=file, first_row=first_row))
         yield verdict.is_null().to_numpy(zero_copy_only=False)

@@ -19,9 +19,9 @@ from apache_beam.pvalue import PCollection
 from altalign import storage
 from altalign.data import audit_tables
 from altalign.data.counts import FailedCounts, combinations
-from altalign.data.reasons import DropReason, Stage, Verdict, reasons_of
+from altalign.data.reasons import DropReason, Stage, Verdict, ask, reasons_of
 from altalign.data.schema import DROPPED, STRINGS
-from altalign.filters import identity, text
+from altalign.filters import identity
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import (
@@ -33,7 +33,7 @@ from altalign.pipelines.engine.spilled_groups import (
     SpillWriter,
     elements,
 )
-from altalign.pipelines.figures import dropped_texts, own_rules
+from altalign.pipelines.figures import dropped_texts
 from altalign.pipelines.figures.dropped_texts import Judged
 from altalign.pipelines.figures.judge_figures import Notes
 from altalign.pipelines.figures.text_measures import Tables, TextMeasures, measure
@@ -60,8 +60,7 @@ from altalign.pipelines.run.tables.judged import (
 from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
 from altalign.pipelines.stages.survivors import Sorted, equals_previous
-from altalign.rules import reason_words
-from altalign.settings.curate import CurateConfig
+from altalign.rules import own, reason_words
 from altalign.storage import arrays, parquet
 
 READS = (extracted.CANDIDATES, PLACES, REVISITS, extracted.POOL_SIZE, *counted.FINAL)
@@ -93,21 +92,27 @@ Numbers = npt.NDArray[np.int64]  # int64[n]
 # The rules ---------------------------------------------------------------------------------------------------------
 
 
-def verdicts(candidates: pa.RecordBatch, measured: TextMeasures, config: CurateConfig) -> list[Verdict]:
-    """The verdicts of every rule but `pair_repeated`, n each, in the order of reasons."""
-    captions = parquet.strings(candidates, "caption")
-    return [
-        text.url_too_long(parquet.strings(candidates, "image_url"), parquet.strings(candidates, "page_url")),
-        text.url_invalid(candidates["image_identity"].is_valid()),
-        text.empty(captions),
-        text.too_large(captions, bytes_at_most=config.text.bytes_at_most),
-        text.too_short(measured.words, words_at_least=config.text.words_at_least),
-        text.too_long(measured.words, words_at_most=config.text.words_at_most),
-        text.on_too_many_images(measured.images_per_text),
-        text.has_rare_ngram(measured.has_rare_ngram),
-        text.image_has_too_many_texts(measured.texts_per_image),
-        text.row_too_large(parquet.strings(candidates, "extra")),
-    ]
+def verdicts(
+    run: Run, candidates: pa.RecordBatch, measured: TextMeasures, *, file: int, first_row: int
+) -> list[Verdict]:
+    """The verdicts of every rule but `pair_repeated`, n each; the candidates begin at this row of this file."""
+    caption = parquet.strings(candidates, "caption")
+    columns = {
+        "caption": caption,
+        "url": parquet.strings(candidates, "image_url"),
+        "page_url": parquet.strings(candidates, "page_url"),
+        "extra": parquet.strings(candidates, "extra"),
+        "has_identity": candidates["image_identity"].is_valid(),
+        "words": measured.words,
+        "has_rare_ngram": measured.has_rare_ngram,
+        "images_per_text": measured.images_per_text,
+        "texts_per_image": measured.texts_per_image,
+    }
+
+    def name_row(row: int) -> str:
+        return f"row {first_row + row:,} of {run.files[file].path}, caption {caption[row].as_py()!r:.80}"
+
+    return ask(own.rules(Stage.JUDGE, run.config, run.modules), columns, run.config, name_row)
 
 
 def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
@@ -122,8 +127,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
         dropped = stack.enter_context(parquet.writing(path, dropped_texts.WRITTEN)) if keeps_dropped else None
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables, notes.seen)
-            own = own_rules.of_texts(run, batch, measured, file=unit["file"], first_row=row)
-            verdict, failed = reasons_of([*verdicts(batch, measured, run.config), *own])
+            verdict, failed = reasons_of(verdicts(run, batch, measured, file=unit["file"], first_row=row))
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
             for reasons, rows in combinations(failed):
                 if reasons:  # survivors are counted when they are grouped

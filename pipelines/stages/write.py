@@ -17,7 +17,7 @@ from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.figures import gallery_rows, images_and_bytes, own_rules
+from altalign.pipelines.figures import gallery_rows, images_and_bytes
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening import summary
@@ -161,7 +161,7 @@ def end(
     with storage.noted() as block:
         facts = _write_totals(run, counts, shards, images)
     files = {**marks.outputs(run), **manifest.written(run, block), **(listed or {})}
-    for name in (own_rules.kept_as(module) for module in run.modules):
+    for name in (module.kept_as for module in run.modules):
         files[name] = listing.digest(run.path(name))
     manifest.write(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)
 

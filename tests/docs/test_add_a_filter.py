@@ -2,6 +2,7 @@
 run there.
 """
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.docs.blocks import ROOT, Block, blocks, prints
 
@@ -67,6 +70,47 @@ def run(block: Block, folder: Path) -> str:
     return done.stdout
 
 
+CONFIG = """
+[run]
+folder = "runs/pictures"
+
+[[input]]
+kind = "folder"
+paths = ["pictures"]
+
+[text]
+urls_at_most = 0
+"""
+CAPTIONS = ("a red bicycle there", "more of them at https://pictures.example", "a kettle on a stove")
+COMMANDS_OF_A_RUN = """
+altalign curate pictures.toml
+altalign explain runs/pictures --text "more of them at https://pictures.example"
+altalign audit runs/pictures
+"""
+
+
+def assert_the_rule_is_known_everywhere(folder: Path) -> None:
+    """Curate three images in the copy, and look for the rule in all that names rules."""
+    (folder / "pictures").mkdir()
+    for number, caption in enumerate(CAPTIONS):
+        coarse = np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)
+        Image.fromarray(coarse).resize((320, 300)).save(folder / "pictures" / f"{number}.png")
+        (folder / "pictures" / f"{number}.txt").write_text(caption, encoding="utf-8")
+    (folder / "pictures.toml").write_text(CONFIG, encoding="utf-8")
+    printed = run(Block("sh", NOTE, COMMANDS_OF_A_RUN, None, 0), folder)
+    assert "- text_has_url: [text] urls_at_most = 0" in printed
+    of_run = folder / "runs" / "pictures"
+    summary = json.loads((of_run / "summary.json").read_text(encoding="utf-8"))
+    assert {each["stage"]: each["dropped"] for each in summary["stages"]}["judge"] == {"text_has_url": 1}
+    checks = json.loads((of_run / "audit" / "checks.json").read_text(encoding="utf-8"))
+    assert [check["passed"] for check in checks["checks"] if check["name"] == "text_has_url"] == [True]
+    card = (of_run / "README.md").read_text(encoding="utf-8")
+    assert "| more web addresses in the caption" in card
+    page = (of_run / "report.html").read_text(encoding="utf-8")
+    assert "A web address says nothing about the image." in page  # fidelity
+    assert "text.urls_at_most = 0" in page  # the reason in the funnel
+
+
 @pytest.mark.guides
 def test_the_steps_add_the_rule_and_the_commands_say_what_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "altalign"
@@ -83,3 +127,6 @@ def test_the_steps_add_the_rule_and_the_commands_say_what_is_written(tmp_path: P
         elif block.kind == "sh":
             printed = run(block, folder)
             assert prints(block, printed), f"line {block.line} prints\n{printed}"
+    assert_the_rule_is_known_everywhere(folder)
+    for name in ("docs/reference/reasons.md", "docs/reference/checks.md", "docs/concepts/fidelity.md"):
+        assert "`text_has_url`" in (folder / name).read_text(encoding="utf-8")

@@ -331,10 +331,10 @@ def reasons_of(curation: Curation) -> set[tuple[str, str]]:
 
 
 EVERY_REASON_OF_AN_ARCHIVE = {
-    (stage.value, reason.value)
+    (stage.value, reason)
     for stage in STAGES[: STAGES.index(Stage.DECONTAMINATE)]
     for reason in REASONS[stage]
     if not reason.startswith("http_")
     and not reason.endswith(("_too_large", "url_too_long"))  # have cases of their own
-    and reason not in (DropReason.URL_BLOCKED, DropReason.IMAGE_NSFW, DropReason.REMOVED)
+    and reason not in (DropReason.URL_BLOCKED, "image_nsfw", DropReason.REMOVED)
 }

@@ -15,7 +15,7 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
-from altalign.data.reasons import DropReason
+from altalign.data.reasons import WORDS
 from altalign.data.stages import STAGES
 from tests import made_once
 from tests.end_to_end.runs import Finished, altalign, command, environ, tree, write_input
@@ -74,7 +74,7 @@ def test_every_dropped_row_is_found_by_its_key_and_says_each_rule_that_failed(
         "pair_repeated",
     }
     assert seen >= judged | {"not_in_archive", "image_damaged", "image_too_small", "image_too_elongated"}
-    assert seen <= {reason.value for reason in DropReason}
+    assert seen <= WORDS.keys()
 
 
 def test_the_measured_value_stands_beside_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

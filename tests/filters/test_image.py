@@ -1,13 +1,14 @@
 """The image rules at their limits, with what is not known, and against a plain loop over rows."""
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.data.reasons import REASONS, Stage, reasons_of
+from altalign.data.reasons import REASONS, Stage, ask, reasons_of
 from altalign.filters import image
 from altalign.settings.curate import ImageSettings, NsfwSettings
 
@@ -18,17 +19,17 @@ def ints(*values: int | None) -> pa.Int32Array:
     return pa.array(values, pa.int32())
 
 
-def kept(verdict: pa.StringArray) -> list[bool]:
-    return [reason is None for reason in verdict.to_pylist()]
+def kept(mask: pa.BooleanArray) -> list[bool]:
+    return [not drops for drops in mask.to_pylist()]
 
 
 def test_the_short_side_is_strictly_above_its_limit() -> None:
-    verdict = image.too_small(ints(200, 201, 201, 5000, None), ints(5000, 200, 201, 200, None), short_side_above_px=200)
-    assert verdict.to_pylist() == ["image_too_small", "image_too_small", None, "image_too_small", None]
+    sides = ints(200, 201, 201, 5000, None), ints(5000, 200, 201, 200, None)
+    assert kept(image.image_too_small(*sides, short_side_above_px=200)) == [False, False, True, False, True]
 
 
 def test_a_limit_of_nought_keeps_every_size() -> None:
-    assert kept(image.too_small(ints(1), ints(1), short_side_above_px=0)) == [True]
+    assert kept(image.image_too_small(ints(1), ints(1), short_side_above_px=0)) == [True]
 
 
 @pytest.mark.parametrize(
@@ -47,20 +48,20 @@ def test_a_limit_of_nought_keeps_every_size() -> None:
     ],
 )
 def test_the_aspect_ratio_is_compared_exactly(width: int, height: int, limit: float, *, keeps: bool) -> None:
-    assert kept(image.too_elongated(ints(width), ints(height), aspect_ratio_below=limit)) == [keeps]
+    assert kept(image.image_too_elongated(ints(width), ints(height), aspect_ratio_below=limit)) == [keeps]
 
 
 def test_pixels_are_counted_beyond_32_bits_and_the_limit_is_inclusive() -> None:
-    verdict = image.too_many_pixels(
+    verdict = image.image_too_many_pixels(
         ints(70_000, 50_000, 10, 10, None), ints(70_000, 50_000, 10, 11, None), pixels_at_most=100
     )
     assert kept(verdict) == [False, False, True, False, True]
 
 
 def test_what_is_not_known_is_not_decided() -> None:
-    assert kept(image.too_elongated(ints(None, 100), ints(100, None), aspect_ratio_below=3.0)) == [True, True]
-    assert kept(image.blocked(pa.array([None, False, True]))) == [True, True, False]
-    assert kept(image.nsfw(pa.array([None, float("nan"), 0.2], pa.float32()), drop_at_or_above=0.5)) == [
+    assert kept(image.image_too_elongated(ints(None, 100), ints(100, None), aspect_ratio_below=3.0)) == [True, True]
+    assert kept(image.image_blocked(pa.array([None, False, True]))) == [True, True, False]
+    assert kept(image.image_nsfw(pa.array([None, float("nan"), 0.2], pa.float32()), drop_at_or_above=0.5)) == [
         True,
         True,
         True,
@@ -68,27 +69,31 @@ def test_what_is_not_known_is_not_decided() -> None:
 
 
 def test_formats_and_damage() -> None:
-    assert image.undecodable(pa.array(["png", None])).to_pylist() == [None, "image_undecodable"]
-    assert image.damaged(pa.array(["cut", None])).to_pylist() == ["image_damaged", None]
+    assert image.image_undecodable(pa.array(["png", None])).to_pylist() == [False, True]
+    assert image.image_damaged(pa.array(["cut", None])).to_pylist() == [True, False]
 
 
 def test_a_score_at_the_threshold_goes() -> None:
-    assert kept(image.nsfw(pa.array([0.49, 0.5, 0.51], pa.float32()), drop_at_or_above=0.5)) == [True, False, False]
+    assert kept(image.image_nsfw(pa.array([0.49, 0.5, 0.51], pa.float32()), drop_at_or_above=0.5)) == [
+        True,
+        False,
+        False,
+    ]
 
 
 def judged(rows: list[dict[str, object]], rules: ImageSettings) -> list[pa.StringArray]:
     def column(name: str, kind: pa.DataType) -> pa.Array:
         return pa.array([row.get(name) for row in rows], kind)
 
-    return image.judge_images(
-        image_format=column("format", pa.string()),
-        damage=column("damage", pa.string()),
-        width=column("width", pa.int32()),
-        height=column("height", pa.int32()),
-        is_blocked=column("is_blocked", pa.bool_()),
-        nsfw_score=column("nsfw_score", pa.float32()),
-        rules=rules,
-    )
+    columns = {
+        "format": column("format", pa.string()),
+        "damage": column("damage", pa.string()),
+        "width": column("width", pa.int32()),
+        "height": column("height", pa.int32()),
+        "is_blocked": column("is_blocked", pa.bool_()),
+        "nsfw_score": column("nsfw_score", pa.float32()),
+    }
+    return ask(image.RULES, columns, SimpleNamespace(image=rules))
 
 
 def test_every_rule_that_holds_is_named_and_the_first_is_the_reason() -> None:

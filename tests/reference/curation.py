@@ -7,7 +7,7 @@ without Arrow or NumPy, so that one mistake is not made twice. Slow and obvious 
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -121,7 +121,7 @@ class Settings:
             "blocked_hashes": frozenset(blocked_hashes),
             "nsfw_at_or_above": nsfw.drop_at_or_above if nsfw.model else None,
         }
-        return cls(**{name: value for name, value in named.items() if name not in ("filters", "own")})
+        return cls(**{each.name: named[each.name] for each in fields(cls)})
 
 
 # Tables
@@ -221,7 +221,7 @@ class Outcome:
     image_id: str | None = field(init=False)
     key: str = field(init=False)
     words: int = field(init=False)
-    failed: list[DropReason] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     kept_key: str | None = None
     images_per_text: int | None = None
     texts_per_image: int | None = None
@@ -242,7 +242,7 @@ class Outcome:
         return is_long(self.image_url, URL_BYTES) or is_long(self.candidate.page_url, URL_BYTES)
 
     @property
-    def reason(self) -> DropReason | None:
+    def reason(self) -> str | None:
         """The first of `failed`, which is in the order of the rules."""
         return self.failed[0] if self.failed else None
 
@@ -261,9 +261,9 @@ def extract(candidates: Iterable[Candidate]) -> list[Outcome]:
         if page and candidate.caption_raw is not None and outcome.caption == "":
             outcome.failed.append(DropReason.ALT_EMPTY)
         if page and outcome.has_long_url:
-            outcome.failed.append(DropReason.URL_TOO_LONG)
+            outcome.failed.append("url_too_long")
         if page and outcome.identity is None:
-            outcome.failed.append(DropReason.URL_INVALID)
+            outcome.failed.append("url_invalid")
     return outcomes
 
 
@@ -280,16 +280,16 @@ def judge(candidates: Sequence[Candidate], settings: Settings, waves: Sequence[i
             None if outcome.identity is None else facts.over_captioned_images.get(outcome.identity)
         )
         holds = {
-            DropReason.URL_TOO_LONG: outcome.has_long_url,
-            DropReason.URL_INVALID: outcome.identity is None,
-            DropReason.TEXT_EMPTY: outcome.caption == "",
-            DropReason.TEXT_TOO_LARGE: is_long(outcome.caption, settings.bytes_at_most),
-            DropReason.TEXT_TOO_SHORT: outcome.words < settings.words_at_least,
-            DropReason.TEXT_TOO_LONG: outcome.words > settings.words_at_most,
-            DropReason.TEXT_ON_TOO_MANY_IMAGES: outcome.images_per_text is not None,
-            DropReason.TEXT_HAS_RARE_NGRAM: facts.vocabulary is not None
+            "url_too_long": outcome.has_long_url,
+            "url_invalid": outcome.identity is None,
+            "text_empty": outcome.caption == "",
+            "text_too_large": is_long(outcome.caption, settings.bytes_at_most),
+            "text_too_short": outcome.words < settings.words_at_least,
+            "text_too_long": outcome.words > settings.words_at_most,
+            "text_on_too_many_images": outcome.images_per_text is not None,
+            "text_has_rare_ngram": facts.vocabulary is not None
             and any(ngram not in facts.vocabulary for ngram in outcome.candidate.ngrams),
-            DropReason.IMAGE_HAS_TOO_MANY_TEXTS: outcome.texts_per_image is not None,
+            "image_has_too_many_texts": outcome.texts_per_image is not None,
             DropReason.ROW_TOO_LARGE: is_long(outcome.candidate.extra, EXTRA_BYTES),
         }
         outcome.failed = [reason for reason in REASONS[Stage.JUDGE] if holds.get(reason)]
@@ -337,21 +337,21 @@ class ImageFacts:
     nsfw_score: float | None = None
 
 
-def image_verdict(facts: ImageFacts, settings: Settings) -> list[DropReason]:
+def image_verdict(facts: ImageFacts, settings: Settings) -> list[str]:
     """Every rule of stage image that holds and could be decided, in their order; empty keeps."""
     holds = {
-        DropReason.IMAGE_UNDECODABLE: facts.format is None,
-        DropReason.IMAGE_BLOCKED: bool(facts.hashes & settings.blocked_hashes),
+        "image_undecodable": facts.format is None,
+        "image_blocked": bool(facts.hashes & settings.blocked_hashes),
     }
     if facts.format is not None and facts.width is not None and facts.height is not None:
         short, long = sorted((facts.width, facts.height))
-        holds[DropReason.IMAGE_TOO_MANY_PIXELS] = short * long > settings.pixels_at_most
-        holds[DropReason.IMAGE_TOO_SMALL] = short <= settings.short_side_above_px
-        holds[DropReason.IMAGE_TOO_ELONGATED] = long >= Fraction(str(settings.aspect_ratio_below)) * short
-    if facts.format is not None and not holds.get(DropReason.IMAGE_TOO_MANY_PIXELS):  # such a one is never decoded
-        holds[DropReason.IMAGE_DAMAGED] = facts.damaged
+        holds["image_too_many_pixels"] = short * long > settings.pixels_at_most
+        holds["image_too_small"] = short <= settings.short_side_above_px
+        holds["image_too_elongated"] = long >= Fraction(str(settings.aspect_ratio_below)) * short
+    if facts.format is not None and not holds.get("image_too_many_pixels"):  # such a one is never decoded
+        holds["image_damaged"] = facts.damaged
         if settings.nsfw_at_or_above is not None and facts.nsfw_score is not None and not facts.damaged:
-            holds[DropReason.IMAGE_NSFW] = facts.nsfw_score >= settings.nsfw_at_or_above
+            holds["image_nsfw"] = facts.nsfw_score >= settings.nsfw_at_or_above
     return [reason for reason in REASONS[Stage.IMAGE] if holds.get(reason)]
 
 
@@ -375,9 +375,7 @@ class Curation:
         """Count a stage's rows, set the dropped ones aside, and give what it keeps."""
         for outcome in outcomes:
             self.received[outcome.stage.value, outcome.candidate.source] += 1
-            self.counts[
-                outcome.stage.value, outcome.candidate.source, outcome.reason.value if outcome.reason else KEPT
-            ] += 1
+            self.counts[outcome.stage.value, outcome.candidate.source, outcome.reason or KEPT] += 1
         self.dropped += [outcome for outcome in outcomes if outcome.failed]
         return [outcome for outcome in outcomes if not outcome.failed]
 

@@ -19,6 +19,7 @@ from altalign.data import generations, listing
 from altalign.data.counts import Counts
 from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.errors import AltalignError
+from altalign.filters import image
 from altalign.machine import processes
 from altalign.machine.cores import cores
 from altalign.machine.threads import in_threads
@@ -74,7 +75,7 @@ ABOUT = {
             *REASONS[Stage.JUDGE],
             DropReason.HTTP_TOO_LARGE,
             DropReason.URL_BLOCKED,
-            *(reason for reason in REASONS[Stage.IMAGE] if reason is not DropReason.IMAGE_NSFW),
+            *(rule.name for rule in image.RULES if rule is not image.image_nsfw),
         ),
         _OF_RULE,
     ),
@@ -83,7 +84,7 @@ ABOUT = {
 # Rules that a finished run cannot be checked for, and why.
 NOT_ASKED = {
     "fetching (http_status to http_refused, but http_too_large)": "the servers' answers are not kept",
-    DropReason.IMAGE_NSFW.value: "the classifier is not part of a run",
+    image.image_nsfw.name: "the classifier is not part of a run",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value: "the test images are not part of a run",
     DropReason.NEAR_DUPLICATE_IN_POOL.value: "it compares all images with each other",
     "size and shape of images that were made smaller": "their original pixels are not part of a run",

@@ -1,15 +1,15 @@
 """Decodes one image of a shard again and compares it with its row of the side-car and with the image rules."""
 
-import functools
 import hashlib
-from fractions import Fraction
 from functools import partial
 
+import pyarrow as pa
+
 from altalign.audit.checks.findings import Findings
-from altalign.audit.checks.rules import Rules
+from altalign.audit.checks.rules import Rules, ask
 from altalign.data.reasons import DropReason
 from altalign.data.schema import SampleRow
-from altalign.filters import pixels
+from altalign.filters import image, pixels
 from altalign.filters.image_headers import is_plain_jpeg
 from altalign.machine import interrupts, memory
 
@@ -39,13 +39,8 @@ def check(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
     said = (row["format"], row["width"], row["height"])
     if (seen := (decoded.format, decoded.width, decoded.height)) != said:
         findings.fails("image_sizes", f"{where}: its image is {_size(*seen)}, the side-car says {_size(*said)}")
-    _check_rules(decoded, row, digest, rules, where, findings)
+    _check_rules(data, decoded, row, digest, rules, where, findings)
     _check_form(data, row, digest, rules, where, findings)
-    if limits.blocked_hashes:
-        findings.saw(DropReason.IMAGE_BLOCKED)
-        is_as_found = digest == row["found_sha256"]
-        if row["found_sha256"] in rules.blocked.sha256 or (is_as_found and rules.blocked.names(data, sha256=digest)):
-            findings.fails(DropReason.IMAGE_BLOCKED, f"{where}: the hash of its image is in [image] blocked_hashes")
     return findings
 
 
@@ -61,49 +56,33 @@ def _size(kind: str | None, width: int | None, height: int | None) -> str:
 
 
 def _check_rules(
-    decoded: pixels.Decoded, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings
+    data: bytes, decoded: pixels.Decoded, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings
 ) -> None:
-    """Applies the image rules, in plain Python, to what is measured now.
+    """Asks the image rules about what is measured now.
 
     Size and shape are those of the original image, unless it was made smaller: then their rules are left out.
     """
-    config, limits = rules.config, rules.config.image
-    short, long = sorted((decoded.width or 0, decoded.height or 0))
-    ratio = _exactly(limits.aspect_ratio_below)
-    is_as_found = digest == row["found_sha256"]
-    held = {DropReason.IMAGE_UNDECODABLE: decoded.format is None, DropReason.IMAGE_DAMAGED: decoded.damage is not None}
+    config, is_as_found = rules.config, digest == row["found_sha256"]
+    measured: dict[str, tuple[object, pa.DataType]] = {
+        "format": (decoded.format, pa.string()),
+        "damage": (decoded.damage if decoded.format else None, pa.string()),
+    }
+    long = max(decoded.width or 0, decoded.height or 0)
     if is_as_found or (config.shards.resize_short_side_px == 0 and long < pixels.JPEG_SIDE_AT_MOST_PX):
-        held |= {
-            DropReason.IMAGE_TOO_MANY_PIXELS: short * long > limits.pixels_at_most,
-            DropReason.IMAGE_TOO_SMALL: short <= limits.short_side_above_px,
-            DropReason.IMAGE_TOO_ELONGATED: long * ratio.denominator >= short * ratio.numerator,
-        }
-    size = _size(decoded.format, decoded.width, decoded.height)
-    for rule, holds in held.items():
-        findings.saw(rule)
-        if holds:
-            setting = _LIMITS.get(rule, "")
-            limit = f", [image] {setting} = {getattr(limits, setting)}" if setting else ""
-            damage = f" ({decoded.damage})" if rule == DropReason.IMAGE_DAMAGED else ""
-            findings.fails(rule, f"{where}: {size}{damage}{limit}")
+        measured |= {"width": (decoded.width, pa.int64()), "height": (decoded.height, pa.int64())}
+    if config.image.blocked_hashes:
+        is_blocked = row["found_sha256"] in rules.blocked.sha256
+        is_blocked |= is_as_found and rules.blocked.names(data, sha256=digest)
+        measured["is_blocked"] = (is_blocked, pa.bool_())
+    columns = {name: pa.array([value], kind) for name, (value, kind) in measured.items()}
+    for rule in image.RULES:
+        if columns.keys() >= {*rule.columns}:
+            ask(rule, columns, config, lambda what: lambda number: f"{where}: {what(number)}", findings)
     if rules.is_of_web and is_as_found and row["source"] not in rules.sources_in_hand:
         findings.saw(DropReason.HTTP_TOO_LARGE)
         if row["bytes"] > config.fetch.bytes_at_most:
             said = f"{row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}"
             findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {said}")
-
-
-@functools.cache
-def _exactly(number: float) -> Fraction:
-    """The decimal number that a float was written as."""
-    return Fraction(str(number))
-
-
-_LIMITS = {
-    DropReason.IMAGE_TOO_MANY_PIXELS: "pixels_at_most",
-    DropReason.IMAGE_TOO_SMALL: "short_side_above_px",
-    DropReason.IMAGE_TOO_ELONGATED: "aspect_ratio_below",
-}
 
 
 def _check_form(data: bytes, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""Checks the rows of a side-car again: text rules, identity, and form of captions. No column is taken on trust.
+"""Asks the text rules about the rows of a side-car again, and checks identity and form. No column is taken on trust.
 
 Tables are memory-mapped and searched directly, without the index that the pipeline uses.
 """
@@ -21,17 +21,19 @@ from altalign.data.lineage import is_merged
 from altalign.data.reasons import DropReason
 from altalign.data.stages import is_made_of_others
 from altalign.errors import UnreadableError, UsageError
-from altalign.filters import bounds, captions, identity, one_url, urls, words
+from altalign.filters import captions, identity, image, one_url, text, urls, words
 from altalign.filters.blocked import BlockList
+from altalign.rules import reason_words
+from altalign.rules.rule import Columns, Rule
 from altalign.settings.curate import CurateConfig
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 
 # The table of each rule: hashes that are in the vocabulary, or over a limit.
 TABLES = {
-    DropReason.TEXT_HAS_RARE_NGRAM: "vocabulary",
-    DropReason.TEXT_ON_TOO_MANY_IMAGES: "over_shared_texts",
-    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "over_captioned_images",
+    text.text_has_rare_ngram.name: "vocabulary",
+    text.text_on_too_many_images.name: "over_shared_texts",
+    text.image_has_too_many_texts.name: "over_captioned_images",
 }
 # NumPy parses array headers as Python, which may raise any of these
 _NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)
@@ -45,7 +47,7 @@ class Rules:
     """What rows are checked against: settings, tables (None if missing, or if it drops nothing) and block lists."""
 
     run: RunFolder
-    tables: Mapping[DropReason, Hashes | None]
+    tables: Mapping[str, Hashes | None]
     blocked: BlockList
     blocked_urls: BlockList
 
@@ -65,7 +67,7 @@ class Rules:
         Raises:
             DamagedError: config.toml is not as it was written.
         """
-        tables: dict[DropReason, Hashes | None] = {}
+        tables: dict[str, Hashes | None] = {}
         for rule, name in TABLES.items():
             tables[rule] = None
             if is_made_of_others(run.folder) and not storage.exists(run.path("tables", f"{name}.json")):
@@ -76,10 +78,24 @@ class Rules:
             except (UnreadableError, OSError) as error:
                 is_ours = isinstance(error, UnreadableError)
                 findings.fails(rule, str(error) if is_ours else f"{error.filename}: {error.strerror}")
-        image, fetch = run.config.image.blocked_hashes, run.config.fetch.blocked_urls
-        blocked = _block_list(image, DropReason.IMAGE_BLOCKED, "[image] blocked_hashes", findings)
+        images, fetch = run.config.image.blocked_hashes, run.config.fetch.blocked_urls
+        blocked = _block_list(images, image.image_blocked.name, "[image] blocked_hashes", findings)
         urls = _block_list(fetch, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings)
         return cls(run, tables, blocked, urls)
+
+    def have_rare_ngram(self, measured: words.Scan) -> npt.NDArray[np.bool_]:
+        """Whether an n-gram of each text is outside the vocabulary: bool[n]."""
+        vocabulary = self.tables[text.text_has_rare_ngram.name]
+        if vocabulary is None:
+            return np.zeros(len(measured.words), bool)
+        missing = np.concatenate([[0], np.cumsum(~_is_in(measured.ngrams, vocabulary))])
+        return np.diff(missing[np.concatenate([[0], measured.ends])]) > 0
+
+    def over(self, rule: Rule, hashes: Hashes) -> "pa.Array[Any]":
+        """What a rule on counts of the pool takes: null where the table has no such hash, which is within the limit."""
+        table = self.tables[rule.name]
+        is_over = np.zeros(len(hashes), bool) if table is None else _is_in(hashes, table)
+        return pa.array(is_over.astype(np.int64), mask=~is_over)
 
     @cached_property
     def sources_in_hand(self) -> frozenset[str]:
@@ -114,7 +130,7 @@ def _table(run: RunFolder, name: str) -> Hashes | None:
     return None if facts.get("all") is True else hashes
 
 
-def _block_list(paths: Sequence[str], rule: DropReason, setting: str, findings: Findings) -> BlockList:
+def _block_list(paths: Sequence[str], rule: str, setting: str, findings: Findings) -> BlockList:
     """Reads the block lists of a setting; if one is missing, its rule cannot be asked. PDQ hashes are left out."""
     texts: list[tuple[str, str]] = []
     for name in paths:
@@ -147,58 +163,61 @@ def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
         def said(what: Callable[[int], str], keys: Sequence[object] = keys) -> Callable[[int], str]:
             return lambda row: f"{path}: {keys[row]}: {what(row)}"
 
-        _check_texts(batch, rules, said, findings)
         identities = _check_identity(batch, rules, said, findings)
-        _check_images(identities, rules, said, findings)
+        _check_texts(batch, identities, rules, said, findings)
 
 
 Said = Callable[[Callable[[int], str]], Callable[[int], str]]
 
 
-def _check_texts(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> None:
-    """Checks captions: their form, their words, and the rules on them."""
-    texts, limits, n = _strings(batch, "caption"), rules.config.text, len(batch)
-    cleaned = captions.clean(texts)
-    findings.rows("captions", ~_equal(texts, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
-    is_empty = _flags(pc.equal(pc.binary_length(texts), pa.scalar(0)))
-    findings.rows(DropReason.TEXT_EMPTY, is_empty, said(lambda _: "its caption is empty"))
-    is_large = bounds.longer(texts, bytes_at_most=limits.bytes_at_most)
-    large = said(lambda _: f"its caption is longer than [text] bytes_at_most = {limits.bytes_at_most}")
-    findings.rows(DropReason.TEXT_TOO_LARGE, is_large, large)
-    left_out = bounds.is_left_out(_strings(batch, "extra"))
-    findings.rows(DropReason.ROW_TOO_LARGE, left_out, said(lambda _: "what is kept with it was too long, and left out"))
-    found = words.scan(texts, words.Scratch())
+def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, said: Said, findings: Findings) -> None:
+    """Measures captions again, and asks every text rule about them."""
+    caption = _strings(batch, "caption")
+    cleaned = captions.clean(caption)
+    findings.rows("captions", ~_equal(caption, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
+    measured = words.scan(caption, words.Scratch())
     counted = batch["words"].to_numpy()
-    both = said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}")
-    findings.rows("words", counted != found.words, both)
-    short, long = limits.words_at_least, limits.words_at_most
-    least = said(lambda row: f"{found.words[row]} words, [text] words_at_least = {short}")
-    most = said(lambda row: f"{found.words[row]} words, [text] words_at_most = {long}")
-    findings.rows(DropReason.TEXT_TOO_SHORT, found.words < short, least)
-    findings.rows(DropReason.TEXT_TOO_LONG, found.words > long, most)
-    shared, vocabulary = rules.tables[DropReason.TEXT_ON_TOO_MANY_IMAGES], rules.tables[DropReason.TEXT_HAS_RARE_NGRAM]
-    is_shared = _is_in(found.texts, shared) if shared is not None else np.zeros(n, bool)
-    what = f"its caption is on more than {limits.images_per_text_at_most:,} images, says tables/over_shared_texts"
-    findings.rows(DropReason.TEXT_ON_TOO_MANY_IMAGES, is_shared, said(lambda _: what))
-    is_rare = np.zeros(n, bool)
-    if vocabulary is not None:
-        missing = np.concatenate([[0], np.cumsum(~_is_in(found.ngrams, vocabulary))])
-        is_rare = np.diff(missing[np.concatenate([[0], found.ends])]) > 0
-    rare = said(lambda _: "an n-gram of its caption is not in tables/vocabulary")
-    findings.rows(DropReason.TEXT_HAS_RARE_NGRAM, is_rare, rare)
+    both = said(lambda row: f"words = {counted[row]}, its caption has {measured.words[row]}")
+    findings.rows("words", counted != measured.words, both)
+    in_hand = pa.array([source in rules.sources_in_hand for source in batch["source"].to_pylist()], pa.bool_())
+    url = _strings(batch, "image_url")
+    columns = {
+        "caption": caption,
+        "url": url,
+        "page_url": _strings(batch, "page_url"),
+        "extra": _strings(batch, "extra"),
+        "has_identity": pc.or_(pa.array(urls.table_urls(url)[1]), in_hand),
+        "words": pa.array(measured.words, pa.int32()),
+        "has_rare_ngram": pa.array(rules.have_rare_ngram(measured)),
+        "images_per_text": rules.over(text.text_on_too_many_images, measured.texts),
+        "texts_per_image": rules.over(text.image_has_too_many_texts, identity.image_hash(identities)),
+    }
+    for rule in text.RULES:
+        ask(rule, columns, rules.config, said, findings)
+
+
+SHOWN = ("words", "width", "height", "format", "damage")  # columns whose values stand in what fails
+
+
+def ask(rule: Rule, columns: Columns, config: CurateConfig, said: Said, findings: Findings) -> None:
+    """Asks a rule about n rows again; none of them may fail it."""
+    meaning = reason_words.told(config, rule.name)
+    shown = [name for name in rule.columns if name in SHOWN]
+
+    def failure(row: int) -> str:
+        values = "".join(f"{name} = {columns[name][row].as_py()}; " for name in shown)
+        return f"{values}{meaning[0].lower()}{meaning[1:].removesuffix('.')}"
+
+    is_failing: Any = rule.mask(columns, config)
+    findings.rows(rule.name, _flags(is_failing), said(failure))
 
 
 def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> pa.StringArray:
     """Checks URLs, image_id and key; returns the image identities."""
+    sources = batch["source"].to_pylist()
     written = _strings(batch, "image_url")
     trimmed, is_valid = urls.table_urls(written)
     taken = _as_taken(written, trimmed, is_valid)
-    is_long = bounds.urls_too_long(written, _strings(batch, "page_url"))
-    findings.rows(DropReason.URL_TOO_LONG, is_long, said(lambda _: "a URL of more than 8 KiB"))
-    sources = batch["source"].to_pylist()
-    in_hand = np.array([source in rules.sources_in_hand for source in sources], bool)
-    no_url = said(lambda row: f"it has no valid URL, and source {sources[row]!r} has no images in hand")
-    findings.rows(DropReason.URL_INVALID, ~is_valid & ~in_hand, no_url)
     is_other = ~_equal(cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, taken.fill_null("")))
     form = said(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
     findings.rows("image_url", is_other, form)
@@ -230,14 +249,6 @@ def _as_taken(written: pa.StringArray, trimmed: pa.StringArray, is_valid: npt.ND
         (old or b"").decode(errors="surrogateescape").rstrip(one_url.WHITE_SPACE) == new for old, new in pairs
     ]
     return cast(pa.StringArray, pc.if_else(pa.array(is_spaced), written, trimmed))
-
-
-def _check_images(identities: pa.StringArray, rules: Rules, said: Said, findings: Findings) -> None:
-    """Checks the number of texts of each image."""
-    table, limit = rules.tables[DropReason.IMAGE_HAS_TOO_MANY_TEXTS], rules.config.image.texts_per_image_at_most
-    is_over = _is_in(identity.image_hash(identities), table) if table is not None else np.zeros(len(identities), bool)
-    what = f"its image has more than {limit:,} texts, says tables/over_captioned_images"
-    findings.rows(DropReason.IMAGE_HAS_TOO_MANY_TEXTS, is_over, said(lambda _: what))
 
 
 def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 from altalign import storage
 from altalign.audit.rows import DROPPED as STAGES
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import REASONS, DropReason, Stage
+from altalign.data.reasons import REASONS, WORDS, Stage
 from altalign.data.schema import DROPPED, SAMPLE
 from altalign.data.stages import own_files
 from altalign.errors import UnreadableError, UsageError
@@ -82,7 +82,7 @@ def check_reason(named: str, *others: str) -> str:
     Raises:
         UsageError: there is none of this name; the error proposes the one that was probably meant.
     """
-    known = [*others, *map(str, DropReason)]
+    known = [*others, *WORDS]
     if named not in known:
         near = difflib.get_close_matches(str(named), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"

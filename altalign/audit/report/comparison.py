@@ -9,8 +9,7 @@ from altalign import storage
 from altalign.audit.compare_pairs import Example, TarMember
 from altalign.audit.report import page
 from altalign.audit.report.galleries import Picture
-from altalign.data.reasons import DropReason
-from altalign.filters import pixels, thumbnails
+from altalign.filters import image, pixels, thumbnails
 from altalign.machine import interrupts, memory
 from altalign.pages import frame
 
@@ -34,7 +33,7 @@ def html(found: Mapping[str, Any], examples: Iterable[tuple[str, str, Example]],
     for before, after, pair in examples:
         interrupts.check()
         picture = _picture(pair.image, pixels_at_most) if pair.image else None
-        is_nsfw = any(verdict.endswith(f": {DropReason.IMAGE_NSFW}") for verdict in (before, after))
+        is_nsfw = any(verdict.endswith(f": {image.image_nsfw.name}") for verdict in (before, after))
         cards.setdefault((before, after), []).append(_Card(pair, picture, is_nsfw))
     return frame.rendered(page.FOLDER, "comparison.html", scripts=("cards.js",), found=found, cards=cards)
 

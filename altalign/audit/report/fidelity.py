@@ -8,8 +8,10 @@ from typing import Any, Literal
 from altalign.audit.report import files
 from altalign.audit.report.funnel_and_reasons import Rows
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import REASONS, DropReason, Stage
-from altalign.rules.reason_words import about, of_own
+from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
+from altalign.filters import text
+from altalign.rules.reason_words import of_own
+from altalign.rules.rule import Paper, value_of
 from altalign.settings.curate import CurateConfig
 
 Mark = Literal["same", "stricter", "looser", "other", "off"]
@@ -48,52 +50,43 @@ def of_run(run: RunFolder, counts: Rows) -> Fidelity:
     """Compares the rules of a run with the paper's."""
     config = run.config
     vocabulary, near = files.facts(run, "tables/vocabulary.json"), files.facts(run, "audit/near_duplicates/found.json")
-    rules = [*_texts(config, vocabulary), *_images(config), *_near_duplicates(config, near)]
+    rules = [*_rules(config, vocabulary), *_near_duplicates(config, near)]
     warnings = [*_of_waves(files.facts(run, "tables/frozen.json")), *_warnings(config, vocabulary, near)]
     return Fidelity(rules, _ours(config, counts), warnings)
 
 
-def _against(value: float, paper: float, *, less_is_stricter: bool) -> Mark:
-    if value == paper:
+def _against(value: float, paper: Paper) -> Mark:
+    if value == paper.number:
         return "same"
-    return "stricter" if (value < paper) == less_is_stricter else "looser"
+    return "stricter" if (value < (paper.number or 0)) == paper.less_is_stricter else "looser"
 
 
-def _texts(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPaper]:
-    text = config.text
+def _rules(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPaper]:
+    """The rules on columns that are of the paper."""
     note = "The paper does not say how it recognized English."
     yield OfPaper("Language", "English (section 3); any (section 8)", "any", "other", note)
-    least, most, shared = text.words_at_least, text.words_at_most, text.images_per_text_at_most
-    note = "The paper names no tokenizer. Here a word is a run of letters and digits."
-    yield OfPaper("Words, at least", "3", f"{least:,}", _against(least, 3, less_is_stricter=False), note)
-    yield OfPaper("Words, at most", "20", f"{most:,}", _against(most, 20, less_is_stricter=True))
-    mark = _against(shared, 10, less_is_stricter=True)
-    yield OfPaper("Images of a text, at most", "10", f"{shared:,}", mark)
-    captioned = config.image.texts_per_image_at_most
-    mark = _against(captioned, 1_000, less_is_stricter=True)
-    yield OfPaper("Texts of an image, at most", "1,000", f"{captioned:,}", mark)
-    said, size = "100,000,000 most frequent unigrams and bigrams", text.vocabulary_size
+    for rule in (rule for rules in RULES.values() for rule in rules):
+        if paper := rule.paper:
+            value, is_on = value_of(config, rule.words.threshold), rule.words.on_with
+            mark, note = _against(value, paper), paper.note
+            if is_on and not value_of(config, is_on):
+                section, _, key = is_on.rpartition(".")
+                yield OfPaper(paper.title, paper.says, "not checked", "off", f"No {key} was set ([{section}] {key}).")
+                continue
+            if paper.number is None:
+                said = f"dropped at a score of {value:g} or more"
+                yield OfPaper(paper.title, paper.says, said, "other", note)
+                continue
+            if rule is text.text_has_rare_ngram:
+                mark, note = _vocabulary(mark, vocabulary)
+            yield OfPaper(paper.title, paper.says, paper.shown.format(value), mark, note)
+
+
+def _vocabulary(mark: Mark, vocabulary: dict[str, object]) -> tuple[Mark, str]:
+    """The mark of the vocabulary, whose size says little where the pool is small."""
     if vocabulary.get("all"):
-        note = f"The pool has only {vocabulary.get('distinct', 0):,} n-grams, so none is rare."
-        yield OfPaper("Vocabulary", said, f"{size:,}", "off", note)
-    else:
-        note = "" if size == 100_000_000 else "On a pool smaller than the web, the same rank is a different rule."
-        yield OfPaper("Vocabulary", said, f"{size:,}", _against(size, 100_000_000, less_is_stricter=True), note)
-
-
-def _images(config: CurateConfig) -> Iterator[OfPaper]:
-    image = config.image
-    side, below = image.short_side_above_px, image.aspect_ratio_below
-    mark, note = _against(side, 200, less_is_stricter=False), "Exactly 200 px is dropped, as in the paper."
-    yield OfPaper("Short side, above", "200 px", f"{side:,} px", mark, note)
-    mark, note = _against(below, 3, less_is_stricter=True), "Exactly 3 is dropped, as in the paper."
-    yield OfPaper("Aspect ratio, below", "3", f"{below:g}", mark, note)
-    rule, paper = "Pornographic images", "removed"
-    if image.nsfw.model:
-        said = f"dropped at a score of {image.nsfw.drop_at_or_above:g} or more"
-        yield OfPaper(rule, paper, said, "other", "The paper names neither classifier nor threshold.")
-    else:
-        yield OfPaper(rule, paper, "not checked", "off", "No classifier was set ([image.nsfw] model).")
+        return "off", f"The pool has only {vocabulary.get('distinct', 0):,} n-grams, so none is rare."
+    return mark, "" if mark == "same" else "On a pool smaller than the web, the same rank is a different rule."
 
 
 def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[OfPaper]:
@@ -109,9 +102,9 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     yield OfPaper("Embedder", "a deep ranking model, not published", settings.embedder, "other", note)
     above = near.get("similarity_above", settings.similarity_above)
     is_calibrated = f", from {settings.calibration}" if settings.calibration else ""
-    mark = _against(float(str(above)), 0.975, less_is_stricter=True)
-    note = "The paper's threshold is for its own embedder."
-    yield OfPaper("Cosine, above", "0.975", f"{above}{is_calibrated}", mark, note)
+    cosine = PAPERS[DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE]
+    mark = _against(float(str(above)), cosine)
+    yield OfPaper(cosine.title, cosine.says, f"{above}{is_calibrated}", mark, cosine.note)
     clusters = int(str(near.get("clusters", settings.clusters)))
     note = (
         f"{clusters:,} instead of {settings.clusters:,}: each needs 64 images." if clusters < settings.clusters else ""
@@ -124,54 +117,19 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     yield OfPaper("Buckets", "3 of 10 clusters", buckets, "same" if is_same else "other")
 
 
-OF_PAPER = frozenset(
-    (
-        DropReason.TEXT_TOO_SHORT,
-        DropReason.TEXT_TOO_LONG,
-        DropReason.TEXT_ON_TOO_MANY_IMAGES,
-        DropReason.TEXT_HAS_RARE_NGRAM,
-        DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
-        DropReason.IMAGE_TOO_SMALL,
-        DropReason.IMAGE_TOO_ELONGATED,
-        DropReason.IMAGE_NSFW,
-        DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE,
-    )
-)
-_WHY = {
-    DropReason.RECORD_BROKEN: "Records that cannot be read are counted, too.",
-    DropReason.ALT_MISSING: "No caption, no pair.",
-    DropReason.ALT_EMPTY: "No caption, no pair.",
-    DropReason.TEXT_EMPTY: "No caption, no pair.",
-    DropReason.URL_TOO_LONG: "No server takes such a URL; bounds memory.",
-    DropReason.TEXT_TOO_LARGE: "Bounds memory; 20 words never have so many bytes.",
-    DropReason.ROW_TOO_LARGE: "Bounds memory.",
-    DropReason.URL_INVALID: "With neither a valid URL nor the image, there is nothing to fetch.",
-    DropReason.PAIR_REPEATED: "A repeated pair only adds weight.",
-    DropReason.IMAGE_UNDECODABLE: "An image that cannot be decoded is of no use for training.",
-    DropReason.IMAGE_DAMAGED: "A damaged image is of no use for training.",
-    DropReason.IMAGE_TOO_MANY_PIXELS: "Protects against decompression bombs.",
-    DropReason.URL_BLOCKED: "For legal and ethical block lists.",
-    DropReason.IMAGE_BLOCKED: "For legal and ethical block lists.",
-    DropReason.NEAR_DUPLICATE_IN_POOL: "Keeps one image of each group of near-duplicates.",
-}
-
-
 def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
-    rows = {(stage, reason.value): 0 for stage in Stage for reason in REASONS[stage]}
+    of_reason, of_fetch = Counter[str](), Counter[str]()
     for (stage, _, reason), count in counts.items():
-        rows[Stage(stage), reason] = rows.get((Stage(stage), reason), 0) + count
-    unfetched = [reason for reason in REASONS[Stage.FETCH] if reason is not DropReason.URL_BLOCKED]
-    ours = [reason for reason in DropReason if reason not in OF_PAPER and reason not in unfetched]
-    why = about() | _WHY
-    of_reason: Counter[str] = Counter()
-    for (_, name), count in rows.items():
-        of_reason[name] += count
-    told = [Ours(reason.value, why[reason], of_reason[reason]) for reason in ours]
+        of_reason[reason] += count
+        of_fetch[reason] += count if stage == Stage.FETCH else 0
+    unfetched = [reason for reason in REASONS[Stage.FETCH] if reason != DropReason.URL_BLOCKED]
+    ours = [reason for reason in WORDS if reason not in PAPERS and reason not in unfetched]
+    told = [Ours(reason, WORDS[reason].why or WORDS[reason].meaning, of_reason[reason]) for reason in ours]
     for stage in Stage:
         for reason, said in of_own(stage, config).items():
             told.append(Ours(reason, f"A rule of this run's own: {said}.", of_reason[reason]))
-    rows_unfetched = sum(rows[Stage.FETCH, reason.value] for reason in unfetched)
     about_them = "Images that could not be fetched; the paper does not say how many it lost."
+    rows_unfetched = sum(of_fetch[reason] for reason in unfetched)
     told.append(Ours("not_in_archive, http_*", about_them, rows_unfetched))
     if config.shards.portable or config.shards.resize_short_side_px:
         how = " and made smaller" if config.shards.resize_short_side_px else ""

@@ -12,7 +12,7 @@ from webencodings import Encoding
 
 from altalign.data.reasons import DropReason, drop_where, reasons_of
 from altalign.data.schema import EXTRACTED
-from altalign.filters import bounds, captions
+from altalign.filters import bounds, captions, text
 from altalign.pipelines.read.pages import xhtml
 from altalign.pipelines.read.pages.charset import to_utf8, with_query_in
 from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images
@@ -164,8 +164,8 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     every = [
         drop_where(alt.is_null(), DropReason.ALT_MISSING),
         drop_where(pc.and_(alt.is_valid(), pc.equal(caption, pa.scalar(""))), DropReason.ALT_EMPTY),
-        drop_where(pa.array(bounds.urls_too_long(image_url, page_url)), DropReason.URL_TOO_LONG),
-        drop_where(identity.is_null(), DropReason.URL_INVALID),
+        drop_where(text.url_too_long(image_url, page_url), text.url_too_long.name),
+        drop_where(text.url_invalid(identity.is_valid()), text.url_invalid.name),
     ]
     verdict, failed = reasons_of(every)
     none = pa.nulls(len(found), pa.string())  # pages name no rows, and have no columns to keep

@@ -19,7 +19,7 @@ from altalign import storage
 from altalign.data.reasons import DropReason
 from altalign.data.schema import Try
 from altalign.errors import UnreadableError
-from altalign.filters import one_url
+from altalign.filters import image, one_url
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.client import Response
@@ -148,8 +148,8 @@ def status_of(outcome: Outcome) -> str:
     if outcome.reason is not None:
         return outcome.reason.value
     if outcome.measured.format is None:
-        return DropReason.IMAGE_UNDECODABLE.value
-    return DropReason.IMAGE_DAMAGED.value if outcome.measured.damage is not None else "success"
+        return image.image_undecodable.name
+    return image.image_damaged.name if outcome.measured.damage is not None else "success"
 
 
 def host_of(url: str | None) -> str:

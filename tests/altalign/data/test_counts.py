@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.data.counts import Counts, FailedCounts, combinations
-from altalign.data.reasons import KEPT, REASONS, DropReason, Stage, drop_where, reasons_of
+from altalign.data.reasons import KEPT, REASONS, Stage, drop_where, reasons_of
 from altalign.data.schema import COUNTS, FAILED
 from altalign.errors import CountsError
 
@@ -67,7 +67,7 @@ def test_a_verdict_column_is_counted_with_null_as_kept() -> None:
 
 
 @given(
-    st.lists(st.none() | st.sampled_from([reason.value for reason in REASONS[Stage.IMAGE]]), max_size=60),
+    st.lists(st.none() | st.sampled_from(REASONS[Stage.IMAGE]), max_size=60),
     st.integers(0, 60),
 )
 @settings(derandomize=True, deadline=None, max_examples=100)
@@ -95,7 +95,7 @@ def test_a_reason_that_is_none_of_the_stage_is_refused(stage: Stage, reason: str
 
 def test_only_what_occurred_is_there() -> None:
     counts = Counts()
-    counts.add_rows(Stage.JUDGE, "north", DropReason.TEXT_EMPTY, 0)
+    counts.add_rows(Stage.JUDGE, "north", "text_empty", 0)
     assert counts == Counts()
     assert counts.to_json() == []
     assert counts.to_arrow() == COUNTS.empty_table()
@@ -218,7 +218,7 @@ def test_counts_are_no_keys() -> None:
 def failed_rows_of(stage: Stage) -> st.SearchStrategy[tuple[Stage, str, list[str]]]:
     """Rows of one stage: the stage, a source, and the reasons that hold, in their order."""
     reasons = st.sets(st.sampled_from(REASONS[stage]), max_size=3).map(
-        lambda found: [each.value for each in REASONS[stage] if each in found]
+        lambda found: [each for each in REASONS[stage] if each in found]
     )
     return st.tuples(st.just(stage), st.sampled_from(SOURCES), reasons)
 
@@ -272,9 +272,9 @@ def test_their_counts_are_those_of_the_first_reasons(some: list[tuple[Stage, str
 def test_failed_rows_are_in_the_order_of_stages_sources_and_rules() -> None:
     counts = FailedCounts()
     counts.add_rows(Stage.IMAGE, "b", [], 5)
-    counts.add_rows(Stage.JUDGE, "b", [DropReason.TEXT_TOO_LONG], 2)
-    counts.add_rows(Stage.JUDGE, "b", [DropReason.TEXT_TOO_SHORT, DropReason.TEXT_ON_TOO_MANY_IMAGES], 1)
-    counts.add_rows(Stage.JUDGE, "b", [DropReason.TEXT_TOO_SHORT], 3)
+    counts.add_rows(Stage.JUDGE, "b", ["text_too_long"], 2)
+    counts.add_rows(Stage.JUDGE, "b", ["text_too_short", "text_on_too_many_images"], 1)
+    counts.add_rows(Stage.JUDGE, "b", ["text_too_short"], 3)
     counts.add_rows(Stage.JUDGE, "a", ["pair_repeated"], 4)
     counts.add_rows(Stage.JUDGE, "b", [], 7)
     counts.add_rows(Stage.EXTRACT, "b", ["record_broken"], 0)
@@ -302,9 +302,9 @@ def test_a_reason_of_another_stage_and_counts_that_differ_are_refused() -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=30))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_combinations_of_verdicts_are_counted_as_a_loop_does(held: list[list[bool]]) -> None:
-    reasons = [DropReason.TEXT_TOO_SHORT, DropReason.TEXT_TOO_LONG, DropReason.TEXT_HAS_RARE_NGRAM]
+    reasons = ["text_too_short", "text_too_long", "text_has_rare_ngram"]
     verdicts = [drop_where(pa.array([row[n] for row in held], pa.bool_()), reason) for n, reason in enumerate(reasons)]
     found = list(combinations(reasons_of(verdicts)[1]))
-    plain = Counter(tuple(reason.value for reason, holds in zip(reasons, row, strict=True) if holds) for row in held)
+    plain = Counter(tuple(reason for reason, holds in zip(reasons, row, strict=True) if holds) for row in held)
     assert {tuple(names): rows for names, rows in found if rows} == plain
     assert sum(rows for _, rows in found) == len(held) == int(np.sum([rows for _, rows in found]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.data.reasons import KEPT, REASONS, DropReason, Stage, drop_where, reasons_of
+from altalign.data.reasons import KEPT, REASONS, WORDS, DropReason, Stage, drop_where, reasons_of
 
 # The contract's table, in its order.
 CONTRACT = {
@@ -36,42 +36,43 @@ def verdicts_of(rows: list[list[bool]]) -> Any:
 
 
 def test_stages_and_reasons_are_those_of_the_contract_in_its_order() -> None:
-    assert {stage.value: " ".join(reasons) for stage, reasons in REASONS.items()} == CONTRACT
+    for stage, names in CONTRACT.items():  # rules may be added between them
+        assert [reason for reason in REASONS[Stage(stage)] if reason in names.split()] == names.split()
     assert list(REASONS) == list(Stage)
 
 
 def test_every_reason_belongs_to_one_stage_but_seven_to_two() -> None:
     uses = Counter(reason for reasons in REASONS.values() for reason in reasons)
-    of_two = (DropReason.URL_INVALID, DropReason.URL_TOO_LONG, DropReason.ROW_TOO_LARGE)
+    of_two = ("url_invalid", "url_too_long", DropReason.ROW_TOO_LARGE)
     of_two += (DropReason.REMOVED,)
-    of_two += (DropReason.TEXT_ON_TOO_MANY_IMAGES, DropReason.IMAGE_HAS_TOO_MANY_TEXTS, DropReason.PAIR_REPEATED)
-    assert uses == {reason: 2 if reason in of_two else 1 for reason in DropReason}
+    of_two += ("text_on_too_many_images", "image_has_too_many_texts", DropReason.PAIR_REPEATED)
+    assert uses == {reason: 2 if reason in of_two else 1 for reason in WORDS}
 
 
 def test_no_reason_is_called_as_what_stays() -> None:
-    assert KEPT not in set(DropReason)
+    assert KEPT not in WORDS
 
 
 def test_a_null_in_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="text_too_short: the mask has 1 nulls"):
-        drop_where(pa.array([True, None, False]), DropReason.TEXT_TOO_SHORT)
+        drop_where(pa.array([True, None, False]), "text_too_short")
 
 
 def test_a_verdict_is_the_reason_or_null() -> None:
-    verdict: Any = drop_where(pa.array([True, False]), DropReason.TEXT_TOO_SHORT)
+    verdict: Any = drop_where(pa.array([True, False]), "text_too_short")
     assert verdict.type.value_type == pa.string()
     assert verdict.to_pylist() == ["text_too_short", None]
 
 
 def test_no_rows_have_no_verdict() -> None:
-    empty = drop_where(pa.array([], pa.bool_()), DropReason.TEXT_TOO_SHORT)
+    empty = drop_where(pa.array([], pa.bool_()), "text_too_short")
     assert (len(empty), empty.type.value_type) == (0, pa.string())
 
 
 @given(masks)
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_the_first_reason_is_that_of_a_plain_loop(rows: list[list[bool]]) -> None:
-    expected = [next((rule.value for rule, holds in zip(RULES, row, strict=True) if holds), None) for row in rows]
+    expected = [next((rule for rule, holds in zip(RULES, row, strict=True) if holds), None) for row in rows]
     found: Any = reasons_of(verdicts_of(rows))[0]
     assert found.to_pylist() == expected
 
@@ -81,7 +82,7 @@ def test_the_first_reason_is_that_of_a_plain_loop(rows: list[list[bool]]) -> Non
 def test_all_reasons_are_those_of_a_plain_loop(rows: list[list[bool]]) -> None:
     found: Any = reasons_of(verdicts_of(rows))[1]
     assert found.type.value_type == pa.list_(pa.string())
-    assert found.to_pylist() == [[rule.value for rule, holds in zip(RULES, row, strict=True) if holds] for row in rows]
+    assert found.to_pylist() == [[rule for rule, holds in zip(RULES, row, strict=True) if holds] for row in rows]
 
 
 def test_a_verdict_of_two_reasons_is_refused() -> None:
@@ -104,7 +105,7 @@ def test_reasons_of_a_slice_are_a_slice_of_the_reasons(rows: list[list[bool]], s
 @settings(derandomize=True, deadline=None, max_examples=50)
 def test_a_verdict_of_a_sliced_mask_is_a_slice_of_the_verdict(rows: list[list[bool]], start: int) -> None:
     mask = pa.array([row[0] for row in rows], pa.bool_())
-    expected = [RULES[0].value if holds else None for holds in mask.to_pylist()]
+    expected = [RULES[0] if holds else None for holds in mask.to_pylist()]
     verdict: Any = drop_where(mask.slice(min(start, len(rows))), RULES[0])
     assert verdict.to_pylist() == expected[start:]
 

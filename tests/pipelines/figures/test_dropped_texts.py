@@ -39,7 +39,7 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
     )
     expected = []
     for i in np.flatnonzero(holds.any(axis=0)).tolist():
-        reasons = [rule.value for rule, mask in zip(RULES, holds, strict=True) if mask[i]]
+        reasons = [rule for rule, mask in zip(RULES, holds, strict=True) if mask[i]]
         found = {
             "key": ids[1, i].tobytes().hex(),
             "image_id": ids[0, i].tobytes().hex() if identities[i] else None,
@@ -62,7 +62,7 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
         }
         expected.append(dict.fromkeys(DROPPED.names) | found)
     candidates = pa.record_batch(columns, schema=CANDIDATE)
-    return Judged(candidates, measured, failed, ids[0], ids[1], [rule.value for rule in RULES]), expected
+    return Judged(candidates, measured, failed, ids[0], ids[1], RULES), expected
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[in
             of_strings.write(dropped.cast(DROPPED))
             expected += of_batch
             assert dropped.to_pylist() == of_batch
-            assert [RULES[number].value for number in judged.reasons] == [row["reason"] for row in of_batch]
+            assert [RULES[number] for number in judged.reasons] == [row["reason"] for row in of_batch]
     table = pq.read_table(tmp_path / "dropped.parquet")
     assert table.schema == DROPPED
     assert table.to_pylist() == expected

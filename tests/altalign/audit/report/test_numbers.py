@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from altalign.audit.report import fidelity, funnel_and_reasons, numbers
+from altalign.audit.report import funnel_and_reasons, numbers
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import REASONS, DropReason, Stage
+from altalign.data.reasons import PAPERS, REASONS, WORDS, Stage
 from altalign.rules import reason_words
 from tests.altalign.audit.report import report_run
 from tests.altalign.audit.report.report_run import NGRAMS, PASSED, Candidate, Limits
@@ -83,7 +83,7 @@ def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate]
     for stage in found.stages:
         failing = [failed for each in pool for end, failed in [report_run.outcome(each, OWN)] if end == stage.stage]
         names = [reason.name for reason in stage.reasons]
-        assert names == [reason.value for reason in DropReason if any(reason.value in failed for failed in failing)]
+        assert names == [reason for reason in WORDS if any(reason in failed for failed in failing)]
         for reason in stage.reasons:
             assert reason.rows == sum(failed[0] == reason.name for failed in failing)
             assert reason.holds == sum(reason.name in failed for failed in failing)
@@ -100,7 +100,7 @@ def test_every_reason_is_told_with_the_value_of_its_setting(found: Numbers):
     assert told["text_too_short"] == "Fewer words than `text.words_at_least = 3`."
     assert "`text.vocabulary_size = 341`" in told["text_has_rare_ngram"]
     config = RunFolder.open(found.folder).config
-    assert all(reason_words.told(config, reason.value).endswith(".") for reason in DropReason)
+    assert all(reason_words.told(config, reason).endswith(".") for reason in WORDS)
 
 
 # Distributions -------------------------------------------------------------------------------------------------------
@@ -359,9 +359,9 @@ def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
     ours = {rule.rule: rule.rows for rule in found.fidelity.ours}
     assert ours["pair_repeated"] == reasons["pair_repeated"] > 0
     assert ours["alt_missing"] == reasons["alt_missing"] > 0
-    named = {*ours, *(reason.value for reason in fidelity.OF_PAPER), *(reason.value for reason in REASONS[Stage.FETCH])}
-    assert named - {reason.value for reason in DropReason} == {"not_in_archive, http_*", "stored images"}
-    assert {reason.value for reason in DropReason} <= named
+    named = {*ours, *PAPERS, *REASONS[Stage.FETCH]}
+    assert named - WORDS.keys() == {"not_in_archive, http_*", "stored images"}
+    assert WORDS.keys() <= named
     assert ours["not_in_archive, http_*"] == reasons["not_in_archive"] > 0
 
 

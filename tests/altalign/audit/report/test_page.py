@@ -132,9 +132,7 @@ def test_the_worst_strings_keep_the_page_small(tmp_path: Path):
                 "image_url": url,
                 "page_url": url,
             }
-            rows += [
-                sample(stage.value, reason.value, number, **strings, failed=[reason.value] * 8) for number in range(24)
-            ]
+            rows += [sample(stage.value, reason, number, **strings, failed=[reason] * 8) for number in range(24)]
     rows += [sample("kept", "kept", number, caption=worst, image_url=url, page_url=url) for number in range(48)]
     report_run.write_samples(run, rows)
     said = page.html(gathered(run))
