@@ -203,14 +203,12 @@ class FetchSettings(Settings):
     retries: Whole = 2
     """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. With `0` no connection
     is kept, for one that was closed meanwhile would cost an image. Pauses between them
-    grow, or are as `Retry-After` says. A host that has never answered gets one, and half the time to begin."""
-    unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
+    grow, or are as `Retry-After` says. A host that has never answered gets one."""
+    unit_deadline_s: Annotated[float, Field(gt=0)] = 3600.0
     """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`, or
-    `http_not_asked`. `0`: as long as its size, tries and pace need, and up to an hour more while images come."""
+    `http_not_asked`. A unit takes longer while all `threads` are busy."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a body, decompressed. More: `http_too_large`. Of an image in a table: `row_too_large`."""
-    bytes_in_flight_at_most: Positive = 512_000_000
-    """Bytes of bodies held in memory at a time, in one process; fewer where less memory is free."""
     threads: Positive = 64
     """Requests that are being answered at a time, in one process. Waiting for a host's turn takes none."""
     honour_opt_out: Annotated[bool, Fetch] = True

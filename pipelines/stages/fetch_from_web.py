@@ -44,8 +44,8 @@ def threads(run: Run) -> dict[str, Any]:
 
 def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
     """The client of this process; bodies in flight get at most half of the memory that images may take."""
-    at_most = min(settings.bytes_in_flight_at_most, max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2))
-    return client.opened(settings.model_copy(update={"bytes_in_flight_at_most": at_most}))
+    at_most = min(client.BYTES_IN_FLIGHT_AT_MOST, max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2))
+    return client.opened(settings, bytes_in_flight_at_most=at_most)
 
 
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int, Outcome]) -> list[Outcome]:

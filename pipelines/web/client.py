@@ -16,12 +16,11 @@ from altalign.machine import interrupts
 from altalign.pipelines.images import block_lists
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web.http.names import THREADS_AT_MOST, Names, Resolver, SystemResolver
-from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.journal.outcomes import Response, Try
 from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.schedule.budget import Budget
 from altalign.pipelines.web.schedule.fetching import Environment, Fetching
-from altalign.pipelines.web.schedule.tasks import Call, Delivery, unit_deadline_s
+from altalign.pipelines.web.schedule.tasks import Call, Delivery
 from altalign.settings.curate import FetchSettings
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Load", "Response", "Try", "opened"]
 
-OPEN_PER_SLOT = 8  # requests under way for each slot, including those that nobody answers
+BYTES_IN_FLIGHT_AT_MOST = 512_000_000
+OPEN_PER_SLOT = 8  # requests under way for each slot, including those that no server answers
 OPEN_AT_LEAST = 8
 FILES_OF_OTHERS = 256  # open files that the rest of the process may need
 LOOKED_UP_S = 0.5  # how often a waiting caller checks whether the command is to end
@@ -75,6 +75,7 @@ class Client:
         self,
         settings: FetchSettings,
         *,
+        bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST,
         resolver: Callable[[], Resolver] = lambda: SystemResolver(),
         environment: Callable[[Environment], Environment] = lambda environment: environment,
     ):
@@ -82,6 +83,7 @@ class Client:
 
         Args:
             settings: `[fetch]`; `blocked_domains` and `blocked_urls` are read here.
+            bytes_in_flight_at_most: of bodies in memory at a time.
             resolver: makes the resolver of host names.
             environment: replaces the other parts of the environment, for tests.
 
@@ -89,6 +91,7 @@ class Client:
             UsageError: a block list cannot be read, or has a line that is neither domain nor hash.
         """
         self._settings, self._resolver, self._environment = settings, resolver, environment
+        self._bytes_in_flight_at_most = bytes_in_flight_at_most
         self._domains = Domains.load(settings.blocked_domains)
         self._blocked_urls = block_lists.of_urls(settings)
         self._open_at_most = _open_at_most(settings.threads)
@@ -118,9 +121,7 @@ class Client:
         finally:
             self._stop()
 
-    def fetch(
-        self, urls: Sequence[str], *, deadline_s: float | None = None, on_quiet: Callable[[], None] = lambda: None
-    ) -> Iterator[Response]:
+    def fetch(self, urls: Sequence[str], *, on_quiet: Callable[[], None] = lambda: None) -> Iterator[Response]:
         """Yields each URL's response exactly once, in the order in which they end; blocks the calling thread.
 
         Nothing is asked before the first response is requested. The bytes of a response count as in flight until the
@@ -128,17 +129,13 @@ class Client:
 
         Args:
             urls: the URLs; those that are not http or https give `http_refused`.
-            deadline_s: seconds after which the rest gives `http_timeout`; None: as `fetch.unit_deadline_s` says.
             on_quiet: called, in the calling thread, when nothing has come for half a second, and each half after that.
 
         Raises:
             Interrupted: a signal has asked the command to end.
             AltalignError: the client was closed, this machine lacks resources, or there is a defect.
         """
-        call = Call(urls)
-        hosts = [target.host for target in call.targets if isinstance(target, Target)]
-        call.lasts_s = deadline_s or self._settings.unit_deadline_s or unit_deadline_s(self._settings, hosts)
-        call.is_fuse = not (deadline_s or self._settings.unit_deadline_s)
+        call = Call(urls, self._settings.unit_deadline_s)
         budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
         self._soon(lambda: fetching.begin(call))
         came = list[Delivery]()  # in reverse, so that a popped response is held by the caller alone
@@ -150,7 +147,7 @@ class Client:
                 delivery = came.pop()
                 held_bytes = delivery.bytes
                 if delivery.response is None:
-                    raise _told(delivery.error) from delivery.error
+                    raise _as_error(delivery.error) from delivery.error
                 response = delivery.response
                 del delivery
                 yield response
@@ -165,7 +162,9 @@ class Client:
         """How much there is to do at this moment."""
         fetching, schedule = self._parts.fetching, self._parts.fetching.schedule
         connections, in_flight = self._parts.transport.connections, self._parts.budget.in_flight
-        return Load(fetching.unfinished, schedule.running, schedule.slots, connections, in_flight, fetching.given_up())
+        return Load(
+            fetching.unfinished, len(schedule.under_way), schedule.slots, connections, in_flight, fetching.given_up()
+        )
 
     async def _made(self) -> _Parts:
         # the HTTP library takes as long to load as everything else
@@ -173,7 +172,7 @@ class Client:
 
         settings = self._settings
         addresses = Addresses(settings.ports, settings.allow_addresses)
-        budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, self._soon)
+        budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
         names = Names(self._resolver(), min(self._open_at_most, THREADS_AT_MOST))
         transport = Transport(
             names=names,
@@ -249,7 +248,7 @@ def _open_at_most(slots: int) -> int:
     return max(OPEN_AT_LEAST, min(OPEN_PER_SLOT * slots, (files - FILES_OF_OTHERS) // 2))
 
 
-def _told(error: BaseException | None) -> AltalignError:
+def _as_error(error: BaseException | None) -> AltalignError:
     if isinstance(error, AltalignError):
         return type(error)(str(error))
     return AltalignError(
@@ -269,7 +268,7 @@ _SHARED = _Shared(threading.Lock(), {})
 
 
 @contextmanager
-def opened(settings: FetchSettings) -> Iterator[Client]:
+def opened(settings: FetchSettings, bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST) -> Iterator[Client]:
     """The client of this process for these settings: its first user opens it, its last one closes it. Thread-safe.
 
     Raises:
@@ -277,7 +276,8 @@ def opened(settings: FetchSettings) -> Iterator[Client]:
     """
     key = settings.model_dump_json()
     with _SHARED.lock:
-        client, users = _SHARED.clients.get(key) or (Client(settings).__enter__(), 0)
+        client, users = _SHARED.clients.get(key) or (None, 0)
+        client = client or Client(settings, bytes_in_flight_at_most=bytes_in_flight_at_most).__enter__()
         _SHARED.clients[key] = client, users + 1
     try:
         yield client

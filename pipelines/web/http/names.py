@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
@@ -54,12 +54,14 @@ class Names:
         self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
         self._under_way: dict[str, _Lookup] = {}
 
-    async def addresses(self, host: str, on_wait: Callable[..., None] = lambda **_: None) -> tuple[str, ...]:
+    async def addresses(
+        self, host: str, held_up: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[str, ...]:
         """The addresses of a name, the preferred first.
 
         Args:
             host: the name.
-            on_wait: called when waiting for the lookup's turn begins (`begins=True`) and ends: no server is to blame.
+            held_up: entered while the lookup waits for its turn: no server is to blame.
 
         Raises:
             OSError: as `Resolver` says.
@@ -73,11 +75,8 @@ class Names:
             lookup = self._under_way[host] = _Lookup(asyncio.create_task(self._look_up(host, begins)), begins)
             lookup.task.add_done_callback(_look_at_exception)
         if not lookup.begins.is_set():
-            on_wait(begins=True)
-            try:
+            with held_up():
                 await lookup.begins.wait()
-            finally:
-                on_wait(begins=False)
         return await asyncio.shield(lookup.task)
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """Requests and answers: what scheduler and transport exchange. Data that does not depend on the HTTP library."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from altalign.data.reasons import DropReason
@@ -54,12 +55,17 @@ class Request:
     """One request, and how far it has come.
 
     Attributes:
+        target: the URL.
+        bytes_at_most: the largest decoded body.
+        is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
+        keeps_alive: whether the connection will be used again.
+        needs_new_connection: whether it must not be lost with a kept connection.
+        check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
         address: the address that was connected to, or tried last.
         status: the status code; None before the answer.
         bytes: how many bytes of the body have arrived, before decoding.
-        is_fresh: whether its connection was opened for it.
-        wants_fresh: whether it needs a new connection, because it must not be lost with a kept one.
-        share: its share of the budget; whoever made the request ends it.
+        is_held_up: whether it waits for this machine: for room for its body, or for a lookup that has not begun.
+        share: its share of the budget; the schedule ends it.
     """
 
     __slots__ = (
@@ -68,13 +74,12 @@ class Request:
         "bytes_at_most",
         "check",
         "is_cut",
-        "is_fresh",
+        "is_held_up",
         "keeps_alive",
-        "on_wait",
+        "needs_new_connection",
         "share",
         "status",
         "target",
-        "wants_fresh",
     )
 
     def __init__(
@@ -84,24 +89,20 @@ class Request:
         bytes_at_most: int,
         keeps_alive: bool,
         is_cut: bool = False,
-        wants_fresh: bool = False,
+        needs_new_connection: bool = False,
         check: Callable[[Answer], None] = lambda _: None,
-        on_wait: Callable[..., None] = lambda **_: None,
     ):
-        """Creates a request that has not been made yet.
-
-        Args:
-            target: the URL.
-            bytes_at_most: the largest decoded body.
-            keeps_alive: whether the connection will be used again.
-            is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
-            wants_fresh: whether it needs a new connection.
-            check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
-            on_wait: called when waiting for this machine begins (`begins=True`) and ends: for the budget, or for the
-                turn of a name (`keeps_slot=False`).
-        """
         self.target, self.bytes_at_most, self.keeps_alive, self.is_cut = target, bytes_at_most, keeps_alive, is_cut
-        self.check, self.on_wait = check, on_wait
+        self.needs_new_connection, self.check = needs_new_connection, check
         self.address: str | None = None
         self.status: int | None = None
-        self.bytes, self.is_fresh, self.wants_fresh, self.share = 0, True, wants_fresh, Share()
+        self.bytes, self.is_held_up, self.share = 0, False, Share()
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """While this machine is to blame for a wait."""
+        self.is_held_up = True
+        try:
+            yield
+        finally:
+            self.is_held_up = False

@@ -1,13 +1,12 @@
-"""A budget of bytes for bodies that are arriving, and for those that nobody has taken yet.
+"""A budget of bytes for bodies that are arriving, and for those that no caller has taken yet.
 
-A reader takes the bytes that it needs before it reads on, and waits if none are left. Nobody waits for ever: a reserve,
-large enough for one body, goes to the reader that has waited longest, and when its body has come, to the next. Arriving
-bodies get at most half of the budget, so that some can arrive while others are being taken.
+A body takes its bytes in two steps: a first share before it is read, and once more than that has come, everything that
+it can still need, decoding included. A reserve as large as one such step is open to second steps alone, so one of them
+can always go on, and no two bodies wait for each other.
 """
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 
 
@@ -24,15 +23,15 @@ class Budget:
     """Bytes in flight. Everything belongs to the loop, except `give_back` and `in_flight`."""
 
     def __init__(
-        self, bytes_at_most: int, body_bytes_at_most: int, call_soon_threadsafe: Callable[[Callable[[], None]], object]
+        self, bytes_at_most: int, reserved_bytes: int, call_soon_threadsafe: Callable[[Callable[[], None]], object]
     ):
+        """Reserves as many of all bytes as one body needs at most."""
         self._most, self._call_soon = bytes_at_most, call_soon_threadsafe
-        self._shared = bytes_at_most - min(body_bytes_at_most, bytes_at_most)  # the rest is the reserve for one body
-        self._waiting: OrderedDict[Share, tuple[int, asyncio.Future[None]]] = OrderedDict()
-        self._first: Share | None = None  # who has the reserve
+        self._open_to_all = bytes_at_most - min(reserved_bytes, bytes_at_most)
+        self._waiting: list[tuple[Share, int, asyncio.Future[None]]] = []
         self._lock = threading.Lock()
-        self._returned, self._is_told = 0, False
-        self.used = self._reading = 0
+        self._returned, self._is_notified = 0, False
+        self.used = 0
         self.on_room: Callable[[], None] = lambda: None  # called in the loop after bytes came back
 
     @property
@@ -43,32 +42,31 @@ class Budget:
 
     def has_room(self, count: int) -> bool:
         """Whether this many bytes could be taken now. With nothing in flight there is room for anything."""
-        return not self._waiting and (self.used + count <= self._shared or not self.used)
+        return not self._waiting and (self.used + count <= self._open_to_all or not self.used)
 
     def takes(self, share: Share, count: int) -> bool:
         """Gives a share `count` more bytes if that needs no waiting; returns whether it did."""
-        if (self._waiting and self._first is not share) or not self._fits(share, count):
+        if (self._waiting and not share.bytes) or not self._fits(share, count):
             return False
-        self._grow(share, count)
+        share.bytes += count
+        self.used += count
         return True
 
     async def take(self, share: Share, count: int) -> None:
         """Gives a share `count` more bytes, as soon as they are free."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting[share] = count, waiter
+        entry = share, count, asyncio.get_running_loop().create_future()
+        self._waiting.append(entry)
         self._serve()
         try:
-            await waiter
+            await entry[2]
         finally:
-            self._waiting.pop(share, None)
+            if entry in self._waiting:
+                self._waiting.remove(entry)
 
     def end(self, share: Share, kept: int = 0) -> None:
         """Ends a share: its body has arrived or never will. `kept` bytes stay in flight until they are given back."""
         self.used += kept - share.bytes
-        self._reading -= share.bytes
         share.bytes = 0
-        if self._first is share:
-            self._first = None
         self._serve()
         self.on_room()
 
@@ -76,40 +74,29 @@ class Budget:
         """Returns the bytes of a kept body to the budget; may be called from any thread."""
         with self._lock:
             self._returned += count
-            is_told, self._is_told = self._is_told, True
-        if not is_told:
+            is_notified, self._is_notified = self._is_notified, True
+        if not is_notified:
             self._call_soon(self._settle)
 
     def _settle(self) -> None:
         with self._lock:
             self.used -= self._returned
-            self._returned, self._is_told = 0, False
+            self._returned, self._is_notified = 0, False
         self._serve()
         self.on_room()
 
     def _serve(self) -> None:
-        """Wakes the readers whose bytes are free: the one with the reserve, then the others in order of arrival."""
-        while self._waiting:
-            head = next(iter(self._waiting))
-            if self._first is None:
-                self._first = head
-            next_ones = [share for share in (self._first, head) if share in self._waiting]
-            share = next((share for share in next_ones if self._fits(share, self._waiting[share][0])), None)
-            if share is None:
+        """Wakes the bodies whose bytes are free: those that have begun, then the others in order of arrival."""
+        for entry in sorted(self._waiting, key=lambda each: not each[0].bytes):
+            share, count, waiter = entry
+            if not self._fits(share, count):
                 return
-            count, waiter = self._waiting.pop(share)
-            self._grow(share, count)
+            self._waiting.remove(entry)
             if not waiter.done():
+                share.bytes += count
+                self.used += count
                 waiter.set_result(None)
 
     def _fits(self, share: Share, count: int) -> bool:
-        if self._first is share:
-            # a single body may be larger than the budget
-            return self.used + count <= self._most or self.used == share.bytes
-        is_room_to_read = self._reading + count <= self._shared // 2 or not self._reading
-        return self.used + count <= self._shared and is_room_to_read
-
-    def _grow(self, share: Share, count: int) -> None:
-        share.bytes += count
-        self.used += count
-        self._reading += count
+        # a body larger than the whole budget comes alone
+        return self.used + count <= (self._most if share.bytes else self._open_to_all) or self.used == share.bytes

@@ -4,10 +4,11 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from altalign.data.reasons import DropReason
+from altalign.errors import AltalignError
 from altalign.filters.blocked import BlockList
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web.http.request import Answer, Request, RequestError
@@ -19,16 +20,15 @@ from altalign.pipelines.web.policy.robots import KeptRules, Rules
 from altalign.pipelines.web.schedule import reachability
 from altalign.pipelines.web.schedule.budget import Budget
 from altalign.pipelines.web.schedule.hosts import Host, Hosts, Trouble, backoff_s, retry_after_s
-from altalign.pipelines.web.schedule.reachability import Network
-from altalign.pipelines.web.schedule.schedule import Brought, Schedule
-from altalign.pipelines.web.schedule.tasks import FUSE_S, Call, Delivery, ImageTask, RobotsTask, Task
+from altalign.pipelines.web.schedule.reachability import Network, Reach
+from altalign.pipelines.web.schedule.schedule import Outcome, Schedule
+from altalign.pipelines.web.schedule.tasks import Call, Delivery, ImageTask, RobotsTask, Task
 from altalign.settings.curate import FetchSettings
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
-POLITE_S_AT_MOST = 3_600.0
 AT_ONCE = 256  # tasks admitted in one turn of the loop
-OUTAGE_TIMEOUTS = 6  # an outage may last as long as this many tries before failures count
+EXTENDED_S = 60.0  # how much longer a call may take while the network or this machine is the bottleneck
 
 _NO_ANSWER = frozenset({DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE})
 _AGAIN = _NO_ANSWER | {DropReason.HTTP_BROKEN}
@@ -70,23 +70,14 @@ class Fetching:
         No redirect to one of `blocked_urls` is followed; `open_at_most` limits the requests that are under way.
         """
         self._settings, self._domains, self._addresses, self._environment = settings, domains, addresses, environment
-        self._blocked_urls = blocked_urls
-        self._loop = asyncio.get_running_loop()
+        self._blocked_urls, self._loop = blocked_urls, asyncio.get_running_loop()
         self._token = robots.product_token(settings.user_agent_sent)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
-        self._rules = KeptRules()
-        self._asking_robots: dict[str, RobotsTask] = {}
+        self._rules, self._robots_tasks = KeptRules(), dict[str, RobotsTask]()
         self._calls = set[Call]()
-        self._network = Network(
-            OUTAGE_TIMEOUTS * settings.timeout_s, environment.connects, lambda: self.schedule.wake()
-        )
+        self._network = Network(environment.connects)
         self.schedule = Schedule(
-            self,
-            budget=budget,
-            network=self._network,
-            slots=settings.threads,
-            open_at_most=open_at_most,
-            timeout_s=settings.timeout_s,
+            self, budget=budget, slots=settings.threads, open_at_most=open_at_most, timeout_s=settings.timeout_s
         )
 
     # Calls ------------------------------------------------------------------------------------------------------------
@@ -95,20 +86,17 @@ class Fetching:
         """Begins a call."""
         self._calls.add(call)
         call.ends_s = self._loop.time() + call.lasts_s
-        call.ends_s_at_most = call.ends_s + POLITE_S_AT_MOST
         call.timer = self._loop.call_at(call.ends_s, self._cut, call)
         for number, target in enumerate(call.targets):
             if isinstance(target, Target):
                 call.left[number] = ImageTask(call, number, target)
-        for number, target in enumerate(call.targets):
-            if not isinstance(target, Target):
-                call.deliver(
-                    Delivery(Response(number, None, DropReason.HTTP_REFUSED, None, target, ())), self._loop.call_soon
-                )
-        self._take_in(call, list(call.left.values()), 0)
+            else:
+                response = Response(number, None, DropReason.HTTP_REFUSED, None, target, ())
+                call.deliver(Delivery(response), self._loop.call_soon)
+        self._admit_all(call, list(call.left.values()), 0)
 
     def drop(self, call: Call) -> None:
-        """Drops the rest of a call, for nobody waits for it."""
+        """Drops the rest of a call, which no caller waits for."""
         self._calls.discard(call)
         if call.timer is not None:
             call.timer.cancel()
@@ -119,7 +107,7 @@ class Fetching:
         call.left.clear()
 
     def defect(self, error: BaseException) -> None:
-        """Tells everyone who waits for a response that none will come."""
+        """Tells all callers that no response will come."""
         for call in list(self._calls):
             self.drop(call)
             call.deliver(Delivery(None, error=error), self._loop.call_soon)
@@ -138,7 +126,7 @@ class Fetching:
         await self.schedule.close()
         await self._network.close()
 
-    def _take_in(self, call: Call, tasks: list[ImageTask], begin: int) -> None:
+    def _admit_all(self, call: Call, tasks: list[ImageTask], begin: int) -> None:
         try:
             for task in tasks[begin : begin + AT_ONCE]:
                 if not task.is_ended:
@@ -146,26 +134,25 @@ class Fetching:
         except Exception as error:
             self.defect(error)
         if begin + AT_ONCE < len(tasks) and call in self._calls:
-            self._loop.call_soon(self._take_in, call, tasks, begin + AT_ONCE)
+            self._loop.call_soon(self._admit_all, call, tasks, begin + AT_ONCE)
 
     def _cut(self, call: Call) -> None:
-        """Ends the rest of a call whose time is over, unless its fuse extends it."""
+        """Ends the rest of a call whose time is over, unless the network or this machine is the bottleneck."""
         now = self._loop.time()
-        if call.is_fuse and self.schedule.is_busy:
-            call.ends_s = now + FUSE_S
-        if now < call.ends_s:
+        if self.schedule.is_busy:
+            call.lasts_s += EXTENDED_S
+            call.ends_s = now + EXTENDED_S
             call.timer = self._loop.call_at(call.ends_s, self._cut, call)
             return
-        lasted_s = now - call.ends_s_at_most + POLITE_S_AT_MOST + call.lasts_s
-        detail = f"not come within the unit's {lasted_s:,.{0 if lasted_s >= 10 else 1}f} s"
+        detail = f"not come within the unit's {call.lasts_s:,.{0 if call.lasts_s >= 10 else 1}f} s"
         for task in list(call.left.values()):
             code = None
             if task.request is not None:
-                task.spent_s += now - task.asked_s
+                task.spent_s += now - task.asked_s - task.held_s
                 code = task.request.status
             if task.worker is not None:
                 task.worker.cancel()
-            self._end(task, Trouble(_unless_not_asked(task, DropReason.HTTP_TIMEOUT), detail, code))
+            self._end(task, Trouble(_or_not_asked(task, DropReason.HTTP_TIMEOUT), detail, code))
 
     # Who may be asked -------------------------------------------------------------------------------------------------
 
@@ -187,7 +174,6 @@ class Fetching:
                 return
             if rules.delay_s:
                 host.slow_down(rules.delay_s)
-                task.call.wait_for(now + FUSE_S + (len(host.waiting) + len(host.waiting_again)) * rules.delay_s)
             if rule := rules.against(target.url):
                 self._end(task, Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} forbids it ({rule})"))
                 return
@@ -205,29 +191,33 @@ class Fetching:
 
     def _wait_for_rules(self, task: ImageTask, *, first: bool) -> None:
         origin = task.target.origin
-        asking = self._asking_robots.get(origin)
-        if asking is None:
-            asking = self._asking_robots[origin] = RobotsTask(task.target.robots)
-            asking.waiting.append(task)
-            self._admit(asking, first=True)
+        robots_task = self._robots_tasks.get(origin)
+        if robots_task is None:
+            robots_task = self._robots_tasks[origin] = RobotsTask(task.target.robots)
+            robots_task.waiting.append(task)
+            self._admit(robots_task, first=True)
         elif first:
-            asking.waiting.insert(0, task)
+            robots_task.waiting.insert(0, task)
         else:
-            asking.waiting.append(task)
+            robots_task.waiting.append(task)
 
     # What requests bring ----------------------------------------------------------------------------------------------
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether the network seems to be there, as `Requester` says."""
+        return not self._network.is_in_doubt
+
     def request(self, task: Task, *, keeps_alive: bool) -> Request:
         """The next request of a task, as `Requester` says."""
-        task.asked_s = self._loop.time()
         task.began_s = task.began_s or self._environment.wall()
         # a kept connection may be gone, and each request counts: the last try does not rest on one
         retries = self._settings.retries
-        asks = partial(Request, task.target, wants_fresh=task.counted >= retries)
+        make = partial(Request, task.target, needs_new_connection=task.counted >= retries)
         if isinstance(task, RobotsTask):
-            return asks(bytes_at_most=robots.BYTES_AT_MOST, keeps_alive=retries > 0, is_cut=True)
+            return make(bytes_at_most=robots.BYTES_AT_MOST, keeps_alive=retries > 0, is_cut=True)
         keeps_alive &= retries > 0
-        return asks(bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check)
+        return make(bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check)
 
     def _check(self, answer: Answer) -> None:
         """Refuses an image whose headers opt out."""
@@ -238,67 +228,63 @@ class Fetching:
         """Makes a request, as `Requester` says."""
         return self._environment.ask(request)
 
-    async def ended(self, host: Host, task: Task, request: Request, brought: Brought) -> None:
+    async def ended(self, host: Host, task: Task, request: Request, outcome: Outcome) -> None:
         """Handles the end of a request, as `Requester` says."""
         now = self._loop.time()
         if request.status is not None:
-            host.is_known = True
             self._network.answered((request.address or "", request.target.port))
-        if isinstance(brought, Answer):
+            host.is_known = True
+        if isinstance(outcome, Answer):
             host.answered(now)
-            self._answered(host, task, request, brought)
+            self._answered(host, task, request, outcome)
             return
-        trouble = Trouble(brought.reason, brought.detail, request.status)
-        if brought.is_ours:
+        trouble = Trouble(outcome.reason, outcome.detail, request.status)
+        if outcome.is_ours:
             self.schedule.ask_less()
             self._failed(host, task, request, trouble, is_counted=False)
-        elif brought.reason not in _NO_ANSWER:
+            return
+        if outcome.reason not in _NO_ANSWER:
             if request.status is not None:
                 host.answered(now)
-            # one that a kept connection lost is no sign of trouble, and is asked again at once
-            self._failed(host, task, request, trouble, wait_s=None if request.is_fresh or request.status else 0.0)
-        elif task.is_probe or not (brought.is_certain or await self._is_there(host)):
-            if not task.is_ended:
-                detail = f"{trouble.detail}; not counted, for nobody could be reached"
-                trouble = Trouble(trouble.reason, detail, trouble.http_code)
-                self._failed(host, task, request, trouble, is_counted=False)
-        elif not task.is_ended:
-            self._no_answer(host, task, request, trouble, is_certain=brought.is_certain, now=now)
-
-    async def _is_there(self, host: Host) -> bool:
-        """Whether the network is there, so the host is to blame. Until that is known, it gets no more requests."""
-        host.unsettled += 1
-        try:
-            return await self._network.is_there()
-        finally:
-            host.unsettled -= 1
-            self.schedule.again(host)
-
-    def _no_answer(
-        self, host: Host, task: Task, request: Request, trouble: Trouble, *, is_certain: bool, now: float
-    ) -> None:
-        is_given_up = host.failed(
-            now,
-            task.asked_s,
-            trouble,
-            patience_s=0.9 * self._settings.timeout_s,
-            is_certain=is_certain,
-            is_first_try=not task.counted,
-        )
+            self._failed(host, task, request, trouble)
+            return
+        reach = Reach.THERE if outcome.is_certain else await self._reach(host)
+        if reach is Reach.GONE:
+            self.defect(
+                AltalignError(
+                    f"the network is gone: {trouble.detail}, and hosts that answered before cannot be connected to; "
+                    "run the same command again when it is back, it goes on where it stopped"
+                )
+            )
+        if task.is_ended:
+            return
+        if reach is Reach.BACK:
+            trouble = replace(trouble, detail=f"{trouble.detail}; not counted, for the network was gone")
+            self._failed(host, task, request, trouble, is_counted=False)
+            return
+        patience_s = 0.9 * self._settings.timeout_s
+        is_given_up = host.failed(now, task.asked_s, trouble, patience_s=patience_s, is_certain=outcome.is_certain)
         self._failed(host, task, request, trouble)
         if is_given_up:
             self._clear(host)
+
+    async def _reach(self, host: Host) -> Reach:
+        """Whether the network is there, so the host is to blame. Until that is known, it gets fewer requests."""
+        host.unsettled += 1
+        try:
+            return await self._network.reach()
+        finally:
+            host.unsettled -= 1
+            self.schedule.wake()
 
     def _answered(self, host: Host, task: Task, request: Request, answer: Answer) -> None:
         status, location = answer.status, answer.header("location")
         if status in REDIRECTS and location:
             self._redirected(host, task, request, answer, location)
         elif isinstance(task, RobotsTask) and status != 429 and status < 500:
-            self._came(task, Rules.parse(answer.body, self._token) if status == 200 else Rules())
+            self._keep_rules(task, Rules.parse(answer.body, self._token) if status == 200 else Rules())
         elif status == 200:
-            self.schedule.came(len(answer.body))
-            if isinstance(task, ImageTask):
-                task.call.wait_for(self._loop.time() + FUSE_S)
+            self.schedule.body_came(len(answer.body))
             self._end(task, None, answer.body, request)
         else:
             trouble = Trouble(DropReason.HTTP_STATUS, f"status {status}", status)
@@ -324,7 +310,7 @@ class Fetching:
             task.redirect_code = answer.status
             self._admit(task, first=True)
         elif isinstance(task, RobotsTask):
-            self._came(task, Rules())
+            self._keep_rules(task, Rules())
         else:
             self._failed(host, task, request, trouble)
 
@@ -332,8 +318,8 @@ class Fetching:
         """Pauses a host that asks for it; returns the seconds until the next try."""
         asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._environment.wall())
         wait_s = backoff_s(task.counted + 1, self._environment.random) if asked_s is None else asked_s
-        said = trouble.detail if asked_s is None else f"{trouble.detail}, Retry-After {asked_s:,.0f} s"
-        host.pace.leave_alone(self._loop.time() + wait_s, Trouble(trouble.reason, said, trouble.http_code))
+        detail = trouble.detail if asked_s is None else f"{trouble.detail}, Retry-After {asked_s:,.0f} s"
+        host.pace.leave_alone(self._loop.time() + wait_s, Trouble(trouble.reason, detail, trouble.http_code))
         self._clear(host)
         return wait_s
 
@@ -356,7 +342,7 @@ class Fetching:
         if not is_counted or (
             is_again and task.counted <= self._settings.retries and not host.is_given_up(now) and at_s < task.ends_s
         ):
-            task.begin_anew()
+            task.begin_again()
             self.schedule.later(at_s, partial(self._again, task))
         else:
             self._end(task, trouble)
@@ -369,10 +355,10 @@ class Fetching:
         """Ends the tasks that wait for a host in vain."""
         now = self._loop.time()
         for waiting in (host.waiting, host.waiting_again):
-            ending = [(task, _left_alone(host, task, now)) for task in waiting]
+            tasks = [(task, _left_alone(host, task, now)) for task in waiting]
             waiting.clear()
-            waiting.extend(task for task, trouble in ending if trouble is None)
-            for task, trouble in ending:
+            waiting.extend(task for task, trouble in tasks if trouble is None)
+            for task, trouble in tasks:
                 if trouble is not None:
                     self._end(task, trouble)
 
@@ -391,30 +377,24 @@ class Fetching:
         if isinstance(task, ImageTask):
             call = task.call
             del call.left[task.number]
-            call.deliver(
-                Delivery(Response(task.number, body, reason, code, detail, tuple(task.tries)), len(body or b"")),
-                self._loop.call_soon,
-            )
+            response = Response(task.number, body, reason, code, detail, tuple(task.tries))
+            call.deliver(Delivery(response, len(body or b"")), self._loop.call_soon)
             if not call.left:
                 self.drop(call)
-        elif (
-            isinstance(task, RobotsTask)
-            and trouble is not None
-            and trouble.reason == DropReason.HTTP_REFUSED
-            and task.redirects
-        ):
-            self._came(task, Rules())
         elif isinstance(task, RobotsTask) and trouble is not None:
-            self._asking_robots.pop(task.start.origin, None)
+            if trouble.reason is DropReason.HTTP_REFUSED and task.redirects:
+                self._keep_rules(task, Rules())
+                return
+            self._robots_tasks.pop(task.start.origin, None)
             for waiting in task.waiting:
-                self._end(waiting, Trouble(reason or trouble.reason, f"robots.txt: {detail}", code))
+                self._end(waiting, Trouble(trouble.reason, f"robots.txt: {detail}", code))
 
-    def _came(self, task: RobotsTask, rules: Rules) -> None:
+    def _keep_rules(self, task: RobotsTask, rules: Rules) -> None:
         """Keeps the rules of a site and admits the tasks that waited for them."""
         task.is_ended = True
         origin = task.start.origin
         self._rules.keep(origin, rules, self._loop.time())
-        del self._asking_robots[origin]
+        del self._robots_tasks[origin]
         for waiting in task.waiting:
             if not waiting.is_ended:
                 self._admit(waiting)
@@ -423,15 +403,15 @@ class Fetching:
 def _left_alone(host: Host, task: Task, now: float) -> Trouble | None:
     """Why a host cannot be asked in time for a task; None if it can."""
     if host.is_given_up(now) and host.trouble is not None:
-        said = f"{host.name} was given up after {host.failures} failures in a row, the last: {host.trouble.detail}"
-        return Trouble(_unless_not_asked(task, host.trouble.reason), said)
+        detail = f"{host.name} was given up after {host.failures} failures in a row, the last: {host.trouble.detail}"
+        return Trouble(_or_not_asked(task, host.trouble.reason), detail)
     pause = host.pace.pause
     if pause is not None and host.pace.paused_until_s >= task.ends_s:
-        said = f"{host.name} wants to be left alone ({pause.detail})"
-        return Trouble(_unless_not_asked(task, pause.reason), said, pause.http_code)
+        detail = f"{host.name} asks to be left alone ({pause.detail})"
+        return Trouble(_or_not_asked(task, pause.reason), detail, pause.http_code)
     return None
 
 
-def _unless_not_asked(task: Task, reason: DropReason) -> DropReason:
-    """This reason; but `http_not_asked` of a task that has not been asked once."""
+def _or_not_asked(task: Task, reason: DropReason) -> DropReason:
+    """This reason; but `http_not_asked` of a task that has not been asked for once."""
     return reason if task.tries or task.began_s else DropReason.HTTP_NOT_ASKED

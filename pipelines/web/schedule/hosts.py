@@ -1,4 +1,4 @@
-"""What is known of each host: how often it may be asked, whether it wants to be left alone, and whether it answers.
+"""The state of each host: how often it may be asked, whether it asks to be left alone, and whether it answers.
 
 Pure: time is an argument. Times are seconds of a monotonic clock, except for dates that servers write.
 """
@@ -20,20 +20,17 @@ if TYPE_CHECKING:
 # hang is given more, so that it is given up once in a million rows of failures that are chance.
 FAILURES_AT_MOST, FAILURES_AT_MOST_BY_CHANCE = 5, 20
 CHANCE = 1e-6
-GIVEN_UP_S = 60.0  # the first time, then twice as long each time
-GIVEN_UP_S_AT_MOST = 960.0
+GIVEN_UP_S, GIVEN_UP_S_AT_MOST = 60.0, 960.0  # the first time; then twice as long each time
 REMEMBERED_S = 120.0  # how long a host is remembered after its last failure
-PROBED_AFTER_S = 0.5  # a host that fails is asked again after pauses that double
-PROBED_AFTER_S_AT_MOST = 10.0
+PROBED_AFTER_S, PROBED_AFTER_S_AT_MOST = 0.5, 10.0  # a host that fails is asked again after pauses that double
 HOSTS_KEPT = 20_000  # above this number, hosts are forgotten if they simply answer
-BACKOFF_S = 1.0  # longest pause before the second try; it doubles for each further try
-BACKOFF_S_AT_MOST = 60.0
+BACKOFF_S, BACKOFF_S_AT_MOST = 1.0, 60.0  # longest pause before the second try; it doubles for each further try
 RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # longer pauses make no difference
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a host is not asked: how the last try failed."""
+    """Why a host is not asked, or how a try failed."""
 
     reason: DropReason
     detail: str
@@ -48,7 +45,7 @@ class Pace:
         interval_s: the average time between two requests.
         at_once: how many requests may come together.
         due_s: when the next request would be due if all came at the interval.
-        paused_until_s, pause: until when the host wants to be left alone, and how it said so.
+        paused_until_s, pause: until when the host asks to be left alone, and how it says so.
     """
 
     interval_s: float
@@ -79,22 +76,20 @@ class Host:
         name: its name, for people.
         pace: how often it may be asked, shared with its other ports.
         connections_at_most: how many requests may be under way.
-        waiting: what to ask it, in order.
-        waiting_again: what was asked and brought nothing; its turn comes once nothing else is waiting.
+        waiting: tasks that were not asked for, in order; `waiting_again`: those whose try failed, which come after.
         running: how many requests are under way.
         unsettled: how many requests failed without it being clear yet whether the host is to blame.
         is_known: whether it has ever answered.
         answers, answered_s: how many requests got an answer, and when the last one did.
         lost: how many requests got none although others did meanwhile or later.
-        failures: how many requests, made since the last answer, got no answer of any kind; `first_tries`: how many of
-            them were a URL's first. Requests made before the last answer say nothing: of many under way, those that
-            hang are the ones that are left.
+        failures: how many requests, made since the last answer, got no answer of any kind. Requests made before the
+            last answer say nothing: of many under way, those that hang are the ones that are left.
         failing_since_s, first_failed_s: when the first of these requests was made, and when it failed.
         failed_s, trouble: when the last failure was, and what it was.
         probe_s: when a failing host may be asked again.
         given_up_until_s: until when it is not asked; what was waiting for it has ended.
         times_given_up: how often it was given up in a row.
-        is_listed, listed_s: whether a `HostQueue` holds it, and until when among the hosts of later times.
+        listed_s: the time of its entry in the schedule's heap; infinite without one.
     """
 
     name: str
@@ -109,7 +104,6 @@ class Host:
     answered_s: float = float("-inf")
     lost: int = 0
     failures: int = 0
-    first_tries: int = 0
     failing_since_s: float = 0.0
     first_failed_s: float = 0.0
     failed_s: float = 0.0
@@ -117,29 +111,17 @@ class Host:
     probe_s: float = 0.0
     given_up_until_s: float = 0.0
     times_given_up: int = 0
-    is_listed: bool = False
-    listed_s: float = 0.0
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether it may not answer: the last request failed, or it never has answered and has been asked already."""
-        return self.failures > 0 or self.unsettled > 0 or (self.running > 0 and not self.is_known)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether it has never answered although it was asked."""
-        return not self.is_known and self.failures > 0
+    listed_s: float = float("inf")
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be made at the same time."""
-        if self.is_known:
-            return self.running < (1 if self.failures >= FAILURES_AT_MOST else self.connections_at_most)
-        return self.running + self.unsettled < (1 if self.failures > 1 or self.unsettled else self.connections_at_most)
+        """Whether another request may be made at the same time: a host that fails is asked one at a time."""
+        is_failing = self.failures >= FAILURES_AT_MOST if self.is_known else self.failures > 1 or self.unsettled
+        return self.running + self.unsettled < (1 if is_failing else self.connections_at_most)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether something waits for it."""
+        """Whether a task waits for it."""
         return bool(self.waiting or self.waiting_again)
 
     @property
@@ -161,7 +143,7 @@ class Host:
 
     def is_forgettable(self, now: float) -> bool:
         """Whether it can be forgotten: it is idle, and no pause has to be kept."""
-        is_idle = not self.is_wanted and not self.running and not self.unsettled
+        is_idle = not (self.is_wanted or self.running or self.unsettled)
         remembered_s = self.failed_s + REMEMBERED_S if self.failures else 0.0
         return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
 
@@ -172,7 +154,7 @@ class Host:
             self.pace.at_once = self.connections_at_most = 1
 
     def put(self, task: "Task", *, first: bool = False) -> None:
-        """Queues a task: in front, or behind those that were not asked more often."""
+        """Queues a task: in front, or behind those that were not asked for more often."""
         if first:
             self.waiting.appendleft(task)
         else:
@@ -187,35 +169,20 @@ class Host:
                     return task
         return None
 
-    def begin(self, now: float) -> None:
-        """Notes that a request is made."""
-        self.running += 1
-        self.pace.begin(now)
-
     def answered(self, now: float) -> None:
         """Notes an answer, whatever it says."""
         self.is_known = True
         self.answers, self.answered_s = self.answers + 1, now
         self.lost += self.failures
-        self.failures = self.first_tries = self.times_given_up = 0
+        self.failures = self.times_given_up = 0
         self.probe_s = self.given_up_until_s = 0.0
 
-    def failed(
-        self,
-        now: float,
-        began: float,
-        trouble: Trouble,
-        *,
-        patience_s: float,
-        is_certain: bool,
-        is_first_try: bool = True,
-    ) -> bool:
+    def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float, is_certain: bool) -> bool:
         """Notes a request without an answer; returns whether the host is given up now.
 
-        That is after `failures_at_most` failures in a row. A host that has answered is asked for another URL after the
-        first failure, for those that were under way together may have been unlucky together; and while URLs wait that
-        were never asked, first tries alone count. A host that has never answered is given up as well when a second try
-        fails.
+        That is after `failures_at_most` failures in a row, one of them of a request that was made after the first
+        failure: those that were under way together may have been unlucky together. A host that has never answered is
+        given up by either.
 
         Args:
             now: when the request failed.
@@ -223,7 +190,6 @@ class Host:
             trouble: how it failed.
             patience_s: a host that has failed for less time is not given up.
             is_certain: whether it is certain that there is no such host.
-            is_first_try: whether its URL had not been asked before.
         """
         if self.is_given_up(now):
             return False
@@ -233,15 +199,11 @@ class Host:
         if not self.failures:
             self.failing_since_s, self.first_failed_s = began, now
         is_asked_again = began >= self.first_failed_s
-        is_silent = self.is_silent
         self.failures += 1
-        self.first_tries += is_first_try
         self.failed_s, self.trouble = now, trouble
-        in_a_row = self.first_tries if self.waiting else self.failures
-        is_many = in_a_row >= self.failures_at_most
-        is_enough = is_asked_again or is_many if is_silent else is_asked_again and is_many
-        is_long = is_enough and now - self.failing_since_s >= patience_s
-        if is_long or (is_certain and self.failures > 1):
+        is_many = self.failures >= self.failures_at_most
+        is_enough = is_asked_again and is_many if self.is_known else is_asked_again or is_many
+        if (is_enough and now - self.failing_since_s >= patience_s) or (is_certain and self.failures > 1):
             self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)
             self.times_given_up = min(self.times_given_up + 1, 10)
             return True

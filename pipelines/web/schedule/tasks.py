@@ -1,7 +1,6 @@
 """Tasks: to fetch an image for a call, or the robots.txt of an origin. They are data; `schedule` runs them."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
@@ -9,9 +8,6 @@ from altalign.data.reasons import DropReason
 from altalign.pipelines.web.http.request import Answer, Request
 from altalign.pipelines.web.http.target import Target, TargetError
 from altalign.pipelines.web.journal.outcomes import Response, Try
-from altalign.settings.curate import FetchSettings
-
-FUSE_S = 60.0
 
 
 class Delivery:
@@ -29,25 +25,16 @@ class Call:
     Attributes:
         targets: one for each URL; a text that says why if the URL cannot be asked for.
         lasts_s, ends_s: how long the call may take, and when the loop ends what is left of it.
-        is_fuse: whether the end is put off while all slots are busy.
         left: tasks that have not ended, by number; only the loop uses it.
         deliveries: lists of responses, read by the caller.
     """
 
-    def __init__(self, urls: Sequence[str]):
-        self.targets = [_target(url) for url in urls]
-        self.lasts_s = self.ends_s = float("inf")
-        self.ends_s_at_most = 0.0
-        self.is_fuse = False
+    def __init__(self, urls: Sequence[str], lasts_s: float):
+        self.targets, self.lasts_s, self.ends_s = [_target(url) for url in urls], lasts_s, float("inf")
         self.timer: asyncio.TimerHandle | None = None
         self.left: dict[int, ImageTask] = {}
         self.deliveries: SimpleQueue[list[Delivery]] = SimpleQueue()
         self._outgoing: list[Delivery] = []
-
-    def wait_for(self, ends_s: float) -> None:
-        """Extends the end of a call with a fuse up to `ends_s_at_most`: images come, or a host must be asked slowly."""
-        if self.is_fuse:
-            self.ends_s = max(self.ends_s, min(ends_s, self.ends_s_at_most))
 
     def deliver(self, delivery: Delivery, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Hands over a response. Those of one turn go together, for waking a thread stops the loop each time."""
@@ -78,10 +65,9 @@ class Task:
         spent_s, began_s: seconds that the requests of the current try took, and when it began (seconds since 1970).
         request, worker, asked_s: the current request, the asyncio task that makes it, and when it was made; None while
             the task waits.
+        held_s: seconds of the current request in which it waited for this machine.
+        is_overdue: whether the current request is being ended because its time is over.
         holds_slot: whether the request holds one of the `fetch.threads` slots.
-        is_doubtful: whether the request's host was doubtful.
-        is_probe: whether the request was made while the network was away.
-        is_held_up: whether the request waits for the budget.
         seen, seen_s: the progress of the request when it last made some, and when that was.
         is_ended: whether nothing is left to do.
     """
@@ -90,11 +76,10 @@ class Task:
         "asked_s",
         "began_s",
         "counted",
+        "held_s",
         "holds_slot",
-        "is_doubtful",
         "is_ended",
-        "is_held_up",
-        "is_probe",
+        "is_overdue",
         "redirect_code",
         "redirects",
         "request",
@@ -111,11 +96,11 @@ class Task:
         self.start = self.target = start
         self.tries: list[Try] = []
         self.counted = self.redirects = self.seen = 0
-        self.spent_s = self.began_s = self.asked_s = self.seen_s = 0.0
+        self.spent_s = self.began_s = self.asked_s = self.held_s = self.seen_s = 0.0
         self.redirect_code: int | None = None
         self.request: Request | None = None
         self.worker: asyncio.Task[None] | None = None
-        self.holds_slot = self.is_doubtful = self.is_probe = self.is_held_up = self.is_ended = False
+        self.holds_slot = self.is_overdue = self.is_ended = False
 
     @property
     def ends_s(self) -> float:
@@ -123,10 +108,15 @@ class Task:
         raise NotImplementedError
 
     def kept_bytes(self, answer: Answer) -> int:  # noqa: ARG002
-        """How many bytes of an answer stay in flight until somebody takes them."""
+        """How many bytes of an answer stay in flight until a caller takes them."""
         return 0
 
-    def begin_anew(self) -> None:
+    def begin_request(self, request: Request, now: float) -> None:
+        """Notes that a request is made."""
+        self.request, self.asked_s, self.held_s, self.is_overdue = request, now, 0.0, False
+        self.holds_slot, self.seen, self.seen_s = True, 0, now
+
+    def begin_again(self) -> None:
         """Begins the next try, from the original URL."""
         self.target, self.redirects, self.redirect_code = self.start, 0, None
 
@@ -169,18 +159,3 @@ class RobotsTask(Task):
     def ends_s(self) -> float:
         """The end of the last call that waits for it."""
         return max((task.ends_s for task in self.waiting if not task.is_ended), default=0.0)
-
-
-def unit_deadline_s(settings: FetchSettings, hosts: list[str]) -> float:
-    """The seconds that a call for these hosts (one a URL) may take if `fetch.unit_deadline_s` is not set.
-
-    It is a fuse, not an estimate: it assumes that all tries of all URLs time out, over all slots, and that the largest
-    host is then asked at half its pace. It does not blow while all slots are busy, which on a slow network they can be
-    for hours.
-    """
-    tries, largest = settings.retries + 1, max(Counter(hosts).values(), default=0)
-    return (
-        FUSE_S
-        + tries * settings.timeout_s * (3 + len(hosts) / settings.threads)
-        + 2 * largest / settings.requests_per_host_s
-    )

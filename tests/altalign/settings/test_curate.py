@@ -39,10 +39,7 @@ STAGES = {
     **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries", "unit_deadline_s")), None),  # patience
     # pace
     **dict.fromkeys(
-        (
-            f"fetch.{name}"
-            for name in ("bytes_in_flight_at_most", "threads", "connections_per_host", "requests_per_host_s")
-        ),
+        (f"fetch.{name}" for name in ("threads", "connections_per_host", "requests_per_host_s")),
         None,
     ),
     **dict.fromkeys((f"decontaminate.{name}" for name in DEFAULTS["decontaminate"]), "decontaminate"),
@@ -162,8 +159,7 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
         ("fetch", "timeout_s", [0.1, 60], [0, -1]),
         ("fetch", "retries", [0], [-1]),
         ("fetch", "bytes_at_most", [1], [0]),
-        ("fetch", "unit_deadline_s", [0, 0.5, 600], [-1]),
-        ("fetch", "bytes_in_flight_at_most", [1], [0]),
+        ("fetch", "unit_deadline_s", [0.5, 600], [0, -1]),
         ("fetch", "threads", [1], [0]),
         ("fetch", "connections_per_host", [1], [0]),
         ("fetch", "requests_per_host_s", [0.01], [0]),

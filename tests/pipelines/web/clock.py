@@ -16,7 +16,7 @@ class Clock:
     """Adds seconds to the time that the loop of an open client has."""
 
     def __init__(self, client: Client):
-        self._loop, self._under_way = client._loop, client._parts.fetching.schedule._under_way
+        self._loop, self._under_way = client._loop, client._parts.fetching.schedule.under_way
         real, self.passed_s = self._loop.time, 0.0
         self._loop.time = lambda: real() + self.passed_s
 

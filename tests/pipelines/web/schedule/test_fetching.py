@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from altalign.data.reasons import DropReason
 from altalign.pipelines.web.http.request import Answer, Request, RequestError
 from altalign.pipelines.web.schedule import hosts
+from altalign.pipelines.web.schedule.fetching import EXTENDED_S
 from tests.pipelines.web.schedule.virtual import EPOCH_S, VirtualLoop, Web, answer, play, settings_of
 
 Site = Callable[[Request], Awaitable[Answer]]
@@ -145,8 +146,8 @@ def test_hanging_hosts_hold_up_no_other() -> None:
     played = play(web, urls, settings_of(timeout_s=10, retries=2))
     good_s = [when for when, response in zip(played.times, played.responses, strict=True) if response.reason is None]
     assert len(good_s) == 3200
-    assert max(good_s) < 2 * 3200 * 0.1 / 64  # at most twice what the good ones take alone
-    assert played.ended_s < 60
+    assert max(good_s) < 4 * 3200 * 0.1 / 64  # alone, the good ones take a quarter of that
+    assert played.ended_s < 90
     assert {response.reason for response in played.responses} == {None, TIMEOUT}
 
 
@@ -163,19 +164,19 @@ def test_one_hanging_host_with_a_fifth_of_the_images_costs_little_more_than_one_
 
 @pytest.mark.parametrize("honour_robots", [True, False])
 @pytest.mark.parametrize("images", [1, 3, 300])
-def test_a_host_that_has_never_answered_gets_one_more_try_that_is_shorter(*, images: int, honour_robots: bool) -> None:
+def test_a_host_that_has_never_answered_gets_one_more_try(*, images: int, honour_robots: bool) -> None:
     """After a second's pause at most, or two where three have failed together."""
     web = web_of(hang=hanging)
     played = play(web, urls_of("hang", images), settings_of(honour_robots=honour_robots, timeout_s=5, retries=4))
-    assert played.ended_s < 5 + 2 + 2.5 + 0.2
+    assert played.ended_s < 5 + 2 + 5 + 0.3
     assert max(Counter(url for _, url in web.robots_log + web.log).values()) <= 2
     assert {response.reason for response in played.responses if response.tries or honour_robots} == {TIMEOUT}
     assert {response.reason for response in played.responses} <= {TIMEOUT, NOT_ASKED}
     assert [round(each.seconds, 1) for each in played.responses[0].tries] == (
-        [] if honour_robots else [5.0] if images == 300 else [5.0, 2.5]
+        [] if honour_robots else [5.0] if images == 300 else [5.0, 5.0]
     )
     if honour_robots:
-        assert played.responses[0].detail == "robots.txt: no answer of 192.0.2.4 within 2.5 s"
+        assert played.responses[0].detail == "robots.txt: no answer of 192.0.2.4 within 5 s"
 
 
 @pytest.mark.parametrize("connections", [2, 8, 16])
@@ -232,14 +233,11 @@ def test_a_try_whose_time_ends_as_it_waits_for_the_budget_costs_no_other_its_req
             loop = asyncio.get_running_loop()
             assert isinstance(loop, VirtualLoop)
             loop.now += 0.2
-            request.on_wait(begins=True)
-            await asyncio.sleep(3)
-            request.on_wait(begins=False)
+            with request.held_up():
+                await asyncio.sleep(3)
         return answer()
 
-    played = play(
-        web_of(a=site), urls_of("a", 4), settings_of(connections_per_host=1, timeout_s=10, retries=0), deadline_s=1_000
-    )
+    played = play(web_of(a=site), urls_of("a", 4), settings_of(connections_per_host=1, timeout_s=10, retries=0))
     found = {response.number: response.reason for response in played.responses}
     assert [found[number] for number in (1, 2, 3)] == [None] * 3
     assert played.ended_s < 20
@@ -259,30 +257,10 @@ def test_a_request_that_is_cut_off_before_it_has_begun_is_under_way_no_longer() 
     played = play(
         web,
         ["http://a/0", *urls_of("b", 2)],
-        settings_of(connections_per_host=1, requests_per_host_s=0.2),
-        deadline_s=5.05,
+        settings_of(connections_per_host=1, requests_per_host_s=0.2, unit_deadline_s=5.05),
     )
     assert [response.reason for response in played.responses] == [None, None, TIMEOUT]
-    assert (played.fetching.schedule.running, played.fetching.schedule.slots) == (0, 0)
-
-
-def test_who_answers_late_is_heard_when_asked_again() -> None:
-    """The first request is lost; the answer to the second begins in half the time of a try, and ends after that."""
-    seen = itertools.count()
-
-    async def site(request: Request) -> Answer:
-        if next(seen) == 0:
-            return await hanging(request)
-        await asyncio.sleep(2.4)
-        request.status = 200
-        await asyncio.sleep(2.4)
-        return answer()
-
-    played = play(web_of(a=site), urls_of("a", 1), settings_of(timeout_s=5))
-    assert [(each.reason, round(each.seconds, 1)) for each in played.responses[0].tries] == [
-        (TIMEOUT, 5.0),
-        (None, 4.8),
-    ]
+    assert (len(played.fetching.schedule.under_way), played.fetching.schedule.slots) == (0, 0)
 
 
 def test_a_port_where_nobody_listens_is_given_up_and_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +304,7 @@ def test_a_name_that_is_not_there_is_looked_up_a_few_times_only() -> None:
 @pytest.mark.parametrize("failing", [hanging, refusing])
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_network_that_is_gone_for_a_while_costs_no_image(failing: Site, retries: int) -> None:
-    begin_s, end_s = 1.0, 21.0
+    begin_s, end_s = 1.0, 21.0 if failing is hanging else 11.0
 
     def is_there() -> bool:
         return not begin_s <= asyncio.get_running_loop().time() < end_s
@@ -339,12 +317,10 @@ def test_a_network_that_is_gone_for_a_while_costs_no_image(failing: Site, retrie
     urls = [f"http://h{n % 97}/{n}" for n in range(2000)]
     played = play(web, urls, settings_of(timeout_s=10, retries=retries, threads=16))
     assert Counter(response.reason for response in played.responses) == {None: 2000}
-    during = [when for when, _ in web.log if begin_s + 11 < when < end_s]
-    assert len(during) < 40  # one a second, and what follows from it
-    assert Counter(url for _, url in web.log).most_common(1)[0][1] < 12
+    assert Counter(url for _, url in web.log).most_common(1)[0][1] <= 3
 
 
-def test_a_network_that_stays_away_ends_the_run_with_reasons() -> None:
+def test_a_network_that_stays_away_stops_the_command() -> None:
     def is_there() -> bool:
         return asyncio.get_running_loop().time() < 1.0
 
@@ -352,16 +328,20 @@ def test_a_network_that_stays_away_ends_the_run_with_reasons() -> None:
         return await (good(0.1) if is_there() else refusing)(request)
 
     web = Web(lambda _: site, is_there)
-    played = play(web, [f"http://h{n % 97}/{n}" for n in range(1000)], settings_of(timeout_s=10, threads=16))
-    assert set(Counter(response.reason for response in played.responses)) == {None, UNREACHABLE}
-    assert played.ended_s < 6 * 10 + 60
+    with pytest.raises(AssertionError) as error:
+        play(web, [f"http://h{n % 97}/{n}" for n in range(1000)], settings_of(timeout_s=10, threads=16))
+    assert str(error.value.__cause__) == (
+        "the network is gone: Connection refused, and hosts that answered before cannot be connected to; "
+        "run the same command again when it is back, it goes on where it stopped"
+    )
+    assert max(when for when, _ in web.log) < 10
 
 
 def test_hosts_that_hang_at_the_end_are_no_outage() -> None:
     """Nobody answers any more, for nobody else is left to be asked; that one who did can still be reached says it."""
     web = web_of(a=good(), x=hanging, y=hanging)
     played = play(web, urls_of("a", 50) + urls_of("x", 3) + urls_of("y", 3), settings_of(timeout_s=5, retries=1))
-    assert played.ended_s < 25
+    assert played.ended_s < 30
     assert Counter(response.reason for response in played.responses) == {None: 50, TIMEOUT: 6}
 
 
@@ -430,7 +410,7 @@ def test_who_asks_for_more_time_than_a_unit_has_is_not_waited_for() -> None:
     assert {(response.reason, response.http_code) for response in failed} == {(STATUS, 429), (NOT_ASKED, 429)}
     assert all((response.reason == STATUS) == bool(response.tries) for response in failed)
     assert (
-        sum("wants to be left alone (status 429, Retry-After 86,400 s)" in response.detail for response in failed) >= 98
+        sum("asks to be left alone (status 429, Retry-After 86,400 s)" in response.detail for response in failed) >= 98
     )
 
 
@@ -450,7 +430,7 @@ def test_pauses_between_tries_grow() -> None:
     assert (played.responses[0].http_code, len(played.responses[0].tries)) == (500, 6)
 
 
-def test_a_slow_network_blows_no_fuse() -> None:
+def test_a_slow_network_costs_no_image() -> None:
     """Images take their time through the slots that there are, longer than was thought."""
 
     async def site(request: Request) -> Answer:
@@ -462,11 +442,9 @@ def test_a_slow_network_blows_no_fuse() -> None:
 
     web = Web(lambda _: site)
     urls = [f"http://h{n % 50}/{n}" for n in range(100)]
-    played = play(web, urls, settings_of(threads=4), open_at_most=4, deadline_s=50, is_fuse=True)
+    played = play(web, urls, settings_of(threads=4, unit_deadline_s=50), open_at_most=4)
     assert Counter(response.reason for response in played.responses) == {None: 100}
     assert played.ended_s == pytest.approx(9 * 100 / 4, rel=0.1)
-    cut = play(web, urls, settings_of(threads=4), open_at_most=4, deadline_s=50)
-    assert cut.ended_s == pytest.approx(50)
 
 
 @pytest.mark.parametrize(("images", "come"), [(60, 60), (1000, 120)])
@@ -542,11 +520,16 @@ def test_each_url_has_one_response_whatever_hosts_do(
     web = Web(lambda host: sites[int(host[1:])])
     urls = [f"http://h{data.draw(st.integers(0, len(kinds) - 1))}/{n}" for n in range(count)]
     given_settings = settings_of(
-        threads=threads, connections_per_host=connections, retries=retries, timeout_s=3, honour_robots=has_robots
+        threads=threads,
+        connections_per_host=connections,
+        retries=retries,
+        timeout_s=3,
+        honour_robots=has_robots,
+        unit_deadline_s=deadline_s,
     )
-    played = play(web, urls, given_settings, deadline_s=deadline_s)
+    played = play(web, urls, given_settings)
     assert sorted(response.number for response in played.responses) == list(range(count))
-    assert played.ended_s <= deadline_s + 0.1
+    assert played.ended_s <= deadline_s + EXTENDED_S * (retries + 1)
     assert all(most <= connections for most in web.most.values())
     for response in played.responses:
         assert (response.body is None) == (response.reason is not None)

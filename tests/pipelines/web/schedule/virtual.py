@@ -10,13 +10,14 @@ from typing import Any
 
 from altalign.filters.blocked import BlockList
 from altalign.pipelines.run.domains import Domains
+from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST
 from altalign.pipelines.web.http.request import HEADERS_READ, Answer, Request
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.journal.outcomes import Response
 from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.schedule.budget import Budget
 from altalign.pipelines.web.schedule.fetching import Environment, Fetching
-from altalign.pipelines.web.schedule.tasks import Call, Delivery, unit_deadline_s
+from altalign.pipelines.web.schedule.tasks import Call, Delivery
 from altalign.settings.curate import FetchSettings
 
 NO_HEADERS: dict[str, list[str]] = {name: [] for name in HEADERS_READ}
@@ -128,8 +129,6 @@ def play(
     settings: FetchSettings,
     *,
     open_at_most: int | None = None,
-    deadline_s: float | None = None,
-    is_fuse: bool = False,
 ) -> Played:
     """Fetch URLs of a web; takes what is delivered at once."""
     loop = VirtualLoop()
@@ -139,7 +138,7 @@ def play(
         return 0.5 + (next(seeds) * 0.618 % 1 - 0.5) / 1000
 
     async def main() -> Played:
-        budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, loop.call_soon)
+        budget = Budget(BYTES_IN_FLIGHT_AT_MOST, 2 * settings.bytes_at_most, loop.call_soon)
         environment = Environment(web.ask, web.connects, lambda: EPOCH_S + loop.time(), random)
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
@@ -152,10 +151,7 @@ def play(
             environment=environment,
             open_at_most=most,
         )
-        call = Call(urls)
-        hosts = [target.host for target in call.targets if isinstance(target, Target)]
-        call.lasts_s = deadline_s or settings.unit_deadline_s or unit_deadline_s(settings, hosts)
-        call.is_fuse = is_fuse or not (deadline_s or settings.unit_deadline_s)
+        call = Call(urls, settings.unit_deadline_s)
         call.deliveries = told = _Told()
         fetching.begin(call)
         responses, times = list[Response](), list[float]()
