@@ -98,11 +98,9 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
         "loop": {
             "global_batch": batch,
             "chunk": chunk or batch,
-            "compile": way.compiled,
-            "cuda_graphs": way.graphs,
+            "speed": "compiled" if way.compiled else "recorded" if way.graphs else "plain",
             "precision": way.precision,
         },
-        "loss": {"block": 8192},
     }
     ranks = Ranks(0, 1, torch.device(way.device))
     learner = Learner(TrainConfig.from_values(values, where="benchmark"), vocabulary=sizes.vocabulary, ranks=ranks)

@@ -54,7 +54,7 @@ def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainCo
         units //= 2
     raise UsageError(
         f'[loop] chunk = "auto": a step with {unit} pairs at a time does not fit into this GPU; give '
-        "activation_checkpointing = true, smaller towers, or a larger GPU"
+        'recompute = "all", smaller towers, or a larger GPU'
     )
 
 
@@ -65,9 +65,7 @@ def unit_of(config: TrainConfig) -> int:
 
 
 def _fits(config: TrainConfig, device: torch.device, vocabulary: int) -> bool:
-    whole = torch.cuda.get_device_properties(device).total_memory
-    share = min(1.0, config.loop.memory_bytes / whole) or OF_A_GPU
-    torch.cuda.set_per_process_memory_fraction(share, device)
+    torch.cuda.set_per_process_memory_fraction(OF_A_GPU, device)
     try:
         most_of_a_step(config, device, vocabulary=vocabulary)
     except torch.cuda.OutOfMemoryError:

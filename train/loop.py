@@ -49,7 +49,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         _check_shares(config, ranks)
-        arithmetic.prepare(config.loop.precision, ranks.device, searches=config.loop.search_convolutions)
+        arithmetic.prepare(config.loop.precision, ranks.device)
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say, data_changed=data_changed)
         config = footprint.with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
@@ -251,9 +251,9 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
                 f"of {name} ({group}); give a multiple of {ranks.ranks * group:,}"
             )
     chunk = config.loop.chunk
-    if config.loop.cuda_graphs and any(pairs > chunk and pairs % chunk for pairs in shares):
+    if config.loop.speed == "recorded" and any(pairs > chunk and pairs % chunk for pairs in shares):
         raise UsageError(
-            f"[loop] cuda_graphs = true needs chunks of one size, and chunk = {chunk:,} does not divide the {shown} "
+            f'[loop] speed = "recorded" needs chunks of one size, and chunk = {chunk:,} does not divide the {shown} '
             "pairs of a process; give one that does"
         )
 

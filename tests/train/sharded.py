@@ -35,7 +35,7 @@ PLAIN = {"label_smoothing": 0.0}
 CASES: dict[str, dict[str, Any]] = {
     "two passes, mixup": {"loss": {"mixup": 0.4, "mixup_group": 2}, "loop": {"chunk": 2}},
     "one pass": {"loop": {"chunk": PAIRS}, "optimizer": {"clip_norm": 0.1, "weight_decay": 0.01}},
-    "activations computed again": {"loop": {"chunk": 2, "activation_checkpointing": True}},
+    "activations computed again": {"loop": {"chunk": 2, "recompute": "all"}},
     "noise, AdamW": {"loss": PLAIN, "noise": {"smoothing": 0.5, "estimates": "given"}, "optimizer": {"name": "adamw"}},
     "a frozen tower, LARS": {"image_tower": {"frozen": True}, "optimizer": {"name": "lars"}},
     "statistics of all ranks, SGD": {"image_tower": {"batch_norm": "sync"}, "optimizer": {"name": "sgd"}},
@@ -79,7 +79,7 @@ def trained(case: str, places: range, *, is_sharded: bool) -> dict[str, Any]:
     """Some steps on this rank's places: what each said; gradients, and the state after, of the first and the last."""
     config = config_of(case)
     model = model_of(config, vocabulary=VOCABULARY).double().train()
-    if config.loop.activation_checkpointing:
+    if config.loop.recompute == "all":
         model.checkpoint_activations()
     if is_sharded:
         sharding.shard(model)

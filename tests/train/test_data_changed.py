@@ -46,7 +46,7 @@ def seen(run: Path, of: Sequence[Pair], last: int) -> dict[str, list[int]]:
     return {pair.key: [each.step for each in trained.steps(frozenset([pair.key]), last)] for pair in of}
 
 
-@pytest.mark.parametrize("data", [{}, {"same_image_once_a_batch": True}], ids=["any images", "distinct images"])
+@pytest.mark.parametrize("data", [{}, {"sampling": "distinct_images"}], ids=["any images", "distinct images"])
 def test_a_training_goes_on_with_a_changed_run_only_if_told_to(
     data: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,7 +171,9 @@ def test_fifty_steps_are_those_of_a_plain_loop_bit_for_bit(tmp_path: Path) -> No
             torch.testing.assert_close(ours[name], statistic, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_fifty_steps_in_chunks_and_blocks_are_those_of_a_plain_loop_but_for_rounding(tmp_path: Path) -> None:
+def test_fifty_steps_in_chunks_and_blocks_are_those_of_a_plain_loop_but_for_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two passes and logits in blocks, beside one graph and torch's own cross entropy.
 
     Sums are in another order, and fifty steps through batch norm of small groups make a difference 10^10 times larger.
@@ -179,8 +181,9 @@ def test_fifty_steps_in_chunks_and_blocks_are_those_of_a_plain_loop_but_for_roun
     left to compare.
     """
     loop = {**LOOP, "chunk": 4}
+    monkeypatch.setattr("altalign.train.step.learner._BLOCK", 3)
     # dropout is drawn anew for each chunk
-    config = TrainConfig.load(given(tmp_path, text_tower={"dropout": 0.0}, loop=loop, loss={"block": 3}))
+    config = TrainConfig.load(given(tmp_path, text_tower={"dropout": 0.0}, loop=loop))
     data = prepared(config, ALONE, say=lambda _: None)
     of = batches(config, data)
     learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ALONE)

@@ -137,7 +137,7 @@ def test_a_damaged_part_of_the_moments_is_found_and_the_checkpoint_passed_over(
 
 
 @pytest.mark.parametrize(
-    "changed", [{"loop": {"compile": True}}, {"classification": {"train": "a.parquet", "test": "b.parquet"}}]
+    "changed", [{"loop": {"speed": "compiled"}}, {"classification": {"train": "a.parquet", "test": "b.parquet"}}]
 )
 def test_what_does_not_go_with_it_is_one_line(
     tmp_path: Path, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]

@@ -229,7 +229,7 @@ def test_a_training_by_scores_goes_on_as_it_began_and_not_with_other_scores(
 
 @pytest.mark.trained
 def test_where_the_device_decodes_a_run_goes_on_bit_for_bit_too(uninterrupted: Path, curated: Path) -> None:
-    config = written(curated, data={"decode_on": "device"})
+    config = written(curated, data={"decoding": "device"})
     assert cli.main(["train", config]) == 0
     whole = weights(curated)
     for found, by_workers in zip(lines(curated), lines(uninterrupted), strict=True):
@@ -467,29 +467,28 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
         ({"loss": {"temperature": 0.9, "temperature_at_most": 0.5}}, 2, "to temperature_at_most (0.5); change one"),
         ({"loss": {"mixup": 0.1, "negatives": 0.5}}, 2, "a partner may be no candidate; give negatives = 1"),
         ({"loss": {"mixup": 0.1, "mixup_group": 3}}, 2, "is no multiple of [loss] mixup_group (3)"),
-        ({"data": {"sampling": "one_source", "same_image_once_a_batch": True}}, 2, 'it goes with "random" alone'),
         ({"data": {"sampling": "one_source"}}, 2, 'is all there is; give more sources, or "random"'),
         ({"image_tower": {"token_drop": 0.25}}, 2, 'architecture = "b0" has no tokens'),
         ({"image_tower": {"architecture": "vit_ti16"}, "data": {"crop_px": 30}}, 2, "no multiple of the patches"),
         (
-            {"loop": {"checkpointed_stages": 2, "activation_checkpointing": True}},
+            {"loop": {"speed": "recorded", "recompute": "large"}},
             2,
-            "checkpointed_stages with activation_checkpointing, which is of all",
+            'speed = "recorded" with recompute = "large": they do not go together; give one of them',
+        ),
+        ({"loop": {"speed": "recorded", "sharded": True}}, 2, 'speed = "recorded" with sharded = true'),
+        ({"loop": {"speed": "recorded", "chunk": "auto"}}, 2, 'speed = "recorded" with chunk = "auto"'),
+        (
+            {"loop": {"speed": "recorded"}, "image_tower": {"frozen": True}},
+            2,
+            'speed = "recorded" with [image_tower] frozen = true',
         ),
         (
-            {"loop": {"cuda_graphs": True, "checkpointed_stages": 2}},
+            {"loop": {"compile": True}},
             2,
-            "cuda_graphs = true with checkpointed_stages = 2: they do not go together; give one of them",
-        ),
-        ({"loop": {"cuda_graphs": True, "sharded": True}}, 2, "cuda_graphs = true with sharded = true"),
-        ({"loop": {"cuda_graphs": True, "chunk": "auto"}}, 2, 'cuda_graphs = true with chunk = "auto"'),
-        (
-            {"loop": {"cuda_graphs": True}, "image_tower": {"frozen": True}},
-            2,
-            "cuda_graphs = true with [image_tower] frozen = true",
+            '[loop] compile = True: there is no such setting any more; write speed = "compiled"',
         ),
         (
-            {"loop": {"cuda_graphs": True, "chunk": 12}},
+            {"loop": {"speed": "recorded", "chunk": 12}},
             2,
             "needs chunks of one size, and chunk = 12 does not divide the 16 pairs of a process; give one that does",
         ),

@@ -25,7 +25,7 @@ def pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: s
         flip=settings.flip,
         crop_area_at_least=settings.crop_area_at_least,
         auto_augment=settings.auto_augment,
-        scaled_decoding=settings.scaled_decoding,
+        scaled_decoding=settings.decoding == "scaled",
         seed=seed,
         epoch=epoch,
         key=key,
@@ -35,7 +35,7 @@ def pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: s
 def image(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: str) -> torch.Tensor | Undecoded:
     """The same; or what the device gets that decodes it. Raises as `pixels`."""
     drawn = {"seed": seed, "epoch": epoch, "key": key}
-    found = undecoded(data, settings, **drawn) if settings.decode_on == "device" else None
+    found = undecoded(data, settings, **drawn) if settings.decoding == "device" else None
     return pixels(data, settings, **drawn) if found is None else found
 
 

@@ -137,7 +137,7 @@ def batches(
     pieces = _pieces(sampler, numbers, rank, ranks, size)
     workers, of_batch = settings.workers, -(-local // size)
     made = _made_by_workers(maker, pieces, workers, of_batch) if workers else _made_here(maker, pieces)
-    if settings.decode_on == "device":
+    if settings.decoding == "device":
         made = _completed(made, Decoder(device, settings.crop_px), maker)
     yield from _of_pieces(made, undecodable, pinned=device.type == "cuda")
 
@@ -236,7 +236,7 @@ class _Maker(Dataset[Any]):
         """One that decodes every image itself, from tars that it opens itself: it may work in another thread."""
         maker = copy(self)
         maker._samples = copy(self._samples)
-        maker._settings = self._settings.model_copy(update={"decode_on": "workers"})
+        maker._settings = self._settings.model_copy(update={"decoding": "full"})
         return maker
 
     def _made(self, piece: _Piece) -> _Made:

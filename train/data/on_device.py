@@ -55,12 +55,12 @@ def check_installed(settings: DataSettings) -> None:
     Raises:
         UsageError: it is so.
     """
-    if settings.decode_on == "device":
+    if settings.decoding == "device":
         try:
             import_module("torchcodec.decoders")
         except (ImportError, OSError, RuntimeError) as error:
             raise UsageError(
-                f'[data] decode_on = "device" needs torchcodec for this torch, {torch.__version__} '
+                f'[data] decoding = "device" needs torchcodec for this torch, {torch.__version__} '
                 f"({first_line(error)}); "
                 f"{bring('torchcodec')}, or leave the setting out"
             ) from None
@@ -123,7 +123,7 @@ class Decoder:
             self._decode_jpeg([encoded(Image.new("RGB", (8, 8)), quality=90)], mode="RGB", device=device)
         except RuntimeError as error:
             why = first_line(error)
-            raise UsageError(f'[data] decode_on = "device": torchcodec cannot use {device}: {why}') from None
+            raise UsageError(f'[data] decoding = "device": torchcodec cannot use {device}: {why}') from None
 
     def completed(self, batch: Batch, images: Mapping[int, Undecoded]) -> Batch:
         """A batch that has the images of the other pairs alone, with these at their places.

@@ -362,8 +362,8 @@ class DistinctImages:
                 break
             if position - before.position > 2 * self.order.epoch_draws + self.size:
                 raise UsageError(
-                    f"[data] same_image_once_a_batch: {len(found):,} images were found for a global batch of "
-                    f"{self.size:,} pairs; lower [loop] global_batch, or turn it off"
+                    f'[data] sampling = "distinct_images": {len(found):,} images were found for a global batch of '
+                    f'{self.size:,} pairs; lower [loop] global_batch, or give "random"'
                 )
             more = self.order.draws(position, position + max(self.size - len(found), 64))
             pairs, epochs = np.concatenate([pairs, more[0]]), np.concatenate([epochs, more[1]])
@@ -380,8 +380,8 @@ class DistinctImages:
         )
         if len(after.pairs) > 2 * self.order.epoch_draws:
             raise UsageError(
-                f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some "
-                "images have more pairs than an epoch has batches; lower [loop] global_batch, or turn it off"
+                f'[data] sampling = "distinct_images": {len(after.pairs):,} pairs wait, more than two epochs have: '
+                'some images have more pairs than an epoch has batches; lower [loop] global_batch, or give "random"'
             )
         if len(self._states) > self._KEPT:
             self._states.pop(min(self._states))

@@ -83,7 +83,7 @@ class _Part:
         )
         size = config.loop.global_batch
         self._sampler: Sampler | OneSource | DistinctImages
-        if config.data.same_image_once_a_batch:
+        if config.data.sampling == "distinct_images":
             pairs = np.concatenate([read_pairs(storage.join(folder, file)) for file in self._files])
             images = pairs["image_id"][:, 0].astype(np.uint64)
             self._sampler = DistinctImages(order, size, lambda wanted: images[wanted])

@@ -41,6 +41,7 @@ _FREQUENCY_AT_LEAST = 2  # of a letter and of a merge, as in BERT's own trainers
 # letters at most: a tenth of the vocabulary, or 1,000 where a quarter of it is as many
 _LETTERS_SHARE, _LETTERS_AT_LEAST = 10, 1000
 _CODE_POINTS = 0x110000
+CAPTIONS_AT_MOST = 20_000_000  # that a vocabulary is trained on: those of the smallest keys, which are hashes
 
 
 class CaptionTokenizer:
@@ -278,7 +279,7 @@ def _json(pieces: list[str], normalizer: normalizers.Normalizer) -> str:
 
 def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=settings.strip_accents, lowercase=settings.lower_case
+        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=settings.lower_case
     )
 
 

@@ -231,7 +231,7 @@ def _estimates(config: TrainConfig, samples: Samples) -> Estimates | None:
 
 def _sampler(config: TrainConfig, order: Order, samples: Samples) -> GlobalBatches:
     size = config.loop.global_batch
-    if config.data.same_image_once_a_batch:
+    if config.data.sampling == "distinct_images":
         return DistinctImages(order, size, samples.images_of)
     return OneSource(order, size) if config.data.sampling == "one_source" else Sampler(order, size)
 
@@ -253,6 +253,6 @@ def _tokenizer(config: TrainConfig, samples: Samples, say: Callable[[str], None]
         )
     if made is None:
         say(f"training a tokenizer on the captions of {len(samples):,} pairs")
-        made = tokenizer.train(lambda: samples.captions(chosen.captions_at_most), chosen)
+        made = tokenizer.train(lambda: samples.captions(tokenizer.CAPTIONS_AT_MOST), chosen)
     made.write(place)
     return made

@@ -11,7 +11,7 @@ from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer,
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse, write_tokenizer
 from altalign.train.model import align_names
-from altalign.train.model.image_tower import FACTORS, HALF_OF_THE_RANGE
+from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
 from altalign.train.model.text_tower import FEED_FORWARD
 
 PACKAGE = "transformers"
@@ -117,7 +117,7 @@ def _config(of: Trained) -> AlignConfig:
         "depth_coefficient": image.depth or depth,
         "image_size": px,
         "hidden_dim": px,  # of the pooling alone: not smaller than the map
-        "batch_norm_eps": image.batch_norm_epsilon,
+        "batch_norm_eps": EPSILON,
         "batch_norm_momentum": image.batch_norm_momentum,
         "drop_connect_rate": image.drop_path,
     }

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import check_towers, has_odd_side, projection_of, refuse
-from altalign.train.model.image_tower import FACTORS
+from altalign.train.model.image_tower import EPSILON, FACTORS
 
-EPSILON = 1e-3  # of timm's tf_* models
 _TOWER = ("conv_stem.", "bn1.", "blocks.", "conv_head.")
 
 
@@ -82,11 +81,6 @@ def state(of: Trained) -> dict[str, Tensor]:
     classifier = torch.zeros(of.model.width, head)
     classifier[:, :own], classifier[:, own : 2 * own] = weight, -weight
     found: dict[str, Tensor] = {**of.model.image_tower.state_dict(), "conv_head.weight": both[:, :, None, None]}
-    for name in [name for name in found if name.endswith(".running_var")]:  # divided by sqrt(variance + epsilon)
-        scale, variance = name.removesuffix("running_var") + "weight", found[name]
-        found[scale] = (
-            found[scale] * ((variance + EPSILON) / (variance + of.config.image_tower.batch_norm_epsilon)).sqrt()
-        )
     theirs = {name: values for name, values in _like(name_of(of)).state_dict().items() if name.startswith(_TOWER)}
     return {
         **{name: _with_zeros(found.get(name), values.shape) for name, values in theirs.items()},

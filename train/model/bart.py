@@ -154,11 +154,9 @@ class Captioner(nn.Module):
         ).last_hidden_state
 
     def memory(
-        self, images: torch.Tensor | None, texts: torch.Tensor, mask: torch.Tensor
+        self, images: torch.Tensor, texts: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """[V_e(x), T_e(z)] of equation 13 and its mask: states of patches (n, p, w) before those of texts."""
-        if images is None:
-            return texts, mask
         both = torch.cat([self.of_images(images), texts], 1)
         return both, torch.cat([mask.new_ones(images.shape[:2]), mask], 1)
 

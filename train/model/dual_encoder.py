@@ -98,7 +98,6 @@ class DualEncoder(nn.Module):
         """NLIP's two decoders, those that have a weight."""
         own = self.image_tower.num_features
         self.image_decoder = self.captioner = None
-        self._captions = captioner
         if reconstruction is not None and reconstruction.weight:
             self.image_decoder = ImageDecoder(reconstruction, image_width=own, patch_px=patch_px(image.architecture))
         if captioner is not None:
@@ -120,21 +119,8 @@ class DualEncoder(nn.Module):
 
     def text_features(self, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
         """Features (n, width). No state of an image reaches them."""
-        return self.text_projection(self._of_text(self.text_tower, tokens, mask, packed))
-
-    def _of_text(
-        self, tower: nn.Module, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None
-    ) -> torch.Tensor:
-        """What a text is before its projection: (n, width)."""
-        if packed is not None:
-            return tower(tokens, mask, packed)
-        if self._captions is None or self._captions.text_feature == "encoder":
-            return tower(tokens, mask)
-        assert isinstance(tower, BartTower)
-        assert self.captioner is not None
-        memory, attended = self.captioner.memory(None, tower.states(tokens, mask), mask)
-        states = self.captioner.states(tower.words, tokens, memory, attended)
-        return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
+        given = (tokens, mask) if packed is None else (tokens, mask, packed)
+        return self.text_projection(self.text_tower(*given))
 
     def encode_image(self, images: torch.Tensor) -> torch.Tensor:
         """Embeddings (n, width)."""
@@ -170,10 +156,7 @@ class DualEncoder(nn.Module):
             of_images = states[:, 0]
         else:
             of_images = self.image_tower(seen)
-        if self._captions is not None and self._captions.contrastive_text == "prompted" and prompted is not None:
-            of_texts = self.text_features(*prompted)
-        else:
-            of_texts = self.text_features(tokens, mask, packed)
+        of_texts = self.text_features(tokens, mask, packed)
         if mixup is not None and mixes == "texts":
             of_texts = mixup.mixed(of_texts)
         embeddings = _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)

@@ -34,6 +34,7 @@ FACTORS = {  # of channels, of blocks
     "b7": (2.0, 3.1),
     "l2": (4.3, 5.3),  # Noisy Student, table 7
 }
+EPSILON = 1e-3  # added to variances, as timm's tf_* models have it
 HALF_OF_THE_RANGE = 127.5  # pixels 0..255 become -1..1, as in COYO-ALIGN
 
 
@@ -58,9 +59,7 @@ class ImageTower(EfficientNet):
             round_chs_fn=partial(round_channels, multiplier=settings.width or own_width),
             pad_type="same",
             act_layer=nn.SiLU,
-            norm_layer=partial(
-                nn.BatchNorm2d, eps=settings.batch_norm_epsilon, momentum=1 - settings.batch_norm_momentum
-            ),
+            norm_layer=partial(nn.BatchNorm2d, eps=EPSILON, momentum=1 - settings.batch_norm_momentum),
             drop_path_rate=settings.drop_path,
         )
         batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)

@@ -15,28 +15,16 @@ from altalign import __version__, storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.settings.common import dump, flatten
 from altalign.train.run import object_store_sync
+from altalign.train.settings.removed import without_removed
 from altalign.train.settings.training import TrainConfig
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
 # chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take
 # its statistics of chunks.
 FREE = (
-    *(
-        "data.workers",
-        "loop.memory_bytes",
-        "loop.device",
-        "loop.timeout_s",
-        "loop.compile",
-        "loop.cuda_graphs",
-        "loop.search_convolutions",
-        "loop.sharded",
-        "loop.activation_checkpointing",
-        "loop.checkpointed_stages",
-        "loop.log_every",
-        "loop.wandb_project",
-        "loop.evaluate_every",
-    ),
-    *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
+    *("data.workers", "evaluation."),
+    *("loop.device", "loop.timeout_s", "loop.speed", "loop.sharded", "loop.recompute", "loop.log_every"),
+    *("loop.wandb_project", "loop.evaluate_every", "loop.checkpoint_every", "loop.keep_checkpoints"),
 )
 _BEFORE = ("log", "eval", "index", "packed")  # what an evaluation of another model leaves before there is a run
 OF_DATA = ("manifests", "clusters", "scores", "pairs")  # what another manifest of a [data] run changes
@@ -173,7 +161,10 @@ def _settings(place: str) -> dict[str, object]:
         raise UsageError(
             f"{place}: not the settings of a training run, but of something else; choose another [run] folder"
         )
-    return dict(flatten(values))
+    try:
+        return dict(flatten(without_removed(values)))
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from None
 
 
 def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tuple[object, object]]:

@@ -43,13 +43,12 @@ class DataSettings(Settings):
     sources: Literal["inputs", "clusters"] = "inputs"  # ours
     """What a source is: an input of the curation, or a cluster of images by `altalign score --clusters` (ZeroVL, A.6):
     of 100, cluster 7 of `runs/mine` is called `runs/mine#07`."""
-    sampling: Literal["random", "sequential", "one_source"] = "random"
-    """Sources mixed at random, one after another in each epoch, or a global batch of one source each (ZeroVL, 3.1)."""
+    sampling: Literal["random", "distinct_images", "sequential", "one_source"] = "random"
+    """Sources mixed at random; the same, and a pair of an image that its global batch has already waits for the next
+    batch (ours); one source after another in each epoch; or a global batch of one source each (ZeroVL, 3.1)."""
     read_together: Annotated[Positive, Field(le=100_000)] = 1  # ours
     """Pairs that follow one another in a shard and come into a batch together, by one read: for object stores and disks
-    that seek slowly. `1`: each by itself. Captions of one image are neighbours: see `same_image_once_a_batch`."""
-    same_image_once_a_batch: bool = False  # ours
-    """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
+    that seek slowly. `1`: each by itself. Captions of one image are neighbours: see `sampling = "distinct_images"`."""
     resize_px: Positive = 346
     """An image is resized to a square of this side; its aspect ratio is not kept."""
     crop_px: Positive = 289
@@ -61,18 +60,16 @@ class DataSettings(Settings):
     """Flip half of the images from left to right."""
     auto_augment: bool = False
     """Augment by AutoAugment's policy of ImageNet (ZeroVL, section 5.1), as torchvision has it."""
-    scaled_decoding: bool = False  # ours
-    """Decode a large JPEG at 1/8 to 7/8 of its size, as small as leaves the crop all of its pixels: faster where images
-    are larger than `resize_px`, with pixels that differ by a level or two."""
     word_corruption: Share = 0.0
     """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
     replaced by others, the rest deleted."""
-    decode_on: Literal["workers", "device"] = "workers"  # ours
-    """Who decodes JPEGs: workers, or the device that trains, a GPU by nvJPEG (extra `torchcodec`). Workers read them,
-    and decode what else there is. Pixels differ by a level of 255; where nvJPEG decodes by two in the
+    decoding: Literal["full", "scaled", "device"] = "full"  # ours
+    """Of JPEGs. `full`: workers decode them at their size. `scaled`: at 1/8 to 7/8 of it, as small as leaves the crop
+    all of its pixels; faster where images are larger than `resize_px`, and pixels differ by a level or two. `device`:
+    the device that trains decodes them, a GPU by nvJPEG (extra `torchcodec`), where pixels differ by two levels in the
     mean, and 14 at most."""
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
-    """Processes that decode, per process that trains; `0`: that process itself. The order of samples stays the same."""
+    """Processes that read and decode, per process that trains; `0`: that process itself. The order stays the same."""
 
     @field_validator("where")
     @classmethod
@@ -87,14 +84,8 @@ class DataSettings(Settings):
             raise ValueError(
                 f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other"
             )
-        if self.sampling != "random" and self.same_image_once_a_batch:
-            raise ValueError(
-                f'same_image_once_a_batch is true, and sampling = "{self.sampling}": it goes with "random" alone; '
-                "give one of both"
-            )
-        if self.decode_on == "device" and (self.auto_augment or self.scaled_decoding):
-            name = "auto_augment" if self.auto_augment else "scaled_decoding"
-            raise ValueError(f'{name} is of workers, and decode_on = "device"; leave one of both out')
+        if self.decoding == "device" and self.auto_augment:
+            raise ValueError('decoding = "device" with auto_augment, which workers do; leave one of both out')
         if self.nulls and not (self.where or self.weight_by):
             raise ValueError("nulls without where or weight_by, which read values; leave it out")
         if self.source_weights and not sum(self.source_weights.values()):
@@ -112,9 +103,5 @@ class TokenizerSettings(Settings):
     """Word pieces with special tokens; 250,000 in the multilingual model (section 8). Few captions give fewer."""
     lower_case: bool = True  # the paper's sample captions are lower case (figures 1 and 2)
     """Lower the case of captions."""
-    strip_accents: bool = False  # ours
-    """Take accents off letters."""
     tokens_at_most: Annotated[Positive, Field(ge=3)] = 64
     """Word pieces of a caption, `[CLS]` and `[SEP]` among them; longer ones are cut."""
-    captions_at_most: Whole = 20_000_000  # ours
-    """Train the vocabulary on at most this many captions, chosen by the hash of their keys. `0`: all."""

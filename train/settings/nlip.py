@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from altalign.settings.common import Settings
-from altalign.train.settings.types import AtLeast0, Positive, Share, Whole
+from altalign.train.settings.types import AtLeast0, Positive, Share
 
 
 class NoiseSettings(Settings):
@@ -21,8 +21,6 @@ class NoiseSettings(Settings):
     captions: str = ""
     """Captions that a model wrote (`altalign nlip caption`): a captions.parquet, or `run:FOLDER`. That of a pair stands
     for its own with probability eps, drawn at each visit (NLIP, stage 3). Empty: none."""
-    batch: Whole = 0
-    """Pairs of a batch when losses are measured, about: batches are of equal size. `0`: `[loop] global_batch`."""
 
 
 class ReconstructionSettings(Settings):
@@ -53,18 +51,8 @@ class CaptionerSettings(Settings):
     """Share of the caption's words that are masked in the text that it sees (y^m), drawn for each pair and visit."""
     tokens_at_most: Annotated[Positive, Field(ge=3)] = 64  # ours
     """Word pieces of that text, [p, q, y^m]; longer ones are cut."""
-    contrastive_text: Literal["caption", "prompted"] = "caption"
-    """What the contrastive loss compares images with: the caption alone, or [p, q, y^m]."""
-    decoding: Literal["beam", "nucleus"] = "beam"  # the paper does not say
-    """How captions are written: by beam search, or drawn from the nucleus of the likeliest tokens."""
-    beams: Annotated[Positive, Field(le=1_000)] = 3  # BLIP's
-    """Beginnings that beam search goes on with."""
-    nucleus: Annotated[float, Field(gt=0, le=1)] = 0.9  # BLIP's
-    """The share of the probability that tokens are drawn from."""
-    words_at_least: Whole = 5  # BLIP's
-    """Word pieces of a written caption."""
-    text_feature: Literal["encoder", "decoder"] = "encoder"
-    """What a text's feature is: the first state of the encoder; or the last of the decoder, which sees no image."""
+    beams: Annotated[Positive, Field(le=1_000)] = 3  # BLIP's; the paper does not say
+    """Beginnings that beam search goes on with when captions are written."""
 
 
 class PhaseSettings(Settings):

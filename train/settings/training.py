@@ -5,7 +5,7 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -13,6 +13,7 @@ from altalign.settings.common import Settings
 from altalign.train.settings.data import DataSettings, TokenizerSettings
 from altalign.train.settings.evaluation import ClassificationSettings, EvaluationSettings
 from altalign.train.settings.nlip import CaptionerSettings, NoiseSettings, PhaseSettings, ReconstructionSettings
+from altalign.train.settings.removed import without_removed
 from altalign.train.settings.types import (
     Above0,
     AtLeast0,
@@ -73,8 +74,6 @@ class ImageTowerSettings(Settings):
     """Images of a group: the paper's cores had 16 pairs each."""
     batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """How much of the running statistics stays at each step, as Keras counts it."""
-    batch_norm_epsilon: Epsilon = 1e-3
-    """Added to variances."""
     drop_path: Share = 0.0  # the paper does not say
     """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
     weights: str = ""
@@ -159,8 +158,6 @@ class LossSettings(Settings):
     """What is mixed: pixels of images, features of texts, or what a coin says at each step."""
     mixup_group: Annotated[Positive, Field(ge=2)] = 16  # ours
     """Pairs of the global batch that are mixed among each other: the first with the last, and so on."""
-    block: Positive = 2048  # ours
-    """Rows and columns of the logits that are in memory at a time."""
 
     @model_validator(mode="after")
     def _temperature_is_in_its_range(self) -> Self:
@@ -180,13 +177,11 @@ class OptimizerSettings(Settings):
     weight_decay: AtLeast0 = 1e-5
     """Of the parameters that decay."""
     beta1: Share = 0.9
-    """LAMB and AdamW: decay of the first moment."""
+    """LAMB and AdamW: decay of the first moment; SGD and LARS: the momentum."""
     beta2: Share = 0.999
     """LAMB and AdamW: decay of the second moment."""
     epsilon: Epsilon = 1e-6
     """LAMB, LARS and AdamW: added to divisors."""
-    momentum: Share = 0.9
-    """SGD and LARS."""
     # COYO-ALIGN excludes batch norm alone, from both
     decay_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
     """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm`. The temperature never decays."""
@@ -242,26 +237,19 @@ class LoopSettings(Settings):
     """Pairs of a step, over all devices (section 5)."""
     chunk: Annotated[Whole, BeforeValidator(_of_words)] = 512
     """Pairs in the towers of a device at a time. A step of more runs them twice, for the same gradient. `0`, or
-    `"auto"`: the global batch, or its half, its quarter and so on, whatever first fits into `memory_bytes`."""
-    memory_bytes: Whole = 0
-    """`chunk = "auto"`: bytes of a GPU that training may take. `0`: 90 % of it."""
+    `"auto"`: the global batch, or its half, its quarter and so on, whatever first fits into 90 % of a GPU's memory."""
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "bfloat16"
     """Of the towers' arithmetic. Weights, embeddings and loss are float32. `tf32`: float32, and on a GPU its products
     are of factors with 10 bits after the first."""
-    activation_checkpointing: bool = False
-    """Compute activations again instead of keeping them: less memory, a third more time."""
-    checkpointed_stages: Annotated[Whole, Field(le=7)] = 0
-    """The same of so many of EfficientNet's seven stages alone, from the first: they keep most. `0`: of none."""
-    compile: bool = False
-    """Compile the blocks of the towers with `torch.compile`. The first step takes minutes longer."""
-    search_convolutions: bool = True
-    """Try out ways to compute each shape's convolutions on a GPU, and keep the fastest: B3's kernels take 2 % less
-    time, and each start up to a minute more."""
-    cuda_graphs: bool = False
-    """Record the image tower's passes on a GPU, and start each by one call: it waits less for its processor where
-    chunks are small. All chunks are of one size; a CPU ignores it."""
+    recompute: Literal["none", "large", "all"] = "none"
+    """Activations that are computed again instead of kept. `large`: those of EfficientNet's first two stages, whose
+    maps are largest; `all`: of both towers, for a third more time."""
+    speed: Literal["plain", "compiled", "recorded"] = "plain"
+    """How the towers run, which changes nothing of what is learned. `compiled`: their blocks by `torch.compile`, and
+    the first step takes minutes longer. `recorded`: the image tower's passes on a GPU as CUDA graphs, each started by
+    one call, which waits less for the processor where chunks are small; all chunks are of one size."""
     sharded: bool = False
     """Spread weights, gradients and moments over the ranks (FSDP2), for models that do not fit. Ranks gather each block
     when it computes: more communication, the same gradients."""
@@ -278,13 +266,6 @@ class LoopSettings(Settings):
     """Steps between checkpoints; there is one after the last step, and one when the run is told to stop."""
     keep_checkpoints: Positive = 3
     """How many of the newest are kept."""
-
-
-def _refuse_with(setting: str, others: Mapping[str, bool]) -> None:
-    """Refuse a setting beside each other one that is given."""
-    for name, is_given in others.items():
-        if is_given:
-            raise ValueError(f"{setting} with {name}: they do not go together; give one of them")
 
 
 class TrainConfig(Settings):
@@ -312,19 +293,53 @@ class TrainConfig(Settings):
         """What linear scaling multiplies the learning rate with."""
         return self.loop.global_batch / (self.schedule.reference_batch or self.loop.global_batch)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, values: Any) -> Any:
+        return without_removed(values) if isinstance(values, Mapping) else values
+
     @model_validator(mode="after")
-    def _parts_agree(self) -> Self:
-        tower, chunk, data = self.image_tower, self.loop.chunk, self.data
-        self._check_patches()
-        self._check_stages()
-        self._check_sharded()
-        self._check_graphs()
+    def _sections_agree(self) -> Self:
+        self._check_data()
+        self._check_image_tower()
+        self._check_loss()
+        self._check_loop()
         self._check_classification()
         self._check_noise()
         self._check_decoders()
+        return self
+
+    def _check_data(self) -> None:
+        data, evaluation = self.data, self.evaluation
         if not (data.runs or data.tars or data.tables):
             raise ValueError("[data] runs, tars and tables are empty; give what is to be trained on")
-        if not chunk and not tower.is_vit and tower.batch_norm in ("local", "sync"):
+        if any(chosen.kind == "held_out" for chosen in evaluation.retrieval) and not data.held_out:
+            raise ValueError(
+                "[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share"
+            )
+        resize, crop = evaluation.resize_px or data.resize_px, evaluation.crop_px or data.crop_px
+        if crop > resize:
+            raise ValueError(
+                f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
+                "the other"
+            )
+
+    def _check_image_tower(self) -> None:
+        tower, chunk = self.image_tower, self.loop.chunk
+        if tower.is_vit:
+            patch = int(tower.architecture[-2:])
+            sides = {
+                "[data] crop_px": self.data.crop_px,
+                "[evaluation] crop_px": self.evaluation.crop_px,
+                "[image_tower] positions_px": tower.positions_px,
+            }
+            for name, side in sides.items():
+                if side % patch:
+                    raise ValueError(
+                        f"{name} ({side}) is no multiple of the patches of {tower.architecture} ({patch}); give a "
+                        "multiple"
+                    )
+        elif not chunk and tower.batch_norm in ("local", "sync"):
             raise ValueError(
                 f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
                 "chunks: what is learned would depend on memory; give a number"
@@ -334,48 +349,39 @@ class TrainConfig(Settings):
                 f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
                 "multiple"
             )
-        if self.loss.mixup and self.loss.negatives < 1:
-            raise ValueError(
-                f"[loss] mixup = {self.loss.mixup:g} with negatives = {self.loss.negatives:g}: a partner may be no "
-                "candidate; give negatives = 1"
-            )
-        for name, size in (("chunk", chunk), ("global_batch", self.loop.global_batch)):
-            if self.loss.mixup and size % self.loss.mixup_group:
-                raise ValueError(
-                    f"[loop] {name} ({size}) is no multiple of [loss] mixup_group ({self.loss.mixup_group}); give a "
-                    "multiple"
-                )
-        if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
-            raise ValueError(
-                "[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share"
-            )
-        resize, crop = self.evaluation.resize_px or self.data.resize_px, self.evaluation.crop_px or self.data.crop_px
-        if crop > resize:
-            raise ValueError(
-                f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
-                "the other"
-            )
-        return self
 
-    def _check_sharded(self) -> None:
-        if self.loop.sharded:
-            _refuse_with(
-                "[loop] sharded = true",
-                {"[loop] compile = true": self.loop.compile, "[classification] train": bool(self.classification.train)},
-            )
-
-    def _check_graphs(self) -> None:
-        if not self.loop.cuda_graphs:
+    def _check_loss(self) -> None:
+        loss = self.loss
+        if not loss.mixup:
             return
-        others = {
-            "activation_checkpointing = true": self.loop.activation_checkpointing,
-            f"checkpointed_stages = {self.loop.checkpointed_stages}": bool(self.loop.checkpointed_stages),
-            "sharded = true": self.loop.sharded,
-            'chunk = "auto"': not self.loop.chunk,
-            "[image_tower] frozen = true": self.image_tower.frozen,
-            '[image_tower] batch_norm = "sync"': not self.image_tower.is_vit and self.image_tower.batch_norm == "sync",
-        }
-        _refuse_with("[loop] cuda_graphs = true", others)
+        if loss.negatives < 1:
+            raise ValueError(
+                f"[loss] mixup = {loss.mixup:g} with negatives = {loss.negatives:g}: a partner may be no candidate; "
+                "give negatives = 1"
+            )
+        for name, size in (("chunk", self.loop.chunk), ("global_batch", self.loop.global_batch)):
+            if size % loss.mixup_group:
+                raise ValueError(
+                    f"[loop] {name} ({size}) is no multiple of [loss] mixup_group ({loss.mixup_group}); give a multiple"
+                )
+
+    def _check_loop(self) -> None:
+        loop, tower = self.loop, self.image_tower
+        if loop.recompute == "large" and tower.is_vit:
+            raise ValueError(f'[loop] recompute = "large": {tower.architecture} has no stages; give "all", or "none"')
+        if loop.sharded:
+            others = {'speed = "compiled"': loop.speed == "compiled"}
+            others["[classification] train"] = bool(self.classification.train)
+            _refuse_with("[loop] sharded = true", others)
+        if loop.speed == "recorded":
+            others = {
+                f'recompute = "{loop.recompute}"': loop.recompute != "none",
+                "sharded = true": loop.sharded,
+                'chunk = "auto"': not loop.chunk,
+                "[image_tower] frozen = true": tower.frozen,
+                '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
+            }
+            _refuse_with('[loop] speed = "recorded"', others)
 
     def _check_classification(self) -> None:
         chosen = self.classification
@@ -390,16 +396,17 @@ class TrainConfig(Settings):
             )
 
     def _check_noise(self) -> None:
+        noise = self.noise
         if self.phases:  # each is checked by itself
             return
-        if self.noise.captions and not self.noise.estimates:
+        if noise.captions and not noise.estimates:
             raise ValueError("[noise] captions without estimates: nobody knows which pairs are noisy; give both")
-        if not self.noise.smoothing:
+        if not noise.smoothing:
             return
-        if not self.noise.estimates:
+        if not noise.estimates:
             raise ValueError(
-                f"[noise] smoothing = {self.noise.smoothing:g} without estimates; give what `altalign nlip noise` "
-                "made of a training run"
+                f"[noise] smoothing = {noise.smoothing:g} without estimates; give what `altalign nlip noise` made of a "
+                "training run"
             )
         if self.loss.label_smoothing or self.loss.mixup:
             raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")
@@ -414,31 +421,9 @@ class TrainConfig(Settings):
         if self.loss.mixup or self.data.word_corruption:
             raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
 
-    def _check_stages(self) -> None:
-        if not self.loop.checkpointed_stages:
-            return
-        if self.image_tower.is_vit:
-            raise ValueError(
-                f"[loop] checkpointed_stages ({self.loop.checkpointed_stages}): {self.image_tower.architecture} has "
-                "no stages; give 0, or activation_checkpointing = true"
-            )
-        if self.loop.activation_checkpointing:
-            raise ValueError(
-                "[loop] checkpointed_stages with activation_checkpointing, which is of all; give one of them"
-            )
 
-    def _check_patches(self) -> None:
-        if not self.image_tower.is_vit:
-            return
-        patch = int(self.image_tower.architecture[-2:])
-        sides = {
-            "[data] crop_px": self.data.crop_px,
-            "[evaluation] crop_px": self.evaluation.crop_px,
-            "[image_tower] positions_px": self.image_tower.positions_px,
-        }
-        for name, side in sides.items():
-            if side % patch:
-                raise ValueError(
-                    f"{name} ({side}) is no multiple of the patches of {self.image_tower.architecture} ({patch}); give "
-                    "a multiple"
-                )
+def _refuse_with(setting: str, others: Mapping[str, bool]) -> None:
+    """Refuse a setting beside each other one that is given."""
+    for name, is_given in others.items():
+        if is_given:
+            raise ValueError(f"{setting} with {name}: they do not go together; give one of them")

@@ -20,6 +20,8 @@ from altalign.train.settings.training import LoopSettings, LossSettings, TrainCo
 from altalign.train.step import accumulation, arithmetic, negatives, optimizers, schedules, sharding, token_drop
 from altalign.train.step.loss import Noise, contrastive_loss
 
+_BLOCK, _BLOCK_OF_A_GPU = 2048, 8192  # rows and columns of the logits that are in memory at a time
+_LARGE_STAGES = 2  # of EfficientNet's seven: their maps are the largest
 OWN_LOSSES = ("loss_reconstruction", "loss_caption")  # in the metrics
 
 
@@ -46,13 +48,14 @@ class Learner:
         self._towers = accumulation.towers_of(self.model)
         self._autocast, self._device = arithmetic.autocast(config.loop.precision, ranks.device), ranks.device
         self._own_weights = (config.reconstruction.weight, config.captioner.weight) if self.model.has_decoders else ()
+        self._block = _BLOCK_OF_A_GPU if ranks.device.type == "cuda" else _BLOCK
         self._loss = partial(
             _weighted,
             config.loss.weight,
             label_smoothing=config.loss.label_smoothing,
             directions=config.loss.directions,
             negatives=config.loss.negatives,
-            block=config.loss.block,
+            block=self._block,
         )
 
     def step(self, number: int, batch: Batch, *, sources: Sequence[str] = ()) -> dict[str, float]:
@@ -86,7 +89,7 @@ class Learner:
                 f"{rate:.3g}{of}",
                 result.broken,
             )
-        found = negatives.by_source(result, batch.sources, sources, block=config.loss.block) if sources else {}
+        found = negatives.by_source(result, batch.sources, sources, block=self._block) if sources else {}
         norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))
         if not math.isfinite(norm):
             raise NotFiniteError(
@@ -131,19 +134,19 @@ def set_rates(optimizer: torch.optim.Optimizer, config: TrainConfig, step: int) 
 def set_up_passes(model: DualEncoder | Classifier, loop: LoopSettings) -> None:
     """Have a model's passes taken as the settings say: computed again, compiled, recorded."""
     checkpoint_activations(model, loop)
-    if loop.compile:
+    if loop.speed == "compiled":
         compile_blocks(model)
-    if loop.cuda_graphs:
+    elif loop.speed == "recorded":
         cuda_graphs.record(model.image_tower)
 
 
 def checkpoint_activations(model: DualEncoder | Classifier, loop: LoopSettings) -> None:
     """Have those activations computed again that the settings say."""
-    if loop.activation_checkpointing:
+    if loop.recompute == "all":
         model.checkpoint_activations()
-    elif loop.checkpointed_stages:
+    elif loop.recompute == "large":
         assert isinstance(model.image_tower, ImageTower)  # the settings refuse a ViT
-        model.image_tower.checkpoint_stages(loop.checkpointed_stages)
+        model.image_tower.checkpoint_stages(_LARGE_STAGES)
 
 
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:

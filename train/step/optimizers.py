@@ -70,12 +70,12 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     if settings.name == "lamb":
         return Lamb(groups, betas=betas, epsilon=settings.epsilon)
     if settings.name == "lars":
-        return Lars(groups, momentum=settings.momentum, epsilon=settings.epsilon)
+        return Lars(groups, momentum=settings.beta1, epsilon=settings.epsilon)
     foreach = sharding.is_sharded(model) or None  # torch's own choice for what is spread: tensor by tensor
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.epsilon, foreach=foreach)
     if settings.name == "sgd":
-        return torch.optim.SGD(groups, lr=0.0, momentum=settings.momentum, foreach=foreach)
+        return torch.optim.SGD(groups, lr=0.0, momentum=settings.beta1, foreach=foreach)
     assert_never(settings.name)
 
 

@@ -30,7 +30,7 @@ CROP = {"resize_px": 40, "crop_px": 32}
 
 
 def drawn(data: bytes, **given: object) -> Undecoded | None:
-    chosen = DataSettings(**{**CROP, "decode_on": "device", **given})
+    chosen = DataSettings(**{**CROP, "decoding": "device", **given})
     return undecoded(data, chosen, seed=1, epoch=2, key=KEY)
 
 
@@ -140,7 +140,7 @@ def test_a_device_that_torchcodec_cannot_use_is_one_line(monkeypatch: pytest.Mon
         raise RuntimeError("nvjpeg is not there\nCall stack: …")
 
     monkeypatch.setattr("torchcodec.decoders.decode_jpeg", fails)
-    with pytest.raises(UsageError, match=r'decode_on = "device": torchcodec cannot use cpu: nvjpeg is not there$'):
+    with pytest.raises(UsageError, match=r'decoding = "device": torchcodec cannot use cpu: nvjpeg is not there$'):
         Decoder(CPU, 32)
 
 
@@ -169,11 +169,11 @@ def test_where_a_call_fails_each_image_is_decoded_as_workers_do(monkeypatch: pyt
         decoder.pixels(images)
 
 
-def loaded(folder: Path, of: list[Pair], decode_on: str, **given: Any) -> list[Batch]:
+def loaded(folder: Path, of: list[Pair], decoding: str, **given: Any) -> list[Batch]:
     run = folder / "run"
     samples = Samples.open(str(folder / "index"), [str(run) if run.exists() else write_run(run, of)])
     words = train(samples.captions, TokenizerSettings(vocabulary_size=100))
-    chosen = DataSettings(**CROP, workers=given.pop("workers", 0), decode_on=decode_on)
+    chosen = DataSettings(**CROP, workers=given.pop("workers", 0), decoding=decoding)
     sampler = Sampler(Order(samples.sources, {}, 3), 12)
     given = {"undecodable": [].append, **given}
     return list(batches(samples, sampler, words, chosen, seed=3, first_batch=0, after_batch=4, **given))
@@ -194,7 +194,7 @@ def test_batches_are_those_of_workers_but_for_some_levels(
     monkeypatch.setattr("altalign.train.data.loader._PIECE", 5)
     of = of_both_kinds()
     pngs = {pair.key for pair in of[::3]}
-    expected = loaded(tmp_path, of, "workers")
+    expected = loaded(tmp_path, of, "full")
     found = loaded(tmp_path, of, "device", workers=workers)
     for one, other in zip(found, expected, strict=True):
         assert (one.keys, one.sources, one.epochs) == (other.keys, other.sources, other.epochs)
@@ -211,7 +211,7 @@ def test_spares_stand_for_what_does_not_decode_whoever_decodes_it(
     of = of_both_kinds()
     cut = [Pair(harmed(pair.image, n), pair.caption, pair.url) for n, pair in enumerate(of)]
     expected, found = [], []
-    as_workers = loaded(tmp_path, cut, "workers", undecodable=expected.append)
+    as_workers = loaded(tmp_path, cut, "full", undecodable=expected.append)
     monkeypatch.setattr("torchcodec.decoders.decode_jpeg", strict_jpeg)
     seen = loaded(tmp_path, cut, "device", undecodable=found.append)
     assert {one.key for one in found} == {pair.key for pair in of[:3]}
@@ -233,9 +233,9 @@ def strict_jpeg(data: Sequence[bytes], **_: object) -> list[torch.Tensor]:
 
 
 def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = DataSettings(decode_on="device")
+    chosen = DataSettings(decoding="device")
     on_device.check_installed(chosen)
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)  # as where it is not installed
-    with pytest.raises(UsageError, match=r'decode_on = "device" needs torchcodec for this torch.*EXTRAS=torchcodec'):
+    with pytest.raises(UsageError, match=r'decoding = "device" needs torchcodec for this torch.*EXTRAS=torchcodec'):
         on_device.check_installed(chosen)
     on_device.check_installed(DataSettings())

@@ -28,7 +28,7 @@ def config_of(folder: Path, **data: object) -> TrainConfig:
         {},
         {"sampling": "sequential"},
         {"sampling": "one_source"},
-        {"same_image_once_a_batch": True},
+        {"sampling": "distinct_images"},
         {"source_weights": {"a": 0.8, "b": 0.2}},
         {"where": "bytes > 500", "weight_by": "bytes"},
     ],

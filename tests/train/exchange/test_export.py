@@ -217,7 +217,6 @@ def test_a_caption_that_names_special_pieces_is_text_in_align_model_too(small: s
     [
         {"width": 0.5, "depth": 0.3},
         {"width": 0.7, "depth": 1.5, "embedding_width": 24},  # deeper than a B0: in a B3
-        {"width": 0.5, "depth": 0.5, "batch_norm_epsilon": 0.1},
     ],
 )
 def test_timm_and_open_clip_hold_towers_of_other_widths_and_depths(tmp_path: Path, tower: dict[str, Any]) -> None:

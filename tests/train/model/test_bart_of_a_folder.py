@@ -72,7 +72,7 @@ def test_states_and_logits_are_those_of_transformers(published: Path) -> None:
     said, is_said = padded(words.encode(CAPTIONS[::-1]), 25)
     with torch.no_grad():
         states = tower.states(tokens, mask)
-        own = captioner.logits(tower.words, captioner.states(tower.words, said, *captioner.memory(None, states, mask)))
+        own = captioner.logits(tower.words, captioner.states(tower.words, said, states, mask))
         found = theirs(
             input_ids=tokens.where(mask, words.number("<pad>")), attention_mask=mask.long(), decoder_input_ids=said
         )

@@ -64,7 +64,7 @@ def apart(ours: torch.nn.Module, plain: torch.nn.Module) -> float:
 def test_recorded_passes_learn_what_others_do(tower: str, chunk: int) -> None:
     """In one pass and in two; by dropped paths that are drawn anew for each chunk and step."""
     arithmetic.prepare("float32", torch.device("cuda"))
-    ours, plain = (learner("cuda", tower, chunk=chunk, cuda_graphs=is_recorded) for is_recorded in (True, False))
+    ours, plain = (learner("cuda", tower, chunk=chunk, speed=speed) for speed in ("recorded", "plain"))
     for number, batch in enumerate(batches(6), start=1):
         found, expected = (one.step(number, batch) for one in (ours, plain))
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
@@ -77,7 +77,7 @@ def test_recorded_passes_learn_what_others_do(tower: str, chunk: int) -> None:
 @on_a_gpu
 def test_images_of_another_size_are_recorded_anew_and_an_evaluation_is_not() -> None:
     arithmetic.prepare("float32", torch.device("cuda"))
-    ours, plain = (learner("cuda", "EfficientNet", chunk=4, cuda_graphs=one) for one in (True, False))
+    ours, plain = (learner("cuda", "EfficientNet", chunk=4, speed=speed) for speed in ("recorded", "plain"))
     for number, batch in enumerate([*batches(1), *batches(1, side=96), *batches(1)], start=1):
         assert ours.step(number, batch)["loss"] == pytest.approx(plain.step(number, batch)["loss"], rel=1e-3)
     images = batches(1)[0].images.cuda()
@@ -92,8 +92,8 @@ def test_bfloat16_and_mixed_pairs_are_recorded_as_they_are_computed() -> None:
     arithmetic.prepare("bfloat16", torch.device("cuda"))
     settings = {"chunk": 4, "precision": "bfloat16"}
     ours, plain = (
-        learner("cuda", "EfficientNet", loss={"mixup": 0.3, "mixup_group": 4}, cuda_graphs=one, **settings)
-        for one in (True, False)
+        learner("cuda", "EfficientNet", loss={"mixup": 0.3, "mixup_group": 4}, speed=speed, **settings)
+        for speed in ("recorded", "plain")
     )
     for number, batch in enumerate(batches(6), start=1):
         assert ours.step(number, batch)["loss"] == pytest.approx(plain.step(number, batch)["loss"], rel=2e-2)
@@ -104,7 +104,7 @@ def test_bfloat16_and_mixed_pairs_are_recorded_as_they_are_computed() -> None:
 @pytest.mark.parametrize("tower", TOWERS)
 def test_a_learner_is_gone_as_soon_as_nobody_has_it(tower: str) -> None:
     """Its graphs would keep the memory of a GPU."""
-    ours = learner("cpu", tower, chunk=8, cuda_graphs=True)
+    ours = learner("cpu", tower, chunk=8, speed="recorded")
     parameter = weakref.ref(next(ours.model.image_tower.parameters()))
     gc.disable()
     try:
@@ -115,7 +115,7 @@ def test_a_learner_is_gone_as_soon_as_nobody_has_it(tower: str) -> None:
 
 
 def test_what_fails_while_it_is_recorded_leaves_all_as_it_was() -> None:
-    tower = learner("cpu", "EfficientNet", chunk=8, cuda_graphs=True).model.image_tower
+    tower = learner("cpu", "EfficientNet", chunk=8, speed="recorded").model.image_tower
     before = dict(tower.named_parameters())
 
     def fail() -> None:
@@ -135,7 +135,7 @@ def test_what_fails_while_it_is_recorded_leaves_all_as_it_was() -> None:
 
 @pytest.mark.parametrize("tower", TOWERS)
 def test_a_cpu_records_nothing(tower: str) -> None:
-    ours, plain = (learner("cpu", tower, chunk=8, cuda_graphs=is_recorded) for is_recorded in (True, False))
+    ours, plain = (learner("cpu", tower, chunk=8, speed=speed) for speed in ("recorded", "plain"))
     for number, batch in enumerate(batches(2), start=1):
         assert ours.step(number, batch) == plain.step(number, batch)
     assert apart(ours.model, plain.model) == 0

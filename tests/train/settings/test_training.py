@@ -71,14 +71,14 @@ def test_configs_of_fine_tuning_have_the_papers_numbers() -> None:
     vtab, *paths = sorted(OF_TRAINING, key=lambda path: not path.stem.endswith("-vtab"))
     of = {path.stem: TrainConfig.load(path) for path in paths if path.name.startswith(("tune-", "probe-"))}
     sweep = SweepConfig.load(vtab)
-    assert (sweep.sweep.trials, sweep.sweep.runs, sweep.optimizer.momentum) == (50, 3, 0.9)
+    assert (sweep.sweep.trials, sweep.sweep.runs, sweep.optimizer.beta1) == (50, 3, 0.9)
     retrieval = of["tune-align-flickr30k"]
     assert (retrieval.loop.global_batch, retrieval.schedule.peak, retrieval.schedule.steps) == (2_048, 1e-5, 3_000)
     assert (retrieval.schedule.decay, retrieval.optimizer.name) == ("linear", "lamb")
     head, whole = of["tune-align-imagenet-head"], of["tune-align-imagenet"]
     for config, rate, sides in ((head, 0.1, (289, 360)), (whole, 0.01, (475, 600))):
         assert (config.schedule.peak, config.data.crop_px, config.evaluation.crop_px) == (rate, *sides)
-        assert (config.optimizer.name, config.optimizer.momentum, config.optimizer.weight_decay) == ("sgd", 0.9, 0.0)
+        assert (config.optimizer.name, config.optimizer.beta1, config.optimizer.weight_decay) == ("sgd", 0.9, 0.0)
         assert (config.loop.global_batch, config.schedule.decay, config.schedule.factor) == (1_024, "step", 0.2)
     assert head.image_tower.frozen
     assert whole.optimizer.rate_factors == {"image_tower": 0.1}

@@ -23,15 +23,13 @@ def as_it_was() -> Iterator[None]:
     ("precision", "is_rounded", "products"),
     [("float32", False, "highest"), ("tf32", True, "high"), ("bfloat16", False, "highest")],
 )
-def test_a_gpu_searches_convolutions_and_rounds_factors_where_it_is_told_to(
+def test_a_gpu_searches_convolutions_and_rounds_factors_as_the_precision_says(
     precision: Precision, products: str, *, is_rounded: bool
 ) -> None:
     arithmetic.prepare(precision, torch.device("cuda"))
     assert BACKENDS.benchmark
     assert BACKENDS.allow_tf32 == is_rounded
     assert torch.get_float32_matmul_precision() == products
-    arithmetic.prepare(precision, torch.device("cuda"), searches=False)
-    assert not BACKENDS.benchmark
 
 
 def test_a_cpu_stays_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Captions of a language model, a token after the other: beam search, and nucleus sampling. Pure.
+"""Captions of a language model, a token after the other, by beam search. Pure.
 
 What is asked of the model is one function: the log-probabilities of the next token of some beginnings.
 """
@@ -91,52 +91,3 @@ def _kept(
         if len(ended[item]) < beams:
             kept += of_this
     return kept
-
-
-def nucleus(
-    next_of: Next,
-    items: int,
-    *,
-    first: int,
-    last: int,
-    at_least: int,
-    at_most: int,
-    share: float,
-    never: Sequence[int],
-    uniform: Callable[[int], torch.Tensor],
-) -> list[Written]:
-    """A caption of each item, drawn token by token from the likeliest that together have `share` of the probability.
-
-    As `beam`; `uniform(place)` gives a random number from 0 to 1 for each item at a place: float64 (items,).
-    """
-    tokens, sums = torch.full((items, 1), first), torch.zeros(items)
-    is_open = torch.ones(items, dtype=torch.bool)
-    for length in range(at_most + 1):
-        log_p = next_of(tokens, torch.arange(items)).float().cpu()
-        allowed = log_p.clone()
-        allowed[:, list(never)] = -torch.inf
-        if length < at_least:
-            allowed[:, last] = -torch.inf
-        chosen = (
-            torch.full((items,), last)
-            if length == at_most
-            else drawn(allowed.softmax(1).double(), share, uniform(length))
-        )
-        chosen = torch.where(is_open, chosen, last)
-        sums += torch.where(is_open, log_p.gather(1, chosen[:, None])[:, 0], 0.0)
-        tokens = torch.cat([tokens, chosen[:, None]], 1)
-        is_open &= chosen != last
-        if not is_open.any():
-            break
-    rows = [row[1:] for row in tokens.tolist()]
-    return [Written(row[: row.index(last)], log_p) for row, log_p in zip(rows, sums.tolist(), strict=True)]
-
-
-def drawn(p: torch.Tensor, share: float, uniform: torch.Tensor) -> torch.Tensor:
-    """A token of each row (n, vocabulary), drawn by a number from 0 to 1: of the likeliest that have `share` of p."""
-    ordered, tokens = p.sort(dim=1, descending=True, stable=True)
-    before = ordered.cumsum(1) - ordered
-    nucleus = torch.where(before < share, ordered, 0.0)
-    upto = nucleus.cumsum(1)
-    place = (upto <= uniform[:, None] * upto[:, -1:]).sum(1).clamp(max=p.shape[1] - 1)
-    return tokens.gather(1, place[:, None])[:, 0]

@@ -23,7 +23,6 @@ from altalign.train.data.batches import padded
 from altalign.train.data.batches_without_training import decoded
 from altalign.train.data.nlip_captions import Prompts
 from altalign.train.data.noise_losses import in_order
-from altalign.train.data.order import keyed
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import CAPTIONS, prompts_of, samples_of
 from altalign.train.exchange import encoders
@@ -44,8 +43,7 @@ SCHEMA = pa.schema(
     ]
 )
 _PART = 1024  # pairs that are written before a file is: what a stop costs
-_WORD = 10  # what the random numbers are for
-_RANGE = 2.0**64
+_PIECES_AT_LEAST = 5  # of a caption, BLIP's
 
 
 def write(run: str, *, step: int | None = None) -> int:
@@ -142,11 +140,8 @@ class Captions:
         memory, attended = model.captioner.memory(states[:, 1:], model.text_tower.states(tokens, mask), mask)
         asked = partial(_next, model.captioner, model.text_tower.words, memory, attended)
         at_most = self._tokenizer.tokens_at_most - 2
-        limits = {"at_least": min(chosen.words_at_least, at_most), "at_most": at_most, "never": self._never}
-        if chosen.decoding == "beam":
-            return decoding.beam(asked, len(keys), beams=chosen.beams, **self._ends, **limits)
-        uniform = partial(_uniform, self._config.run.seed, keys)
-        return decoding.nucleus(asked, len(keys), share=chosen.nucleus, uniform=uniform, **self._ends, **limits)
+        limits = {"at_least": min(_PIECES_AT_LEAST, at_most), "at_most": at_most, "never": self._never}
+        return decoding.beam(asked, len(keys), beams=chosen.beams, **self._ends, **limits)
 
 
 def _next(
@@ -161,9 +156,3 @@ def _next(
     of_item = of_item.to(memory.device)
     states = captioner.states(words, tokens.to(memory.device), memory[of_item], mask[of_item])  # type: ignore[operator]
     return captioner.logits(words, states[:, -1]).float().log_softmax(1)  # type: ignore[operator]
-
-
-def _uniform(seed: int, keys: list[str], place: int) -> torch.Tensor:
-    """A number from 0 to 1 for each pair at a place of its caption."""
-    numbers = np.array([[int(key[:16], 16), int(key[16:], 16)] for key in keys], np.uint64)
-    return torch.from_numpy(keyed(seed, place, _WORD, numbers[:, 0], numbers[:, 1]) / _RANGE)

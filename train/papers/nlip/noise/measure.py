@@ -55,7 +55,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
     config = trained.config
     data = prepared(config, ranks, say=terminal.stderr().print)
     keys, numbers = in_order(data.samples)
-    size = batch or config.noise.batch or config.loop.global_batch
+    size = batch or config.loop.global_batch
     asked = {
         "checkpoint": storage.read_json(str(trained.place / "manifest.json"))["model.safetensors"],
         "step": trained.step,

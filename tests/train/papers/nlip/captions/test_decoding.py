@@ -1,7 +1,6 @@
-"""Beam search and nucleus sampling against all captions of a small language, written out."""
+"""Beam search against all captions of a small language, written out."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -53,25 +52,3 @@ def test_a_beam_of_one_is_greedy_and_items_do_not_disturb_each_other() -> None:
         assert alone.log_p == pytest.approx(together[item].log_p, abs=1e-5)
         assert 2 <= len(alone.tokens) <= 4
         assert not {NEVER, FIRST, LAST} & set(alone.tokens)
-
-
-def test_a_token_is_drawn_from_the_likeliest_alone_as_often_as_it_is_likely() -> None:
-    p = torch.tensor([[0.05, 0.5, 0.25, 0.15, 0.05]], dtype=torch.float64)
-    at = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
-    counts = torch.bincount(decoding.drawn(p.expand(1000, -1), 0.7, at), minlength=5)
-    assert counts[[0, 3, 4]].tolist() == [0, 0, 0]  # 0.5 and 0.25 are the first that have 0.7
-    assert counts[1].item() == pytest.approx(1000 * 2 / 3, abs=1)
-
-
-def test_a_nucleus_of_all_draws_by_the_model_and_ends_in_time() -> None:
-    of = table(1, 3).expand(3000, -1, -1, -1)
-    generator = torch.Generator().manual_seed(0)
-    found = decoding.nucleus(
-        next_of(of), 3000, first=FIRST, last=LAST, at_least=0, at_most=2, share=1.0, never=[],
-        uniform=lambda _: torch.rand(3000, dtype=torch.float64, generator=generator),
-    )  # fmt: skip
-    assert all(len(one.tokens) <= 2 for one in found)
-    share = sum(one.tokens == [] for one in found) / 3000
-    assert share == pytest.approx(math.exp(log_p(of, 0, ())), abs=0.03)
-    one = next(one for one in found if len(one.tokens) == 1)
-    assert one.log_p == pytest.approx(log_p(of, 0, tuple(one.tokens)), abs=1e-5)

@@ -75,16 +75,12 @@ def test_captions_do_not_depend_on_what_is_written_with_them(tmp_path: Path) -> 
     from altalign.train.data.training_data import prompts_of, samples_of
     from altalign.train.run.ranks import Ranks
 
-    for decoding in ("beam", "nucleus"):
-        chosen = of.config.model_copy(
-            update={"captioner": of.config.captioner.model_copy(update={"decoding": decoding})}
-        )
-        alone = encoders.Encoders(chosen, of.model, of.tokenizer, Ranks(0, 1, write.torch.device("cpu")))
-        captions = write.Captions(alone, prompts_of(chosen))
-        samples = samples_of(of.config)
-        together = captions.of(samples, np.arange(6)).to_pylist()
-        alone = [captions.of(samples, np.array([number])).to_pylist()[0] for number in range(6)]
-        assert [row["caption"] for row in together] == [row["caption"] for row in alone]
+    model = encoders.Encoders(of.config, of.model, of.tokenizer, Ranks(0, 1, write.torch.device("cpu")))
+    captions = write.Captions(model, prompts_of(of.config))
+    samples = samples_of(of.config)
+    together = captions.of(samples, np.arange(6)).to_pylist()
+    alone = [captions.of(samples, np.array([number])).to_pylist()[0] for number in range(6)]
+    assert [row["caption"] for row in together] == [row["caption"] for row in alone]
 
 
 def test_a_training_without_a_captioner_writes_no_captions(tmp_path: Path) -> None:
