@@ -12,6 +12,8 @@
 Error text has one form: what is wrong, where, the value, what to do.
 """
 
+import importlib.util
+
 
 def bring(extra: str) -> str:
     """The command that installs an extra, for errors: pip takes the altalign that is installed."""
@@ -21,6 +23,12 @@ def bring(extra: str) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error of a library, for errors of ours; its type where it says nothing."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def one_line(error: BaseException, at_most: int = 200) -> str:
+    """What a library says on one line of at most so many characters; its type where it says nothing."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= at_most else f"{words[:at_most]}…"
 
 
 class AltalignError(Exception):
@@ -33,6 +41,16 @@ class UsageError(AltalignError):
     """Wrong settings, paths or arguments, found before any work."""
 
     exit_code = 2
+
+
+def check_package(package: str, where: str, *, extra: str) -> None:
+    """Refuse to go on without a package of an extra.
+
+    Raises:
+        UsageError: it is not installed; `where` begins the error.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{where}: the package {package} is missing; {bring(extra)}")
 
 
 class UnreadableError(AltalignError):

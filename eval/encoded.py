@@ -48,6 +48,8 @@ class Encoder:
         encode_word: vectors (n, width) of n words, for their similarity, where those of `encode_text` are not meant.
         digest: of all that embeddings depend on beside the inputs: weights, tokenizer, preprocessing, precision.
         of_pixels: `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white.
+        short_side_px: what `of_pixels` scales the short side to, at most; 0: not known.
+        has_texts: whether there is a text tower; `encode_text` raises UsageError where there is none.
         device: where embeddings are.
         write: captions of n such pixels, of images with these n identities, where the model writes any.
         sharing: where several processes evaluate together.
@@ -59,6 +61,8 @@ class Encoder:
     digest: str = ""
     encode_word: Callable[[list[str]], Tensor] | None = None
     of_pixels: Callable[[Any], Tensor] | None = None
+    short_side_px: int = 0
+    has_texts: bool = True
     device: str = "cpu"
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
     sharing: Sharing | None = None

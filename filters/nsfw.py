@@ -1,6 +1,7 @@
-"""The input of a classifier of pornographic images, and the score in its output. Pure; `pipelines.images.onnx` runs it.
+"""The input of a classifier of pornographic images, and the score in its output: pure.
 
-ALIGN removes pornographic images (section 3) and names no classifier; here it is an ONNX file with a TOML beside it.
+`pipelines.images.nsfw_model` runs it. ALIGN removes pornographic images (section 3) and names no classifier; here it is
+an ONNX file with a TOML beside it.
 """
 
 from typing import Annotated, Literal

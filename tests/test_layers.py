@@ -27,6 +27,20 @@ ROOMS = (
     "filters",
     "dedup",
     "eval",
+    "train.settings",
+    "train.run",
+    "train.data",
+    "train.model",
+    "train.step",
+    "train.exchange",
+    "models",  # curation and scores embed with models of a training: torch, which each imports when it is asked for
+    "train.report",
+    "train.evaluation",
+    "train.class_evaluation",
+    "train.footprint",
+    "train.loop",
+    "train.papers",
+    "train",
     "pipelines.card",
     "pipelines.read",
     "pipelines.run",
@@ -42,19 +56,6 @@ ROOMS = (
     "pipelines.score",
     "pipelines.change",
     "pipelines.trial",
-    "train.settings",
-    "train.run",
-    "train.data",
-    "train.model",
-    "train.step",
-    "train.exchange",
-    "train.report",
-    "train.evaluation",
-    "train.class_evaluation",
-    "train.footprint",
-    "train.loop",
-    "train.papers",
-    "train",
     "audit.run_parquet",
     "audit.run_folder",
     "audit.database",
@@ -74,14 +75,8 @@ ROOMS = (
     "python",  # what Python programs call: its functions import rooms when they are called (ADR 19)
 )
 FACE = {"altalign", "altalign.audit", "altalign.pipelines"}  # packages that are called, or hold nothing
-# What is imported by a string, upwards: models of a training as embedders and scorers, where torch is installed.
-BY_STRING = {
-    ("altalign.pipelines.images.model_embedders", "altalign.train.exchange.encoders"),
-    ("altalign.pipelines.images.model_embedders", "altalign.train.data.augment"),
-    ("altalign.pipelines.score.dual_models", "altalign.train.exchange.models"),
-}
 BEAM = {"pipelines"}
-TORCH = {"train", "eval"}
+TORCH = {"train", "eval", "models"}
 WITHOUT_NUMPY = {"errors", "terminal", "machine", "data", "settings", "rules", "commands", "cli", "__main__", "python"}
 
 
@@ -140,7 +135,7 @@ def test_no_string_goes_round_the_table() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
         if node.args and isinstance(node.args[0], ast.Constant) and str(node.args[0].value).startswith("altalign")
     }
-    assert found == BY_STRING
+    assert not found
 
 
 def test_no_files_import_each_other_in_circles() -> None:

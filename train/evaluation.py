@@ -10,11 +10,11 @@ from altalign.eval.encoded import Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
 from altalign.eval.sets import ImageSet, Listed, captioned_set
+from altalign.models import torch_models
 from altalign.train.data import tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import runs_of, samples_of
-from altalign.train.exchange import models
 from altalign.train.exchange.encoders import Encoders, without_weights
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import joined
@@ -131,7 +131,7 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
     if not config.evaluation.retrieval:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
     holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)
-    encoder = models.opened(model, device=config.loop.device)
+    encoder = torch_models.opened(model, device=config.loop.device)
     samples = samples_of(config) if holds_out else None
     metrics = Evaluation(config, encoder, samples, is_first=True).of_model()
     _report(training_folder.path(config, "eval", folder_of(model), "metrics.json"), metrics, terminal.shown(model))

@@ -8,10 +8,11 @@ from altalign.eval import evaluation, page, results
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.sets import ImageSet
 from altalign.eval.settings import EvalSets
+from altalign.models import torch_models
 from altalign.train.data.nlip_captions import Prompts
 from altalign.train.data.training_data import samples_of
 from altalign.train.evaluation import folder_of, held_out_set
-from altalign.train.exchange import encoders, models
+from altalign.train.exchange import encoders
 from altalign.train.papers.nlip.captions.write import Captions
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.settings.training import EvaluationSettings, TrainConfig
@@ -103,7 +104,7 @@ def _chosen(config: TrainConfig | None, model: str, step: int | None, out: str, 
             raise UsageError("--model without a training run: say where the results go, with --out")
         features = training_folder.path(config, "eval", "features") if config else storage.join(folder, "features")
         on = config.loop.device if config else device
-        return _Chosen(model, models.opened(model, device=on), config, [], folder, features)
+        return _Chosen(model, torch_models.opened(model, device=on), config, [], folder, features)
     if config is None:
         raise UsageError("nothing to evaluate; give a training run or its settings, or --model and --out")
     of_run = config.evaluation.model_dump(mode="json")

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from altalign.dedup import embed
+from altalign.errors import AltalignError, UsageError
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
-from altalign.pipelines.images import model_embedders
+from altalign.models import model
 
 Pixels = npt.NDArray[np.uint8]
 Vector = npt.NDArray[np.int16]
@@ -32,9 +33,8 @@ class Embedder:
         name: as the setting has it.
         dimensions: of what `of_image` gives.
         of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as
-        RGB, upright and on
-            white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are coefficients, which a map
-            makes vectors of; of all others, vectors as they are compared.
+            RGB, upright and on white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are
+            coefficients, which a map makes vectors of; of all others, vectors as they are compared.
         is_mapped: whether a map is to be learned, or brought by a calibration.
         colour: whether it wants RGB.
         short_side_px: what an image is decoded to at least.
@@ -82,10 +82,23 @@ def _phash(name: str) -> Embedder:
 
 
 def _of_model(name: str) -> Embedder:
-    model = model_embedders.load(name)
-    return Embedder(
-        name, model.dimensions, lambda image, _: model.of_image(image), colour=True, short_side_px=model.short_side_px
-    )
+    """A model sees one image at a time, on one thread: its vector does not depend on what else the machine does."""
+    setting = "[decontaminate] embedder"
+    encoder = model.opened(name, setting, with_texts=False)
+    try:
+        embed.quantized(np.zeros((1, encoder.dimensions)))
+    except ValueError as error:
+        raise UsageError(f'{setting} = "{name}": {error}') from None
+
+    def of_image(image: Pixels, _small: Pixels) -> Vector:
+        try:
+            return embed.quantized(encoder.images([encoder.prepare(image)]))[0]
+        except ValueError as error:
+            raise AltalignError(
+                f'{setting} = "{name}": what the model makes of an image cannot be compared: {error}'
+            ) from None
+
+    return Embedder(name, encoder.dimensions, of_image, colour=True, short_side_px=encoder.short_side_px)
 
 
 _KINDS: dict[str, Callable[[str], Embedder]] = {

@@ -14,7 +14,7 @@ from altalign.errors import AltalignError
 from altalign.filters import pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
-from altalign.pipelines.images import block_lists, embedders, onnx
+from altalign.pipelines.images import block_lists, embedders, nsfw_model
 from altalign.pipelines.run.digests import files_named
 from altalign.settings.curate import CurateConfig, ImageSettings
 
@@ -23,7 +23,7 @@ class Hooks(NamedTuple):
     """What looks at an image while it is decoded."""
 
     blocked: BlockList
-    nsfw: onnx.NsfwModel | None
+    nsfw: nsfw_model.NsfwModel | None
     embedder: embedders.Embedder
 
     @property
@@ -44,7 +44,7 @@ class Hooks(NamedTuple):
 @lru_cache(maxsize=1)
 def _hooks(blocked: tuple[str, ...], nsfw: str, embedder: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
     return Hooks(
-        block_lists.load_block_lists(blocked), onnx.load_nsfw(nsfw) if nsfw else None, embedders.load(embedder)
+        block_lists.load_block_lists(blocked), nsfw_model.load(nsfw) if nsfw else None, embedders.load(embedder)
     )
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import importlib.util
 from functools import lru_cache
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
-from altalign.errors import UsageError, bring
+from altalign.errors import UsageError, check_package, one_line
 from altalign.filters.text_scores import rounded
-from altalign.pipelines.images import onnx
-from altalign.pipelines.score.dual_models import DualModel, Floats, opened
+from altalign.models import onnx
+from altalign.models.model import Floats, Model, opened
 from altalign.pipelines.score.scorer import Batch, Scorer, without_nan
 from altalign.settings.score import ScoreSettings
 
@@ -22,7 +21,7 @@ _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy"
 
 def similarity(of: ScoreSettings, where: str) -> Scorer:
     """The cosine of image and caption, in steps of 1/4096."""
-    model = opened(of.model, f"{where} model")
+    model = opened(of.model, f"{where} model", with_texts=True)
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
         images, texts = _of_images(model, batch)[batch.image_of], _of_texts(model, batch)
@@ -34,7 +33,7 @@ def similarity(of: ScoreSettings, where: str) -> Scorer:
 
 def linear(of: ScoreSettings, where: str) -> Scorer:
     """A linear head on embeddings of images or captions, in steps of 1/4096."""
-    model = opened(of.model, f"{where} model")
+    model = opened(of.model, f"{where} model", with_texts=True)
     head, digest = _head(of.weights, f"{where} weights")
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
@@ -47,7 +46,7 @@ def linear(of: ScoreSettings, where: str) -> Scorer:
     try:
         tried = head(np.zeros((2, model.dimensions), np.float32))
     except (ValueError, *onnx.errors()) as error:
-        said = f"does not take {model.dimensions} dimensions, which {of.model} gives ({error!s:.120})"
+        said = f"does not take {model.dimensions} dimensions, which {of.model} gives ({one_line(error)})"
         raise UsageError(f"{where} weights: {of.weights}: {said}") from None
     if tried.shape != (2,):
         raise UsageError(f"{where} weights: {of.weights}: gives {tried.shape[1:]} numbers, where one is meant")
@@ -57,7 +56,7 @@ def linear(of: ScoreSettings, where: str) -> Scorer:
     return Scorer(of.name, columns, rests_on, measure, prepares)
 
 
-def _of_images(model: DualModel, batch: Batch) -> Floats:
+def _of_images(model: Model, batch: Batch) -> Floats:
     """Embeddings of the images of a batch, float32[images, d]; NaN of one that was not decoded, or is refused."""
     key = model.name, "images"
     if key not in batch.made:
@@ -69,7 +68,7 @@ def _of_images(model: DualModel, batch: Batch) -> Floats:
     return batch.made[key]
 
 
-def _of_texts(model: DualModel, batch: Batch) -> Floats:
+def _of_texts(model: Model, batch: Batch) -> Floats:
     """Embeddings of the captions of a batch, float32[rows, d]; equal ones are encoded once."""
     key = model.name, "texts"
     if key not in batch.made:
@@ -103,7 +102,7 @@ def _head(path: str, where: str) -> tuple[Any, str]:
 
 
 def _onnx_head(path: str, where: str) -> Any:
-    _require("onnxruntime", where, "onnx")
+    check_package("onnxruntime", where, extra="onnx")
     session = onnx.load(path, where)
     name = session.get_inputs()[0].name
 
@@ -115,21 +114,16 @@ def _onnx_head(path: str, where: str) -> Any:
 
 @lru_cache(maxsize=8)
 def _safetensors_head(path: str, where: str, _digest: str) -> Any:
-    _require("safetensors", where, "train")
+    check_package("safetensors", where, extra="train")
     load: Any = importlib.import_module("safetensors.numpy").load_file
     try:
         tensors = load(path)
     except Exception as error:
         raise UsageError(
-            f"{where}: {path}: no safetensors ({error!s:.120}); give a head in safetensors or ONNX"
+            f"{where}: {path}: no safetensors ({one_line(error)}); give a head in safetensors or ONNX"
         ) from None
     if "weight" not in tensors or not tensors.keys() <= {"weight", "bias"}:
         raise UsageError(f"{where}: {path} has {', '.join(sorted(tensors))}; give weight and, perhaps, bias")
     weight = tensors["weight"].astype(np.float64).reshape(-1)
     bias = float(tensors["bias"].reshape(-1)[0]) if "bias" in tensors else 0.0
     return lambda embeddings: embeddings.astype(np.float64) @ weight + bias
-
-
-def _require(package: str, where: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise UsageError(f"{where}: the package {package} is missing; {bring(extra)}")

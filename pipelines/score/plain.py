@@ -16,7 +16,7 @@ from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import image_scores, text_scores
 from altalign.filters.detections import Found
-from altalign.pipelines.images import detectors
+from altalign.pipelines.score import detectors
 from altalign.pipelines.score.scorer import Batch, Prepare, Scorer, named, read, without_nan
 from altalign.rules import own as own_rules
 from altalign.settings.score import ScoreSettings

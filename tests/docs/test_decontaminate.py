@@ -222,7 +222,7 @@ def test_a_part_of_a_folder_is_a_folder_of_links(tmp_path: Path, monkeypatch: py
 
 
 def test_the_toml_beside_a_model_is_one_that_is_read(tmp_path: Path) -> None:
-    from altalign.pipelines.images.model_embedders import EmbeddingInput
+    from altalign.models.model import EmbeddingInput
 
     (block,) = [block for block in blocks(GUIDE) if block.kind == "toml" and "input_size" in block.text]
     (tmp_path / "model.toml").write_text(block.text)

@@ -11,8 +11,8 @@ import pytest
 from altalign import cli, storage
 from altalign.errors import DamagedError
 from altalign.filters import pixels
+from altalign.models.model import opened as opened_model
 from altalign.pipelines.images import embedders
-from altalign.pipelines.score import dual_models
 from altalign.settings.curate import DecontaminateSettings
 from altalign.train.data import noise_estimates
 from altalign.train.data.steps_of_pair import Trained
@@ -144,7 +144,8 @@ def test_an_export_and_models_by_the_name_of_a_run(s3: str, tmp_path: Path, caps
     assert shown.pixels is not None
     vectors = [embedders.load(f"run:{of}").features(shown.pixels) for of in (disk, run)]
     np.testing.assert_array_equal(vectors[0], vectors[1])
-    assert dual_models.opened(f"run:{run}", "test").digest == dual_models.opened(f"run:{disk}", "test").digest
+    first, second = (opened_model(f"run:{each}", "test", with_texts=True) for each in (run, disk))
+    assert first.digest == second.digest
 
 
 def test_a_checkpoint_is_digested_once_and_lacks_no_file(

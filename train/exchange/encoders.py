@@ -62,7 +62,8 @@ class Encoders:
             sha256(json.dumps(about).encode()).hexdigest(),
             self.encode_word,
             partial(augment.central, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps),
-            str(ranks.device),
+            short_side_px=resize,
+            device=str(ranks.device),
             sharing=sharing_of(ranks, crop),
         )
 

@@ -129,12 +129,12 @@ def test_timm_gives_what_its_model_says_before_its_classifier(tmp_path: Path, fi
 def test_images_are_prepared_as_all_published_weights_of_a_model_want_it() -> None:
     import open_clip
 
-    from altalign.pipelines.images import model_embedders
+    from altalign.models import torch_models
 
-    siglip = model_embedders._preprocessing(open_clip, "ViT-B-16-SigLIP")
+    siglip = torch_models._preprocessing(open_clip, "ViT-B-16-SigLIP")
     assert (siglip["mean"], siglip["std"], siglip["resize_mode"]) == ((0.5,) * 3, (0.5,) * 3, "squash")
-    assert model_embedders._preprocessing(open_clip, "ViT-L-14") == {}  # they differ
-    assert model_embedders._preprocessing(open_clip, "no model") == {}
+    assert torch_models._preprocessing(open_clip, "ViT-L-14") == {}  # they differ
+    assert torch_models._preprocessing(open_clip, "no model") == {}
 
 
 @needs_torch
@@ -145,20 +145,20 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, clip: str) -> None
     )
     with pytest.raises(
         UsageError,
-        match=rf"timm:{TIMM}:.*clip\.safetensors holds the weights of another model \([\d,]+ do not fit, such as \w",
+        match=rf"timm:{TIMM}:.*clip\.safetensors: weights of another model \([\d,]+ do not fit, such as \w",
     ):
         embedders.load(f"timm:{TIMM}:{of_clip}")
-    with pytest.raises(UsageError, match=rf"open_clip:{clip}:.*cannot be loaded \(.*\); give weights of this model"):
+    with pytest.raises(UsageError, match=rf"open_clip:{clip}:.*cannot be opened \(.*Missing key"):
         embedders.load(f"open_clip:{clip}:{of_timm}")
     import timm
 
     deeper = save_safetensors(tmp_path / "deeper.safetensors", timm.create_model(TIMM, depth=13).state_dict())
     with pytest.raises(
-        UsageError, match=r"deeper\.safetensors holds the weights of another model \(12 do not fit, such as blocks\.12"
+        UsageError, match=r"deeper\.safetensors: weights of another model \(12 do not fit, such as blocks\.12"
     ):
         embedders.load(f"timm:{TIMM}:{deeper}")
     half = dict(list(random_timm().state_dict().items())[:40])
-    with pytest.raises(UsageError, match=r"half\.safetensors holds the weights of another model"):
+    with pytest.raises(UsageError, match=r"half\.safetensors: weights of another model"):
         embedders.load(f"timm:{TIMM}:{save_safetensors(tmp_path / 'half.safetensors', half)}")
 
 
@@ -199,7 +199,8 @@ def test_a_file_that_holds_no_weights_is_named(tmp_path: Path, model: str, name:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(
         UsageError,
-        match=rf'^\[decontaminate\] embedder = "{model}:.*{name} (cannot be read as weights|is an array of NumPy).*$',
+        match=rf'^\[decontaminate\] embedder = "{model}:.*{name}'
+        r'(": cannot be opened| cannot be read as weights| is an array of NumPy).*$',
     ):
         embedders.load(f"{model}:{tmp_path / name}")
 

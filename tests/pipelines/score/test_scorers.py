@@ -10,7 +10,8 @@ from safetensors.numpy import save_file
 
 from altalign.data.schema import SAMPLE
 from altalign.errors import UsageError
-from altalign.pipelines.score import dual_models, kinds
+from altalign.models import model
+from altalign.pipelines.score import kinds
 from altalign.pipelines.score.scorer import Batch
 from altalign.settings.score import ScoreConfig
 from tests.pipelines import score_models
@@ -78,7 +79,7 @@ def test_texts_and_images_are_encoded_once_for_all_heads_on_a_model(in_folder: P
 def test_a_model_sees_few_texts_at_once(in_folder: Path) -> None:
     _, of_words = score_models.write(in_folder / "clip", counts_texts=True)
     words = score_models.WORDS[1:] + score_models.WORDS[1:10]
-    found = dual_models.opened("onnx:clip", "test").of_texts(words)
+    found = model.opened("onnx:clip", "test", with_texts=True).of_texts(words)
     at_once = np.repeat([8, 8, 4], [8, 8, 4])[:, None]
     wanted = of_words[[score_models.WORDS.index(word) for word in words]] + at_once
     assert np.abs(found - wanted / np.linalg.norm(wanted, axis=1, keepdims=True)).max() <= 1e-6
@@ -125,7 +126,7 @@ def test_detectors_that_do_not_fit_are_one_line(in_folder: Path) -> None:
     toml = (in_folder / "faces.toml").read_text(encoding="utf-8")
     for wrong, said in (
         (toml.replace('"scores"', '"marks"'), "the model has no output marks, it has boxes, scores"),
-        (toml.replace("= 8", "= 9"), "does not do what faces.toml describes"),
+        (toml.replace("= 8", "= 9"), "does not take the input that faces.toml describes"),
         (f"{toml}scores_column = 3\n", "scores of 1 columns, and number 3 is meant"),
         (toml.replace('"boxes"', '"scores"'), "boxes of shape (2, 1)"),
         (f"{toml}kind = 3\n", "no such setting"),

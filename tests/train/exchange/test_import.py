@@ -12,8 +12,8 @@ from transformers import AlignConfig, AlignModel
 
 from altalign import cli
 from altalign.errors import UsageError
+from altalign.models import torch_models
 from altalign.settings.common import dump
-from altalign.train.exchange import models
 from altalign.train.exchange.encoders import opened, trained
 from altalign.train.model import align_names
 from altalign.train.model.image_tower import ImageTower
@@ -106,25 +106,36 @@ def broken(folder: str, to: Path, changed: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "message", "of_torch"),
     [
-        ({"vision_model.embeddings.convolution.weight": None}, "missing: {convolution}"),
-        ({"vision_model.surplus": torch.zeros(1)}, "unexpected: {vision}surplus"),
-        ({"vision_model.embeddings.convolution.weight": torch.zeros(2)}, "of another shape: {convolution}"),
+        (
+            {"vision_model.embeddings.convolution.weight": None},
+            "missing: conv_stem.weight",
+            'Missing key(s) in state_dict: "vision_model.embeddings.convolution.weight"',
+        ),
+        (
+            {"vision_model.surplus": torch.zeros(1)},
+            "unexpected: surplus",
+            'Unexpected key(s) in state_dict: "vision_model.surplus"',
+        ),
+        (
+            {"vision_model.embeddings.convolution.weight": torch.zeros(2)},
+            "of another shape: conv_stem.weight",
+            "size mismatch for vision_model.embeddings.convolution.weight",
+        ),
     ],
 )
 def test_weights_of_another_architecture_are_one_line_with_names(
-    run: str, align: str, tmp_path: Path, changed: dict[str, Any], message: str
+    run: str, align: str, tmp_path: Path, changed: dict[str, Any], message: str, of_torch: str
 ) -> None:
     folder = broken(align, tmp_path / "broken", changed)
-    theirs = message.format(convolution="vision_model.embeddings.convolution.weight", vision="vision_model.")
-    with pytest.raises(UsageError, match="weights of another model") as caught:
-        models.opened(folder)
-    assert theirs in str(caught.value)
+    with pytest.raises(UsageError, match="cannot be opened") as caught:
+        torch_models.opened(folder)
+    assert of_torch in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="not this tower's weights") as caught:
         towers(run, folder)
-    assert message.format(convolution="conv_stem.weight", vision="") in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -134,7 +145,7 @@ def test_no_pickle_is_read(run: str, align: str, tmp_path: Path) -> None:
     (folder / "config.json").write_bytes(Path(align, "config.json").read_bytes())
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
     with pytest.raises(UsageError, match=r"pytorch_model\.bin is a pickle, which may run code and is not read"):
-        models.opened(str(folder))
+        torch_models.opened(str(folder))
     with pytest.raises(UsageError, match="a pickle may run code when it is read; give safetensors"):
         towers(run, str(folder / "pytorch_model.bin"))
     with pytest.raises(UsageError, match=r"a folder without model\.safetensors or open_clip_model\.safetensors"):
@@ -144,8 +155,8 @@ def test_no_pickle_is_read(run: str, align: str, tmp_path: Path) -> None:
 
 @torch.no_grad()
 def check_computes_where_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "device_of", lambda _: torch.device("meta"))
-    encoder, on_cpu = models.opened(name), torch.stack([torch.zeros(3, 32, 32)])
+    monkeypatch.setattr(torch_models, "device_of", lambda _: torch.device("meta"))
+    encoder, on_cpu = torch_models.opened(name), torch.stack([torch.zeros(3, 32, 32)])
     assert encoder.encode_image(on_cpu).device.type == "meta"
     with pytest.raises(
         RuntimeError, match="cannot be called on meta tensors"
@@ -167,21 +178,21 @@ def test_models_of_open_clip_do(open_clip: tuple[str, str], monkeypatch: pytest.
 @pytest.mark.parametrize("whose", ["run", "align"])
 def test_a_gpu_that_is_not_there_is_refused(whose: str, request: pytest.FixtureRequest) -> None:
     with pytest.raises(UsageError, match="torch sees no GPU here"):
-        models.opened(request.getfixturevalue(whose), device="cuda")
+        torch_models.opened(request.getfixturevalue(whose), device="cuda")
 
 
 def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
     with pytest.raises(UsageError, match=r"a model of type 'clip'; give a folder of AlignModel, open_clip:DIR"):
-        models.opened(str(tmp_path))
+        torch_models.opened(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UsageError, match="no JSON"):
-        models.opened(str(tmp_path))
+        torch_models.opened(str(tmp_path))
 
 
 @torch.no_grad()
 def check_embeds_alike(run: str, name: str) -> None:
-    ours, theirs = opened(run), models.opened(name)
+    ours, theirs = opened(run), torch_models.opened(name)
     captions = ["3 red rings below a kite", "a blue cross", " ".join(["kite"] * 40)]
     torch.testing.assert_close(theirs.encode_text(captions), ours.encode_text(captions), rtol=0, atol=1e-5)
     images = [picture(number, (50, 40)) for number in range(3)]
@@ -223,10 +234,10 @@ def test_an_open_clip_model_of_other_tensors_is_one_line(open_clip: tuple[str, s
     tensors.pop("text.proj.weight")
     save_file(tensors, tmp_path / "open_clip_model.safetensors")
     (tmp_path / "open_clip_config.json").write_bytes((folder / "open_clip_config.json").read_bytes())
-    with pytest.raises(UsageError, match=r"weights of another model \(missing: text\.proj\.weight\)"):
-        models.opened(f"open_clip:{tmp_path}")
-    with pytest.raises(UsageError, match="open_clip has no model 'nothing'"):
-        models.opened(f"open_clip:nothing:{tmp_path}/open_clip_model.safetensors")
+    with pytest.raises(UsageError, match=r"cannot be opened \(.*Missing key\(s\) in state_dict: .text\.proj\.weight"):
+        torch_models.opened(f"open_clip:{tmp_path}")
+    with pytest.raises(UsageError, match="no model of that name; there are"):
+        torch_models.opened(f"open_clip:nothing:{tmp_path}/open_clip_model.safetensors")
 
 
 def test_a_training_run_embeds_images_for_decontamination(run: str) -> None:

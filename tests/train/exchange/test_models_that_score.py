@@ -15,7 +15,8 @@ from PIL import Image
 
 from altalign import cli
 from altalign.errors import UsageError
-from altalign.pipelines.score import dual_models, kinds
+from altalign.models.model import opened as opened_model
+from altalign.pipelines.score import kinds
 from altalign.pipelines.score.scorer import Batch
 from altalign.settings.score import ScoreConfig
 from altalign.train.exchange.encoders import opened, trained
@@ -52,7 +53,7 @@ def check(model: str, images: Callable[[Image.Image], torch.Tensor], texts: Call
     of_images = torch.stack([images(Image.fromarray(each)).flatten() for each in pictures()])
     of_texts = torch.stack([texts(each).flatten() for each in CAPTIONS])
     wanted = [torch.nn.functional.normalize(each.double(), dim=1).numpy() for each in (of_images, of_texts)]
-    found = dual_models.opened(model, "test")
+    found = opened_model(model, "test", with_texts=True)
     made = (found.of_images([found.prepare(each) for each in pictures()]), found.of_texts(CAPTIONS))
     for ours, theirs in zip(made, wanted, strict=True):
         apart = np.abs(theirs[1:] - theirs[0]).max()  # little, with random weights: none is to be taken for another

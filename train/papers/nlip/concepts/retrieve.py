@@ -21,11 +21,11 @@ import torch
 from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval.encoded import Encoder
+from altalign.models import torch_models
 from altalign.train.data import parts
 from altalign.train.data.batches_without_training import decoded
 from altalign.train.data.noise_losses import in_order
 from altalign.train.data.samples import Samples
-from altalign.train.exchange import models
 from altalign.train.papers.nlip.concepts import vocabulary
 from altalign.train.run.ranks import Ranks
 
@@ -68,7 +68,7 @@ def retrieve(
     _check_place(out)
     known = _known(lists)
     storage.sweep(out)
-    encoder = models.opened(model)
+    encoder = torch_models.opened(model)
     index = storage.join(storage.local_folder(out), "index")
     samples = Samples.open(index, runs)
     nouns = _nouns(samples, texts, known, texts_at_least)

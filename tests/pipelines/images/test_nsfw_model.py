@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from altalign.errors import UsageError
-from altalign.pipelines.images.onnx import load_nsfw
+from altalign.pipelines.images import nsfw_model
 
 
 def test_a_model_without_its_package_says_what_to_install_whatever_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,20 +15,20 @@ def test_a_model_without_its_package_says_what_to_install_whatever_the_file(monk
         importlib.util, "find_spec", lambda name, *rest: None if name == "onnxruntime" else real(name, *rest)
     )
     with pytest.raises(
-        UsageError, match=r"model = 'any\.onnx' and the package onnxruntime is missing; `make setup EXTRAS=nsfw` brings"
+        UsageError, match=r"model = 'any\.onnx': the package onnxruntime is missing; `make setup EXTRAS=nsfw` brings"
     ):
-        load_nsfw("any.onnx")
+        nsfw_model.load("any.onnx")
 
 
 def test_a_folder_of_the_name_of_a_model_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
     (tmp_path / "model.onnx").mkdir()
     with pytest.raises(UsageError, match=r"no such file of the name \*\.onnx"):
-        load_nsfw(str(tmp_path / "model.onnx"))
+        nsfw_model.load(str(tmp_path / "model.onnx"))
 
 
 def test_a_model_without_its_toml_names_the_toml(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
     (tmp_path / "model.onnx").write_bytes(b"not looked at yet")
     with pytest.raises(UsageError, match=r"model\.toml: no such settings file"):
-        load_nsfw(str(tmp_path / "model.onnx"))
+        nsfw_model.load(str(tmp_path / "model.onnx"))
