@@ -1,5 +1,7 @@
 """Puts the repository's root on the path, so that tests find the packages and one another; and finds engines."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,7 +17,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from altalign.demo import web
-from altalign.machine import memory
+from altalign.machine import kernel_cache, memory
 from tests import made_once, process_state
 from tests.end_to_end.runs import ROOT, Finished, altalign, listed, tree, write_input
 from tests.object_stores import servers
@@ -31,6 +33,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and min(shutil.disk_usage(MEMORY).free, memory.free().bytes) > 10e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# The line that announces the first compilation of kernels is for users: here it would be in the output of whatever test
+# comes first in a fresh checkout.
+with contextlib.redirect_stderr(io.StringIO()):
+    kernel_cache.settle()
 
 # The same examples everywhere, and no limit of time: machines are busy.
 settings.register_profile("altalign", derandomize=True, deadline=None)
