@@ -1,4 +1,4 @@
-"""A file of concepts from titles of Wikipedia and from WordNet's own files, one a line.
+"""`python -m tools.concept_entries OUT` writes the concepts by which `altalign select` balances, one a line.
 
 Titles are those of a dump (`XXwiki-…-all-titles-in-ns0.gz`), or of any list, one a line. WordNet is a folder with its
 `index.noun`, `index.verb`, `index.adj` and `index.adv`, or a `wn-data-XXX.tab` of the Open Multilingual WordNet. An
@@ -8,6 +8,7 @@ entry is there once, however it is written: entries of the same words, as the ru
 import gzip
 import io
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage, terminal
+from altalign import cli, storage, terminal
+from altalign.commands.arguments import Parser
 from altalign.errors import UsageError
 from altalign.filters.concepts import WORDS_AT_MOST, Entries
 
@@ -114,3 +116,36 @@ def _files(given: str) -> list[str]:
     if not found:
         raise UsageError(f"{given}: no WordNet (it has no {_INDEX[0]}); give its folder `dict`, or a wn-data-XXX.tab")
     return found
+
+
+def entries(argv: Sequence[str]) -> int:
+    """Write the file that the arguments name."""
+    parser = Parser(
+        prog="python -m tools.concept_entries",
+        description="Write a file of concepts, one a line, by which `altalign select` balances: from titles of "
+        "Wikipedia and from WordNet's files, which you have. Entries of the same words are written once.",
+    )
+    parser.add_argument("out", metavar="OUT", help="the file")
+    parser.add_argument(
+        "--titles", action="append", default=[], metavar="FILE", help="titles, one a line, plain or gzip; repeatable"
+    )
+    parser.add_argument(
+        "--wordnet",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="WordNet's folder, or wn-data-XXX.tab; repeatable",
+    )
+    arguments = parser.parse_args(argv)
+    if not (arguments.titles or arguments.wordnet):
+        raise UsageError("nothing to take entries from; give --titles, --wordnet or both")
+    return write(arguments.out, arguments.titles, arguments.wordnet)
+
+
+def program(argv: Sequence[str]) -> int:
+    """The program, with errors as those of verbs; returns the exit code."""
+    return cli.main(["entries", *argv], {"entries": ("tools.concept_entries:entries", "")})
+
+
+if __name__ == "__main__":
+    raise SystemExit(program(sys.argv[1:]))

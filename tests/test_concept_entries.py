@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from altalign.commands.entries import program
 from altalign.errors import UsageError
 from altalign.filters.one_caption import ngrams_of
-from altalign.pipelines.derive import entries
+from tools import concept_entries as entries
+from tools.concept_entries import program
 
 TITLES = "page_title\nGramophone\nMercury_(planet)\nMercury_(element)\nNew_York_City\n!!!\nÅngström\nnew york city\n"
 INDEX = "  1 This software and database is being provided\ndog n 7 5 @ ~ #m #p %p 7 1 02084071\nhot_dog n 3 2 @ ~ 3 1\n"
