@@ -6,7 +6,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from altalign.errors import UsageError
@@ -15,22 +15,14 @@ from altalign.storage.disk_errors import is_forbidden
 
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Hold a run folder against a second command on this machine.
-
-    Raises:
-        UsageError: another one holds it, or nobody may write there.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(held_for(folder, Path(folder, "log", "lock")))
-        except OSError as error:
-            if not is_forbidden(error):
-                raise
-            raise UsageError(
-                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose "
-                "another [run] folder"
-            ) from None
+    """See `altalign.storage`."""
+    with held_for(folder, Path(folder, "log", "lock")):
         yield
+
+
+def holder(folder: str) -> str | None:
+    """The process of this machine that holds a run folder; None where none does."""
+    return holder_of(Path(folder, "log", "lock"))
 
 
 @contextmanager
@@ -38,14 +30,24 @@ def held_for(folder: str, place: Path) -> Iterator[None]:
     """Hold a lock file that stands for a run folder, without waiting.
 
     Raises:
-        UsageError: another process holds it.
+        UsageError: another process holds it, or nobody may write there.
     """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(held(place, blocking=False))
-        except BlockingIOError:
-            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+    lock = held(place, blocking=False)
+    try:
+        lock.__enter__()
+    except BlockingIOError:
+        raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+    except OSError as error:
+        if not is_forbidden(error):
+            raise
+        raise UsageError(
+            f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another "
+            "[run] folder"
+        ) from None
+    try:
         yield
+    finally:
+        lock.__exit__(None, None, None)
 
 
 def at_work(folder: str, who: str) -> UsageError:
@@ -53,11 +55,6 @@ def at_work(folder: str, who: str) -> UsageError:
     return UsageError(
         f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder"
     )
-
-
-def holder(folder: str) -> str | None:
-    """The process of this machine that holds a run folder; None where none does."""
-    return holder_of(Path(folder, "log", "lock"))
 
 
 @contextmanager

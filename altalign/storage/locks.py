@@ -1,6 +1,4 @@
-"""A lock on a run folder in a store, against a second command on any machine.
-
-The lock is made of tickets: small objects that a command rewrites while it works.
+"""A lock on a run folder in a store, against a second command on any machine: tickets, small objects that are renewed.
 
 A command writes its ticket, then lists all tickets. If another ticket is fresh, it deletes its own and gives up. Two
 commands that start at once may both give up, but they never both win: S3 and GCS list every object that was written
@@ -15,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,10 +31,10 @@ _TICKET = "lock-"
 
 
 class _Held:
-    """The tickets that this process holds, and whether others still honour them."""
+    """When the ticket of each run folder that this process holds was written last."""
 
     def __init__(self) -> None:
-        self._fresh: dict[str, float] = {}  # when the ticket of a run folder was written last
+        self._fresh: dict[str, float] = {}
 
     def renew(self, folder: str) -> None:
         self._fresh[folder] = time.monotonic()
@@ -65,7 +63,14 @@ def put_file(path: str, file: IO[bytes]) -> None:
 class _Ticket(NamedTuple):
     path: str
     time_ns: int  # of the store, when it was written last
-    says: dict[str, Any]
+    owner: dict[str, Any]
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        return self.owner.get("machine") == local_copies.machine()
+
+    def __str__(self) -> str:
+        return f"{self.owner.get('process')} on {self.owner.get('host')}"
 
 
 @contextmanager
@@ -78,19 +83,18 @@ def locked(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _ticket(folder: str) -> Iterator[None]:
-    path, says = (
-        f"{folder}/log/{_TICKET}{uuid4().hex}",
-        {"host": socket.gethostname(), "process": os.getpid(), "machine": local_copies.machine()},
-    )
+    path = f"{folder}/log/{_TICKET}{uuid4().hex}"
+    owner = {"host": socket.gethostname(), "process": os.getpid(), "machine": local_copies.machine()}
+    data = json.dumps(owner).encode()
     try:
-        clients.put(path, json.dumps(says).encode())
+        clients.put(path, data)
     except StoreError as error:
         raise UsageError(f"{folder}: cannot be written to: {error}") from error
     stop = threading.Event()
+    thread = threading.Thread(target=_refresh, args=(folder, path, data, stop), daemon=True)
     try:
         _check_alone(folder, path)
         HELD.renew(folder)
-        thread = threading.Thread(target=_refresh, args=(folder, path, says, stop), daemon=True)
         thread.start()
         try:
             yield
@@ -108,33 +112,29 @@ def _check_alone(folder: str, path: str) -> None:
     own = tickets.pop(path, None)
     for other in tickets.values():
         age_s = (own.time_ns - other.time_ns) / 1e9 if own else 0.0
-        if other.says.get("machine") == local_copies.machine() or age_s > LEASE_S:
-            clients.delete_object(other.path)  # its command has ended
-        else:
-            raise disk_locks.at_work(
-                folder,
-                f"process {other.says.get('process')} on {other.says.get('host')}, seen {max(0.0, age_s):.0f} s ago",
-            )
+        if not other.is_of_this_machine and age_s <= LEASE_S:
+            raise disk_locks.at_work(folder, f"process {other}, seen {max(0.0, age_s):.0f} s ago")
+        clients.delete_object(other.path)  # its command has ended
 
 
-def _refresh(folder: str, path: str, says: Mapping[str, object], stop: threading.Event) -> None:
+def _refresh(folder: str, path: str, data: bytes, stop: threading.Event) -> None:
     while not stop.wait(REFRESH_EVERY_S):
         with suppress(AltalignError):  # tried again; `HELD.check` says when it is too late
             HELD.check(path)  # an expired ticket is not renewed
             begun = time.monotonic()
-            clients.put(path, json.dumps(says).encode())
+            clients.put(path, data)
             if time.monotonic() - begun < LEASE_S:
                 HELD.renew(folder)
 
 
 def _tickets(folder: str) -> list[_Ticket]:
-    found = []
+    tickets = []
     for info in clients.listed(f"{folder}/log", is_recursive=False):
         if info.type == pafs.FileType.File and info.base_name.startswith(_TICKET):
             path = f"{folder}/log/{info.base_name}"
             with suppress(FileNotFoundError, ValueError):  # its owner has ended meanwhile
-                found.append(_Ticket(path, info.mtime_ns or 0, json.loads(clients.get(path))))
-    return found
+                tickets.append(_Ticket(path, info.mtime_ns or 0, json.loads(clients.get(path))))
+    return tickets
 
 
 def holder(folder: str) -> str | None:
@@ -143,8 +143,8 @@ def holder(folder: str) -> str | None:
     if (process := disk_locks.holder_of(_lock(folder))) is not None:
         return process
     for ticket in _tickets(folder):
-        if ticket.says.get("machine") != local_copies.machine() and time.time() - ticket.time_ns / 1e9 < LEASE_S:
-            return f"{ticket.says.get('process')} on {ticket.says.get('host')}"
+        if not ticket.is_of_this_machine and time.time() - ticket.time_ns / 1e9 < LEASE_S:
+            return str(ticket)
     return None
 
 

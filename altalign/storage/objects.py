@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Literal, cast
 
 import pyarrow.fs as pafs
@@ -126,12 +126,17 @@ def find(pattern: str) -> list[str]:
         return [pattern]
     if plain == len(parts):
         return []
-    folder = f"{Place.of(pattern).scheme}://{'/'.join(parts[:plain])}"
+    scheme = Place.of(pattern).scheme
+    is_deep = plain < len(parts) - 1 or "**" in parts or scheme == "gs"  # Arrow's list of one GCS folder has no folders
+    infos = clients.listed(f"{scheme}://{'/'.join(parts[:plain])}", is_recursive=is_deep)
+    kinds = {info.path: _KINDS[info.type] for info in infos}
+    if scheme == "gs":
+        kinds = {str(folder): "folder" for path in kinds for folder in PurePosixPath(path).parents} | kinds
     found = []
-    for info in clients.listed(folder, is_recursive=plain < len(parts) - 1 or "**" in parts):
-        if _matches(info.path.split("/")[plain:], parts[plain:]):
-            path = f"{Place.of(pattern).scheme}://{info.path}"
-            _LISTED[path] = time.monotonic(), _KINDS[info.type]
+    for name, kind_of_name in kinds.items():
+        if _matches(name.split("/")[plain:], parts[plain:]):
+            path = f"{scheme}://{name}"
+            _LISTED[path] = time.monotonic(), kind_of_name
             found.append(path)
     return sorted(found)
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from altalign import storage
-from altalign.errors import FullDiskError, StoreError, UnreadableError, UsageError
-from altalign.storage import arrays, clients, growing_objects, local_copies, locks, objects, parquet
+from altalign.errors import FullDiskError, StoreError, UsageError
+from altalign.storage import clients, local_copies, locks, objects, parquet
 from altalign.storage.paths import Place
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
@@ -86,38 +85,6 @@ def run_python(code: str, *arguments: str) -> int:
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["x.bin", "x.gz"])  # Arrow compresses what is named so, where it may
-@pytest.mark.parametrize("size", [0, 1, 5 << 20, LARGE])
-def test_what_is_written_is_read(size: int, name: str, store: Server) -> None:
-    data, path = random.Random(size).randbytes(size), f"{store.url}/deep/{name}"
-    with storage.write(path) as file:
-        file.write(data[: size // 2])
-        assert not storage.exists(path)
-        assert storage.names(f"{store.url}/deep") == []
-        file.write(data[size // 2 :])
-    assert storage.read_bytes(path) == data
-    assert storage.stamp(path).size == size
-    assert storage.exists(path)
-
-
-@pytest.mark.parametrize("size", [10, LARGE])
-@pytest.mark.parametrize("trouble", [ValueError("ours"), KeyboardInterrupt(), OSError("the network")])
-def test_a_block_that_fails_midway_leaves_nothing_or_what_was_there_before(
-    trouble: BaseException, size: int, store: Server
-) -> None:
-    def write_half(name: str) -> None:
-        with storage.write(f"{store.url}/{name}") as file:
-            file.write(b"x" * size)
-            raise trouble
-
-    storage.write_bytes(f"{store.url}/there", b"before")
-    for name in ("there", "new"):
-        with pytest.raises(type(trouble)):
-            write_half(name)
-    assert all_names(store) == ["there"]
-    assert storage.read_bytes(f"{store.url}/there") == b"before"
 
 
 def test_arrow_makes_an_object_of_half_of_it_which_is_why_nothing_is_streamed(store: Server) -> None:
@@ -280,34 +247,6 @@ def test_credentials_of_a_profile_are_taken(s3: Server, tmp_path: Path, monkeypa
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_read_as_one_of_a_disk_is(store: Server, tmp_path: Path) -> None:
-    data = random.Random(2).randbytes(LARGE)
-    (tmp_path / "x").write_bytes(data)
-    storage.write_bytes(f"{store.url}/x", data)
-    rng = random.Random(3)
-    with (
-        storage.open_read(f"{store.url}/x") as ours,
-        (tmp_path / "x").open("rb") as theirs,
-        storage.open_again(f"{store.url}/x", ours) as again,
-    ):
-        for _ in range(200):
-            match rng.randrange(4):
-                case 0:
-                    offset = rng.randrange(LARGE + 10)
-                    assert ours.seek(offset) == theirs.seek(offset)
-                case 1:
-                    size = rng.choice([1, 100, 70_000, 5_000_000])
-                    assert ours.read(size) == theirs.read(size)
-                case 2:
-                    assert ours.readline() == theirs.readline()
-                case _:
-                    offset, size = rng.randrange(LARGE), rng.choice([10, 3_000_000])
-                    storage.ask_for(f"{store.url}/x", ours, offset, size)
-                    again.seek(offset)
-                    assert again.read(size) == data[offset : offset + size]
-            assert ours.tell() == theirs.tell()
-
-
 def test_reading_on_takes_few_requests(s3: Server) -> None:
     data = random.Random(4).randbytes(40 << 20)
     storage.write_bytes(f"{s3.url}/x", data)
@@ -318,52 +257,6 @@ def test_reading_on_takes_few_requests(s3: Server) -> None:
             again.seek(begin)
             assert again.read(100) == data[begin : begin + 100]
     assert len(s3.requests()) - before <= 20
-
-
-def test_ranges_are_those_that_were_asked_for(store: Server) -> None:
-    data = random.Random(5).randbytes(LARGE)
-    storage.write_bytes(f"{store.url}/x", data)
-    rng = random.Random(6)
-    ranges = [(rng.randrange(LARGE), rng.choice([0, 5, 100_000])) for _ in range(60)] + [
-        (begin, 10) for begin in range(0, 5_000, 20)
-    ]
-    assert list(storage.read_ranges(f"{store.url}/x", ranges)) == [
-        data[offset : offset + length] for offset, length in ranges
-    ]
-    assert storage.read_range(f"{store.url}/x", LARGE - 5, 100) == data[-5:]
-    assert list(storage.read_ranges(f"{store.url}/x", [])) == []
-
-
-def test_what_is_not_there_is_named(store: Server) -> None:
-    path = f"{store.url}/none"
-    asks: list[Callable[[], object]] = [
-        lambda: storage.read_bytes(path),
-        lambda: storage.open_read(path),
-        lambda: list(storage.read_ranges(path, [(0, 1)])),
-        lambda: storage.stamp(path),
-        lambda: storage.mappable(path),
-    ]
-    for ask in asks:
-        with pytest.raises(FileNotFoundError) as caught:
-            ask()
-        assert caught.value.filename == path
-    assert storage.read_json(path) == {}
-    storage.delete(path)
-
-
-def test_tables_and_arrays_go_through(store: Server) -> None:
-    rows = pa.table({"x": list(range(1000)), "y": [str(n) * 100 for n in range(1000)]})
-    parquet.write(f"{store.url}/t.parquet", rows, rows.schema)
-    assert parquet.read_table(f"{store.url}/t.parquet").equals(rows)
-    assert sum(batch.num_rows for batch in parquet.read_whole(f"{store.url}/t.parquet", ["x"])) == 1000
-    numbers = pa.array(range(100)).to_numpy()
-    arrays.save(f"{store.url}/a.npy", numbers)
-    assert (
-        arrays.mapped(f"{store.url}/a.npy").tolist() == arrays.read(f"{store.url}/a.npy").tolist() == numbers.tolist()
-    )
-    storage.write_bytes(f"{store.url}/bad.parquet", b"PAR1 and nothing more")
-    with pytest.raises(UnreadableError, match="cannot be read as Parquet"):
-        parquet.read_table(f"{store.url}/bad.parquet")
 
 
 def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,77 +271,6 @@ def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypat
 
 
 # What is there -------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_there(store: Server) -> None:
-    for name in ("a/x.json", "a/y.json", "a/b/z.json", "top"):
-        storage.write_bytes(f"{store.url}/{name}", b"{}")
-    assert storage.names(f"{store.url}/a", ".json") == ["x.json", "y.json"]
-    assert storage.names(f"{store.url}/none") == []
-    assert sorted(storage.entries(store.url)) == ["a", "top"]
-    kinds = {name: storage.kind(f"{store.url}/{name}") for name in ("a", "a/b", "a/x.json", "none", "a/x")}
-    assert kinds == {"a": "folder", "a/b": "folder", "a/x.json": "file", "none": "missing", "a/x": "missing"}
-    assert not storage.exists(f"{store.url}/a")
-    assert storage.below(store.url, "b/z.json") == [f"{store.url}/a/b/z.json"]
-    storage.delete(f"{store.url}/a/x.json")
-    storage.delete(f"{store.url}/a/b")
-    assert all_names(store) == ["a/y.json", "top"]
-    storage.delete(f"{store.url}/a")
-    assert (all_names(store), storage.kind(f"{store.url}/a")) == (["top"], "missing")
-    assert storage.free_bytes(store.url) is None
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "*.csv",
-        "d/*.csv",
-        "d/**/*.csv",
-        "**/*.csv",
-        "d/?.csv",
-        "d/[xy].csv",
-        "d/x.csv",
-        "d/[x].csv",
-        "d/[1].csv",
-        "d/*",
-        "*/x.csv",
-        "none/*",
-        "d/.*",
-        "d/**",
-    ],
-)
-def test_a_glob_matches_what_it_does_on_a_disk(pattern: str, s3: Server, tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    for name in (
-        "top.csv",
-        "d/x.csv",
-        "d/y.csv",
-        "d/zz.csv",
-        "d/e/x.csv",
-        "d/e/f/w.csv",
-        "d/.hidden.csv",
-        "d/.h/x.csv",
-        "d/[1].csv",
-        "d/x.txt",
-    ):
-        (tmp_path / "disk" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "disk" / name).write_bytes(b"x")
-        storage.write_bytes(f"{s3.url}/p/{name}", b"x")
-    on_disk = sorted(
-        path.removeprefix(f"{tmp_path}/disk/").rstrip("/") for path in storage.find(f"{tmp_path}/disk/{pattern}")
-    )
-    in_store = [path.removeprefix(f"{s3.url}/p/") for path in storage.find(f"{s3.url}/p/{pattern}")]
-    assert in_store == [path for path in on_disk if not (pattern == "d/**" and path == "d")]
-
-
-def test_a_file_that_is_written_anew_has_another_stamp(store: Server) -> None:
-    path = f"{store.url}/x"
-    storage.write_bytes(path, b"one")
-    before = storage.stamp(path)
-    assert storage.stamp(path) == before
-    storage.write_bytes(path, b"two")  # within the same second, of the same size
-    assert storage.stamp(path) != before
-    assert storage.stamp(path).to_json() != before.to_json()
 
 
 def test_a_folder_that_moves_is_copied_but_for_large_files_that_are_there(s3: Server) -> None:
@@ -469,52 +291,7 @@ def test_a_folder_that_moves_is_copied_but_for_large_files_that_are_there(s3: Se
     assert there == {"same": large, "changed": other, "deep/small": b"1", "came": b"3"}
 
 
-def test_many_are_asked_for_at_once_and_given_in_order(s3: Server) -> None:
-    paths = [f"{s3.url}/{number:03}.json" for number in range(200)]
-    assert list(storage.each(lambda path: storage.write_json(path, {"path": path}), paths, of=s3.url)) == [None] * 200
-    assert [facts["path"] for facts in storage.each(storage.read_json, paths, of=s3.url)] == paths
-    with pytest.raises(FileNotFoundError):
-        list(storage.each(storage.read_bytes, [*paths, f"{s3.url}/none"], of=s3.url))
-
-
-def test_marks_are_deleted_before_anything_else(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "u/0.json",
-        "u/done.json",
-        "u/0.images",
-        "u/0.journal.part-000000000000000",
-        "u/0.parquet",
-        "v/1.json",
-        "v/1.bin",
-    ):
-        storage.write_bytes(f"{s3.url}/{name}", b"{}")
-    deleted: list[str] = []
-    real = objects.delete_file
-    monkeypatch.setattr(
-        objects, "delete_file", lambda path: deleted.append(path.removeprefix(f"{s3.url}/")) or real(path)
-    )
-    storage.delete_units([f"{s3.url}/u"], but=(".images", ".journal"))
-    assert (deleted[0], deleted[1], deleted[2:]) == ("u/done.json", "u/0.json", ["u/0.parquet"])
-    storage.delete_units([f"{s3.url}/v"])
-    assert all_names(s3) == ["u/0.images", "u/0.journal.part-000000000000000"]
-
-
 # What grows ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_grows_is_whole_when_its_block_ended(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing_objects, "PART_BYTES", 1000)
-    path, data = f"{store.url}/x.log", bytearray()
-    for keep in (None, None, 3000, 0):
-        data = data if keep is None else data[:keep]
-        with storage.growing(path, keep=keep) as file:
-            assert file.bytes == len(data)
-            for number in range(60):
-                file.write(b"%05d" % number * 20)
-                data += b"%05d" % number * 20
-            assert file.bytes == len(data)
-        assert storage.read_bytes(path) == data
-        assert all_names(store) == ["x.log"]
 
 
 @pytest.mark.parametrize("before", [b"", b"before\n"])
@@ -591,22 +368,6 @@ def test_copies_that_nobody_has_asked_for_within_a_day_go(s3: Server) -> None:
 
 
 # Locks ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_held_by_one_command_of_this_machine(store: Server) -> None:
-    run = f"{store.url}/run"
-    assert storage.holder(run) is None
-    with storage.locked(run):
-        assert storage.holder(run) == str(os.getpid())
-        with (
-            pytest.raises(UsageError, match=rf"another command is at work on this run \(process {os.getpid()}\)"),
-            storage.locked(run),
-        ):
-            pass
-    assert storage.holder(run) is None
-    assert all_names(store) == []
-    with storage.locked(run):
-        pass
 
 
 def test_a_run_is_held_by_one_command_of_all_machines(
@@ -690,17 +451,6 @@ def test_the_lock_of_this_machine_is_free_after_the_block(s3: Server) -> None:
     for place in (local_copies.folder() / "locks").iterdir():
         with place.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_temporary_files_of_a_run_are_on_this_machine(s3: Server) -> None:
-    import tempfile
-
-    before = tempfile.gettempdir()
-    with storage.temporary(f"{s3.url}/run/work/temporary"):
-        inside = Path(tempfile.gettempdir())
-        assert inside.is_relative_to(local_copies.folder())
-        Path(tempfile.mkstemp()[1]).write_bytes(b"x")
-    assert (tempfile.gettempdir(), inside.exists()) == (before, False)
 
 
 # Trouble -------------------------------------------------------------------------------------------------------------
