@@ -43,14 +43,13 @@ class Compared:
     differences: dict[str, Difference]
 
 
-def compare(a: str, b: str, *, resamples: int, seed: int) -> list[Compared]:
+def compare(a: str, b: str, *, resamples: int) -> list[Compared]:
     """The sets that both evaluations have.
 
     Args:
         a: the folder of an evaluation, or a training run: of its newest evaluation.
         b: as `a`.
         resamples: how often images are drawn anew, and outcomes exchanged.
-        seed: of the draws.
 
     Raises:
         UsageError: one is no evaluation, or they have no set in common.
@@ -58,7 +57,7 @@ def compare(a: str, b: str, *, resamples: int, seed: int) -> list[Compared]:
     places = [_place(folder) for folder in (a, b)]
     names = [set(_measured(place)) for place in places]
     compared = [
-        found for name in sorted(names[0] & names[1]) if (found := _compared(name, places, resamples, seed)) is not None
+        found for name in sorted(names[0] & names[1]) if (found := _compared(name, places, resamples)) is not None
     ]
     if not compared:
         raise UsageError(f"{a} and {b} have no image of one set in common; evaluate both with the same --sets")
@@ -109,7 +108,7 @@ def _measured(place: str) -> Iterator[str]:
             yield name
 
 
-def _compared(name: str, places: list[str], resamples: int, seed: int) -> Compared | None:
+def _compared(name: str, places: list[str], resamples: int) -> Compared | None:
     (names_a, of_a), (names_b, of_b) = (_outcomes(outcomes_path(place, name)) for place in places)
     _, rows_a, rows_b = np.intersect1d(names_a, names_b, return_indices=True)
     if not len(rows_a):
@@ -123,7 +122,7 @@ def _compared(name: str, places: list[str], resamples: int, seed: int) -> Compar
         len(names_a) + len(names_b) - 2 * len(rows_a),
         measure(a),
         measure(b),
-        outcomes.differences(a, b, measure, resamples=resamples, seed=seed),
+        outcomes.differences(a, b, measure, resamples=resamples),
     )
 
 

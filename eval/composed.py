@@ -78,9 +78,7 @@ class Query:
     target: str = ""
 
 
-def of_set(
-    images: Images, queries: Sequence[Query], features: Features, *, text_weight: float, image_weight: float
-) -> Result:
+def of_set(images: Images, queries: Sequence[Query], features: Features, *, text_weight: float) -> Result:
     """Search the images of a set by queries; the rows are those of the queries' images.
 
     Raises:
@@ -96,7 +94,7 @@ def of_set(
     vectors, texts = encoded.embeddings, features.of_texts([query.text for query in queries])
     device = vectors.device
     sign = torch.tensor([query.sign for query in queries], device=device)
-    asked = composed(vectors[own.to(device)], texts, sign, text_weight=text_weight, image_weight=image_weight)
+    asked = composed(vectors[own.to(device)], texts, sign, text_weight=text_weight)
     ranks, found = search(asked, vectors, own.to(device), targets.to(device), k=_SHOWN)
     outcomes = {"rank": ranks.cpu().numpy()}
     rows = encoded.rows.tolist()

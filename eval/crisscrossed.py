@@ -24,6 +24,7 @@ from altalign.eval.retrieval import KS, ranks_of_pairs
 from altalign.eval.sets import ImageSet
 
 POSITIVE = 3.0
+SAMPLES = 1_000  # of each correlation
 Task = Literal["sts", "sis", "sits"]
 CaptionIds = Mapping[str, Sequence[str]]  # of each image, by its file name
 COLUMNS = {"sts": ("caption1", "caption2"), "sis": ("image1", "image2"), "sits": ("caption", "image")}
@@ -115,7 +116,9 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
     return found
 
 
-def of_set(of: ImageSet, features: Features, *, ids: CaptionIds, folder: str, split: str, samples: int) -> Result:
+def of_set(
+    of: ImageSet, features: Features, *, ids: CaptionIds, folder: str, split: str, samples: int = SAMPLES
+) -> Result:
     """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on.
 
     Raises:

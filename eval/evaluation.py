@@ -138,12 +138,8 @@ def evaluate(
         except AltalignError as error:
             missing[name] = str(error)
             continue
-        measure, drawn = MEASURES[chosen.task], sets.intervals
-        intervals = (
-            outcomes.intervals(result.outcomes, measure, resamples=drawn.resamples, seed=drawn.seed)
-            if drawn.resamples
-            else {}
-        )
+        measure, resamples = MEASURES[chosen.task], sets.intervals.resamples
+        intervals = outcomes.intervals(result.outcomes, measure, resamples=resamples) if resamples else {}
         without = near_duplicates.without(
             result, images, measure, test_set=chosen.test_set or chosen.name, runs=[*runs, *sets.near_duplicates.runs]
         )
@@ -163,7 +159,7 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
             prompts = templates(chosen.templates or [own if has_own else "{}"])
             return labelled.images, zero_shot.zero_shot(labelled, features, templates=prompts)
         case "knn":
-            index = _labelled(chosen, path=chosen.index, split=chosen.index_split, needs_names=False)
+            index = _labelled(chosen, path=chosen.train, split=chosen.train_split, needs_names=False)
             labelled = _labelled(chosen, classes=index.classes)
             return labelled.images, knn.knn(labelled, index, features)
         case "linear_probe":
@@ -177,8 +173,8 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
             pairs = captioned_set([chosen.path], "karpathy", images=chosen.images, split=chosen.split)
             pairs = pairs.with_captions(at_most=chosen.captions_at_most)
             ids = crisscrossed.read_ids(chosen.path)
-            given = {"folder": chosen.ratings, "split": chosen.split, "samples": chosen.samples}
-            return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, **given)
+            ratings = {"folder": chosen.ratings, "split": chosen.split}
+            return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, **ratings)
         case "captioning":
             pairs = _captioned(chosen, None)
             return pairs.files, captioning.captioning(pairs, features)
@@ -196,8 +192,8 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
             return choices.of_examples(choices.read_examples(chosen.path), chosen.images, features)
         case "composed":
             searched = folder_of(chosen.images)
-            weights = {"text_weight": chosen.text_weight, "image_weight": chosen.image_weight}
-            return searched, composed.of_set(searched, composed.read_queries(chosen.path), features, **weights)
+            queries = composed.read_queries(chosen.path)
+            return searched, composed.of_set(searched, queries, features, text_weight=chosen.text_weight)
 
 
 def _captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:

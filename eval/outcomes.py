@@ -91,14 +91,14 @@ def images_in(outcomes: Outcomes) -> int:
     return len(next(iter(outcomes.values())))
 
 
-def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int, seed: int) -> dict[str, tuple[float, float]]:
+def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, tuple[float, float]]:
     """For each metric the middle 95 % of its values over resamples of the images (percentile bootstrap)."""
     random, images = np.random.default_rng(seed), images_in(outcomes)
     drawn = [measure(chosen(outcomes, random.integers(images, size=images))) for _ in range(resamples)]
     return {name: _middle([values[name] for values in drawn]) for name in drawn[0]}
 
 
-def differences(a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int, seed: int) -> dict[str, Difference]:
+def differences(a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, Difference]:
     """Of each metric, the value of `a` less that of `b`, outcomes of the same images in the same order.
 
     Raises:

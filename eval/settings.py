@@ -9,7 +9,6 @@ from pydantic import Field, StringConstraints, model_validator
 from altalign.settings.common import Settings
 
 Text = Annotated[str, StringConstraints(min_length=1)]
-Positive = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 TaskName = Literal[
     "retrieval",
@@ -54,22 +53,28 @@ TASKS: Mapping[str, Task] = {
         ("path", "held_out", *_CAPTIONED, "repeated_captions", "shared_captions"),
     ),
     "zero_shot": Task(_ACCURACIES, takes=(*_LABELLED, "templates", "only_own_classes")),
-    "knn": Task(("r1", "r10"), ("path", "index"), (*_LABELLED, "index_split")),
+    "knn": Task(("r1", "r10"), ("path", "train"), (*_LABELLED, "train_split")),
     "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "train_split", "validation")),
     "vtab": Task(("mean_there", "mean_all", "mean_natural", "mean_specialised", "mean_structured")),
     "cxc": Task(
         tuple(f"{direction}_r1" for direction in ("image_to_text", "text_to_image", "text_to_text", "image_to_image")),
         ("path", "images", "ratings"),
-        ("split", "captions_at_most", "samples"),
+        ("split", "captions_at_most"),
         {"captions_at_most": 5},
     ),
     "captioning": Task(("cider", "bleu_4"), takes=_CAPTIONED),
     "multilingual": Task(("mean_recall", "rsum"), ("path", "images"), ("captions", "languages")),
     "word_similarity": Task(("spearman",)),
     "choices": Task(("right", "mean_of_files", "text", "image", "group"), ("path", "images")),
-    "composed": Task(("r1", "r5", "r10"), ("path", "images"), ("text_weight", "image_weight")),
+    "composed": Task(("r1", "r5", "r10"), ("path", "images"), ("text_weight",)),
 }
 _OF_ALL = ("task", "name", "metric", "test_set")
+_REMOVED = {
+    "index": "is train now; rename it",
+    "index_split": "is train_split now; rename it",
+    "samples": "is always 1,000 now; leave it out",
+    "image_weight": "is always 1 now; give text_weight in proportion to it",
+}
 
 
 class CaptionSettings(Settings):
@@ -118,33 +123,27 @@ class Set(CaptionSettings):
     as the set says, or the class's name alone."""
     only_own_classes: bool = False
     """Choose among the classes of the set's images alone, as for ImageNet-R and ImageNet-A."""
-    index: str = ""
-    """Where the images are that are searched; as `path`."""
-    index_split: str = "train"
-    """As `split`, of `index`."""
     train: str = ""
-    """Where the images are that the probe is fitted on; as `path`."""
+    """Where the images are that the probe is fitted on, or that are searched for neighbours; as `path`."""
     train_split: str = "train"
     """As `split`, of `train`."""
     validation: str = ""
     """Where those are that choose the penalty; as `path`. Empty: a fifth of `train`, drawn by lot."""
     ratings: str = ""
     """The folder of `sts_test.csv`, `sis_test.csv` and `sits_test.csv`, plain or gzipped."""
-    samples: Positive = 1_000
-    """Of each correlation."""
     captions: dict[str, list[Text]] = Field(default_factory=dict)
     """With a list of names of images: files of captions by language, a line an image, as Multi30K has them."""
     languages: list[Text] = Field(default_factory=list)
     """Of XM3600 these languages. Empty: all."""
     text_weight: float = 2.0
-    """Of the text (ALIGN, footnote 4)."""
-    image_weight: float = 1.0
-    """Of the image."""
+    """Of the text, where the image weighs 1 (ALIGN, footnote 4)."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_its_task(cls, values: Any) -> Any:
         """Fill in what the task has as a default."""
+        if removed := next((name for name in _REMOVED if isinstance(values, dict) and name in values), ""):
+            raise ValueError(f"{removed} {_REMOVED[removed]}")
         task = TASKS.get(str(values.get("task"))) if isinstance(values, dict) else None
         return {"metric": task.metrics[0], **task.defaults, **values} if task else values
 
@@ -173,9 +172,7 @@ class IntervalSettings(Settings):
     """Intervals by bootstrap over images."""
 
     resamples: Whole = 1_000
-    """How often the images are drawn anew. `0`: no intervals."""
-    seed: Whole = 0
-    """Of the draws."""
+    """How often the images are drawn anew, always the same ones. `0`: no intervals."""
 
 
 class NearDuplicateSettings(Settings):

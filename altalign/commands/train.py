@@ -138,7 +138,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from altalign.eval.settings import IntervalSettings
 
     drawn = IntervalSettings()
-    compared = compare.compare(*arguments.given, resamples=drawn.resamples, seed=drawn.seed)
+    compared = compare.compare(*arguments.given, resamples=drawn.resamples)
     if arguments.out:
         compare.write(storage.join(arguments.out, "comparison.json"), compared)
         a, b = arguments.given
@@ -146,7 +146,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     out = terminal.stdout()
     out.print(compare.table(compared))
     names = [terminal.shown(name) for name in arguments.given]
-    out.print(f"A: {names[0]}; B: {names[1]}. {drawn.resamples:,} resamples, seed {drawn.seed}", soft_wrap=True)
+    out.print(f"A: {names[0]}; B: {names[1]}. {drawn.resamples:,} resamples", soft_wrap=True)
     return 0
 
 

@@ -23,7 +23,7 @@ _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "image": ((), ("faces", "text_boxes")),
     "similarity": (("model",), ()),
     "linear": (("model", "weights"), ("side", "activation")),
-    "noise": (("run",), ()),
+    "noise": (("model",), ()),
     "own": (("function",), ("settings",)),
 }
 
@@ -38,7 +38,7 @@ class ScoreSettings(Settings):
     model: str = ""
     """Language: a model file of fastText; without it, lid.176.ftz, which is installed with altalign. Similarity and
     linear: `onnx:FOLDER`, `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` (of AlignModel) or
-    `run:TRAINING_RUN`."""
+    `run:TRAINING_RUN`. Noise: `run:TRAINING_RUN` with `noise/losses.parquet`."""
     margin_at_least: Share = 0.0
     """Language: where the two likeliest languages are nearer to each other, the label is `und`."""
     script_veto: bool = True
@@ -55,12 +55,17 @@ class ScoreSettings(Settings):
     """Linear: whose embedding it takes."""
     activation: Literal["none", "sigmoid"] = "none"
     """Linear: what becomes of the number."""
-    run: str = ""
-    """Noise: a training run with `noise/losses.parquet`."""
     function: str = ""
     """Own: `MODULE:FUNCTION`. The module is beside the settings file, or on the Python path."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Own: keyword arguments of the function."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_run(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "run" in values:
+            raise ValueError(f'run is a model now; give model = "run:{values["run"]}"')
+        return values
 
     @field_validator("name")
     @classmethod
@@ -81,6 +86,8 @@ class ScoreSettings(Settings):
         needed, more = _NEEDS[self.kind]
         if missing := [name for name in needed if not getattr(self, name)]:
             raise ValueError(f'{missing[0]}: kind = "{self.kind}" needs it')
+        if self.kind == "noise" and not self.model.startswith("run:"):
+            raise ValueError(f'model = "{self.model}": kind = "noise" takes a training run, "run:TRAINING_RUN"')
         others = self.model_fields_set - {"name", "kind", *needed, *more}
         if others:
             raise ValueError(f'{min(others)}: kind = "{self.kind}" has no such setting; leave it out')

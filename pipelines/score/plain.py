@@ -79,8 +79,8 @@ def _found(digest: str, batch: Batch) -> list["pa.Array[Any]"]:
 
 def noise(of: ScoreSettings, where: str) -> Scorer:
     """Loss and label noise of each pair, as a training run has written them."""
-    path = storage.join(of.run, *LOSSES.split("/"))
-    data = read(path, f"{where} run")
+    path = storage.join(of.model.removeprefix("run:"), *LOSSES.split("/"))
+    data = read(path, f"{where} model")
     try:
         table = pq.read_table(pa.BufferReader(data), columns=["key", "loss", "eps"])
         keys = table["key"].cast(pa.string()).combine_chunks()

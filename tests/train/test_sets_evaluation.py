@@ -29,13 +29,13 @@ templates = ["a {{}} ring", "2 {{}} rings"]
 task = "knn"
 name = "colours"
 path = "{folder}/test"
-index = "{folder}/train"
+train = "{folder}/train"
 
 [[set]]
 task = "knn"
 name = "nothing"
 path = "{folder}/nothing"
-index = "{folder}/train"
+train = "{folder}/train"
 """
 
 
@@ -131,7 +131,7 @@ def test_images_of_one_evaluation_alone_are_left_out_and_counted(folder: Path) -
     shutil.copytree(folder / "whole", place)
     path = place / "outcomes" / "knn-colours.parquet"
     pq.write_table(pq.read_table(path).slice(2), path)
-    (found,) = [each for each in compare(str(folder / "whole"), str(place), resamples=5, seed=0) if "knn" in each.name]
+    (found,) = [each for each in compare(str(folder / "whole"), str(place), resamples=5) if "knn" in each.name]
     assert (found.images, found.of_one, found.differences["r1"].value) == (10, 2, 0)
 
 
@@ -159,17 +159,18 @@ def test_a_wrong_use_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str
     ("text", "said"),
     [
         ("", "no set; add"),
-        (f'{SET}"knn"\npath = "b"\n', '[set]: index: missing; task = "knn" needs it'),
+        (f'{SET}"knn"\npath = "b"\n', '[set]: train: missing; task = "knn" needs it'),
         (f'{SET}"retrieval"\n', "give a path or held_out"),
         (
-            f'{SET}"zero_shot"\npath = "b"\nindex = "c"\n',
-            '[set]: index: task = "zero_shot" takes no such setting; it takes path, split, image_column, label_column, '
+            f'{SET}"zero_shot"\npath = "b"\ntrain = "c"\n',
+            '[set]: train: task = "zero_shot" takes no such setting; it takes path, split, image_column, label_column, '
             "classes, templates, only_own_classes",
         ),
         (f'{SET}"zero_shot"\npath = "b"\nmetric = "r1"\n', '[set]: metric = "r1": give top1, top5, mean_per_class'),
         (f'{SET}"zero"\npath = "b"\n', '[set] task = "zero": give "retrieval", "zero_shot"'),
         (f'{SET}"vtab"\npaths = "b"\n', "[set] paths: no such setting (did you mean path?)"),
-        (f'{SET}"knn"\npath = "b"\nindex = "c"\n' * 2, "two sets are called knn/a"),
+        (f'{SET}"knn"\npath = "b"\nindex = "c"\n', "[set]: index is train now; rename it"),
+        (f'{SET}"knn"\npath = "b"\ntrain = "c"\n' * 2, "two sets are called knn/a"),
         ('[[knn]]\nname = "a"\n', '[[knn]] is [[set]] now; write [[set]] and task = "knn" below it'),
     ],
 )

@@ -167,7 +167,7 @@ def test_losses_of_a_training_are_joined_by_key(in_folder: Path) -> None:
     keys = [f"{number:032x}" for number in (3, 0, 9)]
     losses = pa.table({"key": keys, "loss": pa.array([1.0, 2.5, 3.0]), "eps": pa.array([0.25, float("nan"), 0.0])})
     pq.write_table(losses, in_folder / "run" / "noise" / "losses.parquet")
-    (scorer,) = scorers({"name": "noise", "kind": "noise", "run": "run"})
+    (scorer,) = scorers({"name": "noise", "kind": "noise", "model": "run:run"})
     given, _ = batch({})
     loss, eps = scorer.measure(given)
     assert loss.to_pylist() == [2.5, None, None, 1.0]
@@ -246,7 +246,9 @@ def test_models_of_wrong_shapes_are_one_line(in_folder: Path) -> None:
         ({"name": "x", "kind": "text", "model": "m"}, 'model: kind = "text" has no such setting'),
         ({"name": "x", "kind": "similarity", "model": "clip"}, "no model; give"),
         ({"name": "x", "kind": "language", "model": "nowhere.bin"}, "no such file"),
-        ({"name": "x", "kind": "noise", "run": "nowhere"}, "no such file"),
+        ({"name": "x", "kind": "noise", "model": "run:nowhere"}, "no such file"),
+        ({"name": "x", "kind": "noise", "model": "nowhere"}, 'takes a training run, "run:TRAINING_RUN"'),
+        ({"name": "x", "kind": "noise", "run": "nowhere"}, 'run is a model now; give model = "run:nowhere"'),
         ({"name": "x", "kind": "text", "profanity": "nowhere.txt"}, "no such file"),
         ({"name": "x", "kind": "own", "function": "nowhere:f"}, "no module 'nowhere'"),
         ({"name": "x", "kind": "own", "function": "f"}, "names no function"),
