@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from altalign import storage
-from altalign.audit.compare_pairs import Example, TarMember
+from altalign.audit.compare_pairs import Example
 from altalign.audit.report import page
-from altalign.audit.report.galleries import Picture
-from altalign.filters import image, pixels, thumbnails
-from altalign.machine import interrupts, memory
+from altalign.audit.report.galleries import Picture, thumbnail
+from altalign.filters import image
+from altalign.machine import interrupts
 from altalign.pages import frame
 
 
@@ -32,19 +30,7 @@ def html(found: Mapping[str, Any], examples: Iterable[tuple[str, str, Example]],
     cards: dict[tuple[str, str], list[_Card]] = {}
     for before, after, pair in examples:
         interrupts.check()
-        picture = _picture(pair.image, pixels_at_most) if pair.image else None
+        picture = thumbnail(*pair.image, pixels_at_most=pixels_at_most) if pair.image else None
         is_nsfw = any(verdict.endswith(f": {image.image_nsfw.name}") for verdict in (before, after))
         cards.setdefault((before, after), []).append(_Card(pair, picture, is_nsfw))
     return frame.rendered(page.FOLDER, "comparison.html", scripts=("cards.js",), found=found, cards=cards)
-
-
-def _picture(place: TarMember, pixels_at_most: int) -> Picture | None:
-    """A thumbnail of an image in a shard; None if it cannot be decoded, or not in this machine's memory."""
-    data, side = storage.read_range(*place), thumbnails.WEBP_SIDE_PX
-    peak = partial(pixels.peak_bytes, colour=True, pixels_at_most=pixels_at_most, short_side_px=side)
-    try:
-        with memory.reserved(0 if memory.is_ample() else peak(data)):
-            decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=side).pixels
-    except MemoryError:
-        return None
-    return None if decoded is None else Picture(thumbnails.webp(decoded))

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage
 from altalign.audit import run_parquet
-from altalign.audit.report.galleries import Card, Galleries, Picture
+from altalign.audit.report.galleries import Card, Galleries, thumbnail
 from altalign.audit.report.score_values import Limit, Values
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import Stage
-from altalign.filters import pixels, thumbnails
 
 NEAR = 6  # samples on each side of a threshold
 
@@ -74,9 +72,6 @@ def _card(run: RunFolder, shard: str, row: int, column: str) -> Card:
     path = run.path("shards", f"{shard}.parquet")
     names = ["caption", "image_url", "page_url", "source", "source_key", "extra", "key", "tar_offset", "tar_bytes"]
     of = pa.concat_tables(list(run_parquet.row_groups(path, names))).slice(row, 1).to_pylist()[0]
-    offset, size = of.pop("tar_offset"), of.pop("tar_bytes")
-    data = storage.read_range(run.path("shards", f"{shard}.tar"), offset, size)
-    limit = run.config.image.pixels_at_most
-    decoded = pixels.decode(data, pixels_at_most=limit, colour=True, short_side_px=thumbnails.WEBP_SIDE_PX).pixels
-    picture = None if decoded is None else Picture(thumbnails.webp(decoded))
+    place = run.path("shards", f"{shard}.tar"), of.pop("tar_offset"), of.pop("tar_bytes")
+    picture = thumbnail(*place, pixels_at_most=run.config.image.pixels_at_most)
     return Card(**of, failed=[], measured=[("score", column)], picture=picture, is_nsfw=False)

@@ -7,7 +7,6 @@ and those that a stage from `judge` on dropped, but for pairs that are there onc
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +15,12 @@ from altalign import storage
 from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import KEPT, Stage
+from altalign.dedup.thresholds import Share
 from altalign.errors import UsageError
 from altalign.filters import concepts
 from altalign.filters.concepts import Entries
 
 _STAGES = (Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
-_Z = 1.959964  # of the normal distribution, for 95 %
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,7 @@ def of_run(run: RunFolder, lists: Mapping[str, str]) -> list[Slice]:
 def _slice(name: str, by_stage: "Counter[str]") -> Slice:
     captions, kept = by_stage.total(), by_stage[KEPT]
     dropped = {stage.value: by_stage[stage.value] for stage in _STAGES if by_stage[stage.value]}
-    return Slice(name, captions, kept, *interval(kept, captions), dropped)
-
-
-def interval(part: int, whole: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share (JASA 22, 1927); of none it is everything."""
-    if not whole:
-        return 0.0, 1.0
-    share, square = part / whole, _Z * _Z
-    middle = (share + square / (2 * whole)) / (1 + square / whole)
-    half = _Z * sqrt(share * (1 - share) / whole + square / (4 * whole * whole)) / (1 + square / whole)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return Slice(name, captions, kept, *Share(kept, captions).interval(), dropped)
 
 
 def _entries(path: str) -> Entries:
