@@ -28,6 +28,7 @@ from altalign.eval.settings import EvalSets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig
 from altalign.train.settings.sweep import SweepConfig
+from docs.option_tables import option_tables
 from docs.read_source import comments, sentence
 from docs.settings_tables import settings_tables, tasks_table
 from docs.stage_tables import stage_tables
@@ -291,6 +292,7 @@ def path_of(module: ModuleType) -> str:
 
 
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
+    "docs/reference/commands.md": option_tables,
     "docs/reference/settings.md": lambda: settings_tables(CurateConfig, has_stages=True),
     "docs/reference/training-settings.md": lambda: settings_tables(SweepConfig, has_stages=False),
     "docs/reference/evaluation-sets.md": lambda: {
