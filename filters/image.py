@@ -117,6 +117,7 @@ def image_blocked(is_blocked: pa.BooleanArray) -> Mask:
         "Pornographic images",
         "removed",
         note="The paper names neither classifier nor threshold.",
+        off="No classifier was set ([image.nsfw] model).",
     ),
 )
 def image_nsfw(nsfw_score: pa.FloatArray, *, drop_at_or_above: float) -> Mask:

@@ -18,9 +18,10 @@ from altalign.audit.rows import Condition, FoundDropped, FoundSample
 from altalign.audit.run_folder import RunFolder
 from altalign.data import generations
 from altalign.data.reasons import OF_SELECT, OWN, DropReason, Stage, stages_of
-from altalign.errors import NotFoundError, UnreadableError, UsageError
+from altalign.errors import NotFoundError, UsageError
 from altalign.filters import one_caption, one_url
 from altalign.rules import reason_words
+from altalign.storage import arrays
 from altalign.terminal import shown
 
 MOST = 20
@@ -280,11 +281,7 @@ def _no_url(url: str | None) -> str:
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
-    path = run.path("tables", "vocabulary.npy")
-    try:
-        table = np.load(storage.mappable(path), mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise UnreadableError(f"{path}: not a whole NumPy array") from error
+    table = arrays.mapped(run.path("tables", "vocabulary.npy"))
     hashes = np.array(one_caption.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
     grams = zip(one_caption.ngrams_of(caption), is_known, strict=True)

@@ -46,13 +46,14 @@ def filters(stage: Stage, config: CurateConfig) -> list[str]:
     return getattr(config, SECTIONS[stage]).filters if stage in SECTIONS else []
 
 
-def told(config: CurateConfig, reason: str) -> str:
+def sentence(config: CurateConfig, reason: str) -> str:
     """The sentence about a reason, with the value of its setting filled in."""
     if reason.startswith(OWN):
         own = (of_own(stage, config) for stage in SECTIONS)
         return next((f"A rule of this run's own: {said[reason]}." for said in own if reason in said), "")
-    if told := of_select([reason]):
-        return f"{told[reason][0].upper()}{told[reason][1:]}."
+    if words_of_select := of_select([reason]):
+        words = words_of_select[reason]
+        return f"{words[0].upper()}{words[1:]}."
     words = WORDS[reason]
     name = next(iter(words.settings), "")
     return words.meaning.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else words.meaning
@@ -83,7 +84,7 @@ def valued(config: CurateConfig, name: str) -> str:
     return f"{name} = {value:_}" if is_count else f"{name} = {value}"
 
 
-def told_of_most(counts: Counts, config: CurateConfig) -> str:
+def largest_drop(counts: Counts, config: CurateConfig) -> str:
     """The reason that took the largest share of what its stage received, with its settings; empty where none did.
 
     Shares are of a stage, because the first stages receive most: pages lose most rows as alt_empty, and what is left of

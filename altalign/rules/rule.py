@@ -68,6 +68,7 @@ class Paper:
         less_is_stricter: whether a lower threshold drops more.
         shown: how the run's threshold is written.
         note: a remark on the difference.
+        off: the remark where the rule is off.
         where: the paper and its section.
     """
 
@@ -78,6 +79,7 @@ class Paper:
     less_is_stricter: bool = True
     shown: str = "{:,}"
     note: str = ""
+    off: str = ""
     where: str = "ALIGN, section 3"
 
 

@@ -49,7 +49,7 @@ def _opened(source: Any, path: str, **how: Any) -> Array:
     try:
         with _ONE_AT_A_TIME:
             return np.load(source, allow_pickle=False, **how)
-    except (ValueError, EOFError, SyntaxError, TokenError) as error:  # the header is a piece of Python
+    except (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError) as error:  # a header is Python
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
 
 

@@ -79,7 +79,7 @@ def nothing_left(run: Run) -> str:
     """A sentence on why nothing is left of the pool of a finished run; empty where something is."""
     if storage.read_json(run.path("summary.json"))["pairs"]:
         return ""
-    most = reason_words.told_of_most(final_counts(run)[0], run.config)
+    most = reason_words.largest_drop(final_counts(run)[0], run.config)
     why = f"; {most}" if most else ""
     return f"nothing is left of the pool{why}. No shards were written; `altalign explain` says why for any pair"
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from altalign.data.reasons import RULES, SECTIONS
+from altalign.errors import AltalignError
 from altalign.rules.rule import Rule, value_of
 from altalign.settings.curate import CurateConfig
 
@@ -42,7 +43,29 @@ def test_golden_rows_are_kept_and_dropped_as_written(case: dict[str, Any]) -> No
 
 
 def test_every_rule_has_a_golden_case_that_keeps_and_one_that_drops() -> None:
-    assert {rule.name for rule in EVERY} <= {case["name"] for case in CASES if case["keeps"] and case["drops"]}
+    both = {case["name"] for case in CASES if case["keeps"] and case["drops"]}
+    assert both == {rule.name for rule in EVERY}
+
+
+@pytest.mark.parametrize(
+    "name", ["text_too_short", "text_too_long", "text_has_rare_ngram", "text_empty", "url_invalid"]
+)
+def test_a_null_where_a_value_is_needed_is_an_error_and_keeps_nothing(name: str) -> None:
+    rule = next(rule for rule in EVERY if rule.name == name)
+    columns = {
+        "words": pa.array([1, None], pa.int32()),
+        "has_rare_ngram": pa.array([True, None]),
+        "caption": pa.array(["a", None]),
+        "has_identity": pa.array([True, None]),
+    }
+    with pytest.raises(AltalignError, match=rf"text\.py line \d+: {name}: it returned null for 1;"):
+        rule.mask(columns, config_of({}))
+
+
+@pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.name)
+def test_no_rows_have_an_empty_mask(rule: Rule) -> None:
+    columns: Any = {name: pa.array([], TYPES.get(name, pa.string())) for name in rule.columns}
+    assert len(rule.mask(columns, config_of({}))) == 0
 
 
 @pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.name)

@@ -6,7 +6,6 @@ Tables are memory-mapped and searched directly, without the index that the pipel
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from tokenize import TokenError
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +25,7 @@ from altalign.filters.blocked import BlockList
 from altalign.rules import reason_words
 from altalign.rules.rule import Columns, Rule
 from altalign.settings.curate import CurateConfig
+from altalign.storage import arrays
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 
@@ -35,9 +35,6 @@ TABLES = {
     text.text_on_too_many_images.name: "over_shared_texts",
     text.image_has_too_many_texts.name: "over_captioned_images",
 }
-# NumPy parses array headers as Python, which may raise any of these
-_NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)
-
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -120,10 +117,7 @@ def _table(run: RunFolder, name: str) -> Hashes | None:
     if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
         said = f"hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}"
         raise UnreadableError(f"{path}.json: {said}: not what is understood here")
-    try:
-        hashes = np.load(storage.mappable(f"{path}.npy"), mmap_mode="r", allow_pickle=False)
-    except _NO_ARRAY as error:
-        raise UnreadableError(f"{path}.npy: not a whole NumPy array") from error
+    hashes = arrays.mapped(f"{path}.npy")
     if hashes.dtype != np.uint64 or hashes.shape != (facts["rows"],):
         said = f"{path}.json says {facts['rows']:,} hashes"
         raise UnreadableError(f"{path}.npy: {hashes.dtype} {hashes.shape}, but {said}")
@@ -201,7 +195,10 @@ SHOWN = ("words", "width", "height", "format", "damage")  # columns whose values
 
 def ask(rule: Rule, columns: Columns, config: CurateConfig, said: Said, findings: Findings) -> None:
     """Asks a rule about n rows again; none of them may fail it."""
-    meaning = reason_words.told(config, rule.name)
+    if missing := [name for name in rule.columns if name not in columns]:
+        findings.cannot_ask(rule.name, f"its column {missing[0]} is not measured again")
+        return
+    meaning = reason_words.sentence(config, rule.name)
     shown = [name for name in rule.columns if name in SHOWN]
 
     def failure(row: int) -> str:

@@ -119,7 +119,7 @@ def _gallery(run: RunFolder, name: str, counts: funnel_and_reasons.Rows, at_most
     all_of_it = [each for each in galleries.samples(run, by_reason, {}) or [] if each.reason == name]
     cards = [card for each in all_of_it for card in each.cards[:at_most]]
     galleries.fit(Galleries([galleries.Gallery("", name, 0, None, cards)], None), BYTES_AT_MOST)
-    about = "" if name == KEPT else reason_words.told(run.config, name)
+    about = "" if name == KEPT else reason_words.sentence(run.config, name)
     rows = sum(each.rows for each in all_of_it) or sum(n for (_, of), n in by_reason.items() if of == name != KEPT)
     return Gallery(name, about, rows, cards)
 

@@ -70,8 +70,7 @@ def _rules(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPa
             value, is_on = value_of(config, rule.words.threshold), rule.words.on_with
             mark, note = _against(value, paper), paper.note
             if is_on and not value_of(config, is_on):
-                section, _, key = is_on.rpartition(".")
-                yield OfPaper(paper.title, paper.says, "not checked", "off", f"No {key} was set ([{section}] {key}).")
+                yield OfPaper(paper.title, paper.says, "not checked", "off", paper.off)
                 continue
             if paper.number is None:
                 said = f"dropped at a score of {value:g} or more"

@@ -202,7 +202,7 @@ def _of_stage(
 
     def dropped_for(name: str) -> Reason:
         both = (holding[name, name], only[name]) if is_known else (None, None)
-        about = run.conditions.get(name) or reason_words.told(run.config, name)
+        about = run.conditions.get(name) or reason_words.sentence(run.config, name)
         return Reason(name, about, rows[name], images.get((stage.value, name)), *both)
 
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []

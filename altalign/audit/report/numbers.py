@@ -148,7 +148,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),
         settings=storage.read_bytes(run.path("config.toml")).decode("utf-8", "replace"),
-        took_most=reason_words.told_of_most(Counts(counts), run.config),
+        took_most=reason_words.largest_drop(Counts(counts), run.config),
     )
 
 

@@ -100,7 +100,7 @@ def test_every_reason_is_told_with_the_value_of_its_setting(found: Numbers):
     assert told["text_too_short"] == "Fewer words than `text.words_at_least = 3`."
     assert "`text.vocabulary_size = 341`" in told["text_has_rare_ngram"]
     config = RunFolder.open(found.folder).config
-    assert all(reason_words.told(config, reason).endswith(".") for reason in WORDS)
+    assert all(reason_words.sentence(config, reason).endswith(".") for reason in WORDS)
 
 
 # Distributions -------------------------------------------------------------------------------------------------------
