@@ -33,20 +33,6 @@ from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
 from altalign.pipelines.run.tables import decontaminated, extracted, fetched
-from altalign.pipelines.run.tables.fetched import (
-    BORROWED,
-    FEATURES,
-    FETCHED,
-    FETCHED_ROWS,
-    KNOWN,
-    KNOWN_IMAGES,
-    MEASURED_IMAGES,
-    VALUES_OF_IMAGES,
-    FetchFacts,
-    FetchUnit,
-    first_of_each_image,
-    survivors,
-)
 from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import Run
@@ -66,11 +52,11 @@ WRITES = (
     fetched.BORROWED_INDEX,
     fetched.IMAGES,
     fetched.OUTCOMES,
-    FETCHED_ROWS,
-    FEATURES,
-    KNOWN_IMAGES,
-    MEASURED_IMAGES,
-    VALUES_OF_IMAGES,
+    fetched.FETCHED_ROWS,
+    fetched.FEATURES,
+    fetched.KNOWN_IMAGES,
+    fetched.MEASURED_IMAGES,
+    fetched.VALUES_OF_IMAGES,
     outputs.DROPPED_ROWS[Stage.FETCH],
     outputs.DROPPED_ROWS[Stage.IMAGE],
     *map(Table.of_audit, (audit_tables.IMAGE_MEASURES, audit_tables.IMAGE_VALUES, audit_tables.HOSTS)),
@@ -79,14 +65,16 @@ WRITES = (
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 
 
-def plan(run: Run) -> list[FetchUnit]:
+def plan(run: Run) -> list[fetched.FetchUnit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
     grouped = [(name, facts.row_groups) for name, facts in run.all_facts(GROUPED)]
     groups = [(name, number, group) for name, of_name in grouped for number, group in enumerate(of_name)]
     units, images = len(groups), sum(group["images"] for _, _, group in groups)
     one_in = gallery_rows.one_in(images, image_hosts.IMAGES_AT_MOST)
     return [
-        FetchUnit(name=f"{name}-{number:05d}", partition=name, row_group=number, **group, units=units, one_in=one_in)
+        fetched.FetchUnit(
+            name=f"{name}-{number:05d}", partition=name, row_group=number, **group, units=units, one_in=one_in
+        )
         for name, number, group in groups
     ]
 
@@ -101,7 +89,7 @@ class Fetch(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished; units that wait for the web run more at a time than there are cores."""
         threads = fetch_from_web.threads(self._run) if self._run.config.fetch.source == "web" else {}
-        return input_or_inputs | MapUnits(self._run, FETCHED, fetch, **threads)
+        return input_or_inputs | MapUnits(self._run, fetched.FETCHED, fetch, **threads)
 
 
 def watch(run: Run) -> type[progress.Watch]:
@@ -112,15 +100,15 @@ def watch(run: Run) -> type[progress.Watch]:
 def what_is_known(run: Run) -> str:
     """A sentence on the images that are taken over, and those that the web will be asked for; empty of a first try."""
     is_of_web = run.config.fetch.source == "web"
-    if not is_of_web or not (fetched_before(run) or journal.names(run.work(FETCHED.step))):
+    if not is_of_web or not (fetched_before(run) or journal.names(run.work(fetched.FETCHED.step))):
         return ""
-    finished, taken, asked = {*run.finished(FETCHED.step)}, 0, 0
+    finished, taken, asked = {*run.finished(fetched.FETCHED.step)}, 0, 0
     for unit in plan(run):
         if unit["name"] in finished:
             taken += unit["images"]
             continue
-        rows = survivors(run, unit)
-        first_rows = first_of_each_image(rows)
+        rows = fetched.survivors(run, unit)
+        first_rows = fetched.first_of_each_image(rows)
         of_images = rows.take(first_rows)
         image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
         stays = _blocked(run, of_images) | _removed(run, rows, image_of)
@@ -132,21 +120,21 @@ def what_is_known(run: Run) -> str:
     return f"fetch: {taken:,} image{'s' * (taken != 1)} {ends} taken over, {asked:,} to ask for"
 
 
-def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
+def seconds(run: Run, units: Sequence[fetched.FetchUnit]) -> float:
     """About how long these units take one core.
 
     0 where they wait for the web, or a model looks at colours, which has threads of its own; or where most images are
     known.
     """
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
-    is_known = bool(run.finished(BORROWED.step))
+    is_known = bool(run.finished(fetched.BORROWED.step))
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours and not is_known else 0.0
 
 
-def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
+def fetch(run: Run, unit: fetched.FetchUnit) -> fetched.FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
-    rows = survivors(run, unit)
-    first_rows = first_of_each_image(rows)
+    rows = fetched.survivors(run, unit)
+    first_rows = fetched.first_of_each_image(rows)
     of_images = rows.take(first_rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
@@ -206,19 +194,21 @@ def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str,
     }
 
 
-def _write_known(run: Run, unit: FetchUnit, rows: pa.Table, outcomes: Sequence[Outcome]) -> tuple[str, str] | None:
+def _write_known(
+    run: Run, unit: fetched.FetchUnit, rows: pa.Table, outcomes: Sequence[Outcome]
+) -> tuple[str, str] | None:
     """Write what is known of images that have a place, for additions; returns the first and the last of them."""
     has_place, is_blocked = rows["place_file"].is_valid().to_pylist(), DropReason.URL_BLOCKED
     numbers = [number for number, of in enumerate(outcomes) if has_place[number] and of.reason is not is_blocked]
     placed, of_images = rows.take(np.array(numbers, np.int64)), [outcomes[number] for number in numbers]
     columns = {
-        **{name: placed[name] for name in placed.column_names if name in KNOWN.names},
+        **{name: placed[name] for name in placed.column_names if name in fetched.KNOWN.names},
         "reason": [of.reason for of in of_images],
         "blob_offset": [of.offset for of in of_images],
         "blob_bytes": [of.bytes for of in of_images],
         **measuring.columns([of.measured for of in of_images]),
     }
-    KNOWN_IMAGES.write(run, parquet.table(columns, KNOWN), unit["name"])
+    fetched.KNOWN_IMAGES.write(run, parquet.table(columns, fetched.KNOWN), unit["name"])
     return borrowed.ends(placed) if len(placed) else None
 
 
@@ -244,7 +234,7 @@ def _joined(
     return pa.table({**ids, **text, **source, **{name: column.take(image_of) for name, column in of_image.items()}})
 
 
-def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | None) -> FetchFacts:
+def _write(run: Run, unit: fetched.FetchUnit, rows: pa.Table, known: tuple[str, str] | None) -> fetched.FetchFacts:
     """Write what a unit leaves: the dropped rows of both stages, the figures of the audit, and the rows that go on."""
     of_fetch = pa.array(REASONS[Stage.FETCH])
     has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
@@ -260,14 +250,17 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table, known: tuple[str, str] | N
             outputs.write_dropped(outputs.dropped(run, stage, unit["name"]), stage, part)
     measures = histograms.Histograms(histograms.OF_IMAGE)
     measures.add(histograms.of_images(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
-    MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
-    VALUES_OF_IMAGES.write(run, histograms.image_values(seen), unit["name"])
-    FEATURES.save(run, _features(run, kept.take(first_of_each_image(kept))["features"]), unit["name"])
-    FETCHED_ROWS.write(run, kept, unit["name"])
+    fetched.MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
+    fetched.VALUES_OF_IMAGES.write(run, histograms.image_values(seen), unit["name"])
+    fetched.FEATURES.save(run, _features(run, kept.take(fetched.first_of_each_image(kept))["features"]), unit["name"])
+    fetched.FETCHED_ROWS.write(run, kept, unit["name"])
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))
     with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
-    of_images, names = with_outcome.take(first_of_each_image(rows)), ("image_id", "image_url", "has_come", "is_kept")
-    return FetchFacts(
+    of_images, names = (
+        with_outcome.take(fetched.first_of_each_image(rows)),
+        ("image_id", "image_url", "has_come", "is_kept"),
+    )
+    return fetched.FetchFacts(
         len(kept),
         **failed_counts.facts(),
         pictures=gallery_rows.places_of(*gone, units=unit["units"]),
@@ -294,10 +287,10 @@ def _features(run: Run, features: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int1
 
 def conclude(run: Run) -> None:
     """Write what was measured of images: `image_measures`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
-    for of_units, table in ((MEASURED_IMAGES, IMAGE_MEASURES), (VALUES_OF_IMAGES, IMAGE_VALUES)):
-        parts = storage.each(partial(of_units.read, run), run.finished(FETCHED.step), of=run.folder)
+    for of_units, table in ((fetched.MEASURED_IMAGES, IMAGE_MEASURES), (fetched.VALUES_OF_IMAGES, IMAGE_VALUES)):
+        parts = storage.each(partial(of_units.read, run), run.finished(fetched.FETCHED.step), of=run.folder)
         outputs.write_audit(run, table, histograms.total(parts, table.schema))
-    of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
+    of_hosts = [facts.hosts for _, facts in run.all_facts(fetched.FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
     if fetched_before(run):
         storage.delete_units([run.work(FOLDER), run.work(SET_ASIDE)])  # what these have is in the units now

@@ -34,21 +34,7 @@ from altalign.pipelines.engine.spilled_groups import Element, Groups, MergeParti
 from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.sampled import Grown
-from altalign.pipelines.run.tables.counted import (
-    COUNTED,
-    COUNTS,
-    ENTRIES,
-    FINAL,
-    HASHES,
-    HISTOGRAMS,
-    MERGED,
-    TABLE_FACTS,
-    TABLES,
-    CountFacts,
-    MergeFacts,
-    PoolUnit,
-    entries,
-)
+from altalign.pipelines.run.tables import counted
 from altalign.pipelines.run.tables.extracted import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.pipelines.stages import frozen, merged_before
@@ -56,7 +42,7 @@ from altalign.pipelines.stages.merged_before import Before
 from altalign.storage import parquet
 
 READS = (CANDIDATES, POOL_SIZE)
-WRITES = (HASHES, *ENTRIES.values(), *FINAL, HISTOGRAMS)
+WRITES = (counted.HASHES, *counted.ENTRIES.values(), *counted.FINAL, counted.HISTOGRAMS)
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
@@ -92,14 +78,14 @@ class _Buffers:
 _THREAD = threading.local()
 
 
-def count(run: Run, unit: PoolUnit) -> CountFacts:
+def count(run: Run, unit: counted.PoolUnit) -> counted.CountFacts:
     """Hash the n-grams and pairs of a unit into its spill file."""
     buckets = buckets_of(run)
     buffers = _THREAD.__dict__.pop("buffers", None)  # put back after a whole unit: a failed one leaves hashes in them
     if buffers is None or buffers.parts != buckets.partitions:
         buffers = _Buffers(buckets.partitions)
     histogram = np.zeros(1, np.int64)
-    with storage.write(HASHES.path(run, unit["name"])) as file:
+    with storage.write(counted.HASHES.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
         kinds = (*KINDS, "images")  # of the source of the unit's file
         numbers = (*range(len(KINDS)), len(KINDS) + sources(run).index(run.source_of(unit["file"])))
@@ -111,7 +97,7 @@ def count(run: Run, unit: PoolUnit) -> CountFacts:
         buffers.images.finish(into["images"])
         spilled = spill.finish()
     _THREAD.buffers = buffers
-    return CountFacts(unit["rows"], spilled, CountHistogram.of_tally(histogram).to_json())
+    return counted.CountFacts(unit["rows"], spilled, CountHistogram.of_tally(histogram).to_json())
 
 
 def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> Tally:
@@ -144,7 +130,7 @@ def _add(a: Tally, b: Tally) -> Tally:
 Kinds = list[npt.NDArray[np.uint64]]  # the slices of each kind
 
 
-def merge(run: Run, partition: int, spilled: Spilled) -> MergeFacts:
+def merge(run: Run, partition: int, spilled: Spilled) -> counted.MergeFacts:
     """Count one partition of each kind, and write its entries to files; what was merged before is not merged again."""
     buckets, name = buckets_of(run), f"{partition:05d}"
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
@@ -152,9 +138,9 @@ def merge(run: Run, partition: int, spilled: Spilled) -> MergeFacts:
     old, new = (part.arrays(of_kinds, np.uint64) for part in spilled.parted(before.units if before else 0))
     found, of_sources = _grown(before, old, new, _limits(run)) if before else _merged(new, _limits(run))
     for kind, (hashes, counts, _) in found.items():
-        ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
+        counted.ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
     ngrams, texts, images = ((histogram.to_json(), len(hashes)) for hashes, _, histogram in found.values())
-    return MergeFacts(*ngrams, *texts, *images, of_sources if len(of_sources) > 1 else None)
+    return counted.MergeFacts(*ngrams, *texts, *images, of_sources if len(of_sources) > 1 else None)
 
 
 def _merged(spilled: Kinds, limits: Mapping[str, int]) -> tuple[dict[str, Entries], list[int]]:
@@ -201,11 +187,11 @@ class Count(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Count every unit, merge every partition."""
         spilled = input_or_inputs | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
-        return (spilled,) | "MergePartitions" >> MergePartitions(self._run, MERGED, self._groups, merge)
+        return (spilled,) | "MergePartitions" >> MergePartitions(self._run, counted.MERGED, self._groups, merge)
 
-    def _count(self, unit: PoolUnit) -> Iterator[Element]:
-        facts = map_unit(self._run, COUNTED, unit, count)
-        path = HASHES.path(self._run, unit["name"])
+    def _count(self, unit: counted.PoolUnit) -> Iterator[Element]:
+        facts = map_unit(self._run, counted.COUNTED, unit, count)
+        path = counted.HASHES.path(self._run, unit["name"])
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
@@ -214,8 +200,8 @@ class Count(beam.PTransform[Any, Any]):
 
 def conclude(run: Run) -> None:
     """Write `tables/` (vocabulary, over-shared texts, over-captioned images) and the histograms for the audit."""
-    merged = [facts for _, facts in run.all_facts(MERGED)]
-    ngrams, texts, images = (_total(getattr(facts, kind) for facts in merged) for kind in TABLES)
+    merged = [facts for _, facts in run.all_facts(counted.MERGED)]
+    ngrams, texts, images = (_total(getattr(facts, kind) for facts in merged) for kind in counted.TABLES)
     size = run.config.text.vocabulary_size
     threshold = ngrams.threshold(size)
     # With a threshold of 1, or fewer than K distinct n-grams, the vocabulary has every n-gram: there is no table, and
@@ -231,10 +217,10 @@ def conclude(run: Run) -> None:
     for kind, limit in _limits(run).items():
         _write_table(run, kind, limit + 1, {"threshold": limit, **more[kind]}, most[kind].add)
     write_wanted(run, edges, **most)
-    words_of_rows = _total(facts.words for _, facts in run.all_facts(COUNTED))
+    words_of_rows = _total(facts.words for _, facts in run.all_facts(counted.COUNTED))
     shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
     histograms = {name: histogram.to_json() for name, histogram in shown.items()}
-    storage.write_json(HISTOGRAMS.path(run), histograms)
+    storage.write_json(counted.HISTOGRAMS.path(run), histograms)
     if isinstance(run, Grown) and run.is_frozen:
         frozen.keep_tables(run)
 
@@ -247,7 +233,7 @@ def _limits(run: Run) -> dict[str, int]:
     return {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
 
 
-def _images_of_sources(run: Run, merged: list[MergeFacts], of_all: int) -> dict[str, int]:
+def _images_of_sources(run: Run, merged: list[counted.MergeFacts], of_all: int) -> dict[str, int]:
     """Distinct images of each source."""
     names = sources(run)
     if len(names) == 1:
@@ -267,19 +253,19 @@ def _write_table(
         facts: further values for the JSON.
         look: is shown all entries of each partition, uint64[n, 2].
     """
-    parts = run.finished(MERGED.step) if at_least else []
-    rows = sum(int((entries(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
-    written = TABLES[kind], COUNTS[kind]
+    parts = run.finished(counted.MERGED.step) if at_least else []
+    rows = sum(int((counted.entries(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
+    written = counted.TABLES[kind], counted.COUNTS[kind]
     with storage.write(written[0].path(run)) as hashes, storage.write(written[1].path(run)) as counts:
         for file, table in zip((hashes, counts), written, strict=True):
             header = {"descr": np.lib.format.dtype_to_descr(table.dtype), "fortran_order": False, "shape": (rows,)}
             np.lib.format.write_array_header_1_0(file, header)
         for part in parts:
-            of_part = entries(run, part, kind)
+            of_part = counted.entries(run, part, kind)
             look(of_part)
             of_part = of_part[of_part[:, 1] >= at_least]
             hashes.write(np.ascontiguousarray(of_part[:, 0]).tobytes())
             exact = of_part[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
     versions = {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION}
-    storage.write_json(TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})
+    storage.write_json(counted.TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})

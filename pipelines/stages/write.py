@@ -27,11 +27,6 @@ from altalign.pipelines.run.tables import counted, decontaminated, fetched, judg
 from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, kept_rows
 from altalign.pipelines.run.tables.fetched import image_range
 from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.tables.written import (
-    WRITTEN,
-    ShardFacts,
-    ShardUnit,
-)
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.ranges import Ranges
@@ -61,16 +56,16 @@ WRITES = (
 SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
 
 
-def plan(run: Run) -> list[ShardUnit]:
+def plan(run: Run) -> list[written.ShardUnit]:
     """One unit a shard: which rows of which fetch units, in order. Shards that were deleted or cut are written anew."""
-    for name, facts in run.all_facts(WRITTEN):
+    for name, facts in run.all_facts(written.WRITTEN):
         if not _is_whole(run, name, facts):
-            storage.delete(run.mark(WRITTEN.step, name))
+            storage.delete(run.mark(written.WRITTEN.step, name))
     per_shard = run.config.shards.samples_per_shard
     units = [(name, facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept]
     ends = np.cumsum([kept for _, kept in units]).tolist()
     total = ends[-1] if ends else 0
-    shards: list[ShardUnit] = []
+    shards: list[written.ShardUnit] = []
     for begin in range(0, total, per_shard):
         end = min(begin + per_shard, total)
         first = int(np.searchsorted(ends, begin, side="right"))
@@ -80,28 +75,28 @@ def plan(run: Run) -> list[ShardUnit]:
             start = ends[first] - kept
             parts.append((name, max(0, begin - start), min(kept, end - start)))
             first += 1
-        shards.append(ShardUnit(name=f"{len(shards):05d}", rows=end - begin, parts=parts))
+        shards.append(written.ShardUnit(name=f"{len(shards):05d}", rows=end - begin, parts=parts))
     return shards
 
 
-def seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
+def seconds(_run: Run, shards: Sequence[written.ShardUnit]) -> float:
     """About how long shards take one core."""
     return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
-def _is_whole(run: Run, name: str, facts: ShardFacts) -> bool:
+def _is_whole(run: Run, name: str, facts: written.ShardFacts) -> bool:
     """Whether both files of a finished shard are there, with the sizes that they were written with."""
     sizes = {f"{name}.tar": facts.bytes, f"{name}.parquet": facts.parquet_bytes}
     paths = {run.path("shards", file): size for file, size in sizes.items()}
     return all(storage.exists(path) and storage.stamp(path).size == size for path, size in paths.items())
 
 
-def write(run: Run, unit: ShardUnit) -> ShardFacts:
+def write(run: Run, unit: written.ShardUnit) -> written.ShardFacts:
     """Write one shard and its side-car."""
     return write_rows(run, unit["name"], [(name, np.arange(begin, end)) for name, begin, end in unit["parts"]])
 
 
-def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> ShardFacts:
+def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> written.ShardFacts:
     """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
     images = for_shards.images(_found(run, parts), run.config.shards, threads=run.config.engine.threads)
     with STRICT_PILLOW, closing(images):
@@ -128,7 +123,7 @@ def kept_lineage(run: Run) -> str:
 
 def conclude(run: Run) -> None:
     """Write counts and summary, then the list of all files, the data-set card, and the manifest last."""
-    shards = list(run.all_facts(WRITTEN))
+    shards = list(run.all_facts(written.WRITTEN))
     shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
     lineage = storage.read_sealed(kept_lineage(run))
     more = {"lineage": lineage} if lineage else None
