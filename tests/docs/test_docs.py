@@ -332,7 +332,6 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "audit/balanced.parquet",
         "keys.parquet",
         "keys.json",
-        "work/fetch/borrowed/*",
         "work/write/lineage.json",
         "work/trial/*",
         "work/fetched/*",
