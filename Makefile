@@ -123,6 +123,7 @@ test-all: $(VENV)/.dev
 test-kills: $(VENV)/.dev
 	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_kills.py $(FLAGS)
 	ALTALIGN_KILLS_OF_COMMANDS=200 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_sequences.py -k killed $(FLAGS)
+	ALTALIGN_SEQUENCES=50 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_living_runs.py $(FLAGS)
 
 # The same of tests/end_to_end/test_power_cuts.py, and ALTALIGN_POWER_CUTS_SEED.
 test-power-cuts: $(VENV)/.dev

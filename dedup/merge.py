@@ -14,7 +14,6 @@ from numba import njit
 
 _PER_BUCKET = 1_024  # entries; their table, about twice as large, stays in the second cache of a core
 _BUCKET_BITS_AT_MOST = 13
-_SIEVE_BITS = 4  # a hash that is not looked for passes the sieve once in 16 to 32 times
 _DENSE = 4_096  # counts below this are tallied in an array, larger ones (few) one by one
 
 
@@ -46,9 +45,6 @@ class CountHistogram:
 
     def __add__(self, other: "CountHistogram") -> "CountHistogram":
         return CountHistogram(self._keys + other._keys)
-
-    def __sub__(self, other: "CountHistogram") -> "CountHistogram":
-        return CountHistogram(self._keys - other._keys)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CountHistogram) and self._keys == other._keys
@@ -152,77 +148,6 @@ def merge_pairs(pairs: np.ndarray, *, limit: int) -> Entries:
     over = np.flatnonzero(distinct > limit)
     over = over[np.argsort(keys[over])]
     return keys[over], distinct[over], CountHistogram.of(distinct)
-
-
-# What comes to a merged partition: its old entries are searched for the keys of new ones, and not counted -------------
-
-
-def grow_ngrams(before: Entries, old: np.ndarray, old_hot: np.ndarray, new: np.ndarray, new_hot: np.ndarray) -> Entries:
-    """What `merge_ngrams` makes of old and new entries together.
-
-    Args:
-        before: what it has made of the old ones.
-        old: uint64[n], one entry per occurrence, and
-        old_hot: uint64[m, 2] of (hash, count), as they were merged.
-        new: the same that come, and
-        new_hot: their hot ones.
-    """
-    once, number = np.unique(new, return_counts=True)
-    keys, which = np.unique(np.concatenate([once, new_hot[:, 0]]), return_inverse=True)
-    come = np.zeros(len(keys), np.int64)
-    np.add.at(come, which, np.concatenate([number, new_hot[:, 1].astype(np.int64)]))
-    place, is_known = _places(before[0], keys)
-    were = np.zeros(len(keys), np.int64)
-    were[is_known] = before[1][place[is_known]]
-    unknown = keys[~is_known]  # seen once, or never
-    seen = np.concatenate([old[among(old, unknown)], old_hot[:, 0][among(old_hot[:, 0], unknown)]])
-    were[~is_known] = np.isin(unknown, seen)
-    now = were + come
-    histogram = before[2] - CountHistogram.of(were[were > 0]) + CountHistogram.of(now)
-    is_often = now > 1
-    return _replaced(before, keys, (keys[is_often], now[is_often], histogram))
-
-
-def grow_pairs(before: Entries, old: np.ndarray, new: np.ndarray, *, limit: int) -> Entries:
-    """What `merge_pairs` makes of old and new pairs (uint64[n, 2]) together; `before`: what it has made of the old."""
-    keys = np.unique(new[:, 0])
-    with_key = old[among(old[:, 0], keys)]
-    were, now = (merge_pairs(pairs, limit=limit) for pairs in (with_key, np.concatenate([with_key, new])))
-    return _replaced(before, keys, (now[0], now[1], before[2] - were[2] + now[2]))
-
-
-def grow_keys(before: int, old: np.ndarray, new: np.ndarray) -> int:
-    """How many distinct keys old and new ones (uint64[n], uint64[m]) are together, where the old are `before`."""
-    keys = np.unique(new)
-    return before + len(keys) - len(np.unique(old[among(old, keys)]))
-
-
-def _replaced(before: Entries, keys: np.ndarray, now: Entries) -> Entries:
-    """What there was, with `now` in the place of what it said of these keys; all of them sorted."""
-    _, is_there = _places(keys, before[0])
-    stays = ~is_there
-    merged = np.concatenate([before[0][stays], now[0]])
-    order = np.argsort(merged, kind="stable")
-    return merged[order], np.concatenate([before[1][stays], now[1]])[order], now[2]
-
-
-def _places(table: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The place of each of n keys in a sorted table, int64[n], and whether it is there, bool[n]."""
-    place = np.searchsorted(table, keys)
-    is_there = np.zeros(len(keys), np.bool_)
-    within = place < len(table)
-    is_there[within] = table[place[within]] == keys[within]
-    return place, is_there
-
-
-def among(hashes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Whether each of n hashes (uint64[n]) is one of the sorted keys (uint64[m]): bool[n]."""
-    bits = max(6, _SIEVE_BITS + len(keys).bit_length())
-    sieve, beyond = np.zeros(1 << bits - 3, np.uint8), np.uint64((1 << bits) - 1)
-    found = np.zeros(len(hashes), np.bool_)
-    if len(keys):
-        _look_for(hashes, keys, sieve, beyond, found)
-    return found
 
 
 # Kernels. Places are unsigned: numba would check whether a signed one counts from the end. ----------------------------
@@ -371,17 +296,3 @@ def _count_distinct(
                 found += 1
         begin = ends[bucket]
     return found
-
-
-@njit(nogil=True, cache=True)
-def _look_for(hashes: np.ndarray, keys: np.ndarray, sieve: np.ndarray, mask: np.uint64, found: np.ndarray) -> None:
-    """Set `found` where a hash is one of the sorted keys; what passes the sieve, bits of the low ends, is searched."""
-    low, three = np.uint64(7), np.uint64(3)
-    for key in keys:
-        bit = key & mask
-        sieve[bit >> three] |= np.uint8(1) << np.uint8(bit & low)
-    for i in range(len(hashes)):
-        bit = hashes[i] & mask
-        if sieve[bit >> three] >> np.uint8(bit & low) & np.uint8(1):
-            place = np.searchsorted(keys, hashes[i])
-            found[i] = place < len(keys) and keys[place] == hashes[i]

@@ -23,7 +23,6 @@ from altalign.pipelines.opening.plan import print_plan
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.tables.counted import COUNTED
 from altalign.pipelines.run.tables.decontaminated import (
     AUGMENTED,
@@ -41,7 +40,7 @@ from altalign.pipelines.run.tables.fetched import FETCHED, GATHERED
 from altalign.pipelines.run.tables.judged import JUDGED
 from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.run.units import F, Facts, Marks, Run, U
-from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, reuse, tables, write
+from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
 from altalign.settings.curate import CurateConfig
 
 
@@ -142,6 +141,8 @@ def _checked(config: CurateConfig, wanted: Wanted, config_path: str) -> tuple[Pi
     pipeline_options = options(config.engine, list(wanted.flags))
     check_places(config)
     run = find_run(config, config_path=config_path)
+    if not run.is_done("tables") or wanted.rerun is not None or wanted.is_restart:
+        inputs.check_tables(run)
     wants_images = config.fetch.source == "archive" and STAGES.index(wanted.until) >= STAGES.index("fetch")
     if wants_images and not run.is_done("fetch"):
         inputs.check_images(run)
@@ -191,8 +192,6 @@ def run_stage(
     """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
-        if isinstance(run, Grown):
-            reuse.of_stage(run, stage)
         out = shown or terminal.stderr()
         if stage == "fetch" and isinstance(out, Console) and (known := fetch.what_is_known(run)):
             out.print(known, soft_wrap=True)

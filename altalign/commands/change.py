@@ -91,7 +91,7 @@ def add(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has"
     )
-    of_mode = "exact: all rows are judged again, by all counts; frozen: new ones alone, by the old counts (exact)"
+    of_mode = "exact: all texts are judged again, by all counts; frozen: by the tables of the run, which stay (exact)"
     parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help=of_mode)
     of_web = "ask the web again for all images of a run whose work/ is gone"
     parser.add_argument("--fetch-again", action="store_true", help=of_web)

@@ -132,6 +132,8 @@ class TextSettings(Settings):
     """A text on more images: `text_on_too_many_images`."""
     vocabulary_size: Annotated[Positive, Tables] = 100_000_000
     """The most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
+    tables: Annotated[str, Tables] = ""
+    """The folder `tables` of another run, by whose counts texts are judged: those of this pool decide nothing then."""
     filters: Annotated[list[str], Judge] = Field(default_factory=list)
     """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file, or on the Python
     path."""

@@ -1,11 +1,9 @@
 """`altalign add RUN --input …`: afterwards the run holds the samples that one run over all the input would hold.
 
-RUN/.adding/run is an ordinary run over the old input and the new, with the same settings. What `work/` of the run has
-is taken over where it cannot differ: what was extracted of the same files, images that came from the web, test images.
-A folder of the run that holds more files now is read anew, and all that rests on its rows.
-All else is decided anew over all rows, so that a text that is now on too many images takes its old pairs with it. Only
-`write` is another: it compares with the shards that are there (`growing`). With frozen tables what was there keeps its
-verdicts, and what comes is judged by the tables as they are (`frozen`).
+RUN/.adding/run is an ordinary run over the old input and the new, with the same settings; with `--mode frozen` its
+texts are judged by the tables of the run (`[text] tables`). Of `work/` it takes over what was extracted of unchanged
+files, test images, and, as any stage that runs anew, what came from the web. A folder of the run that holds more files
+now is read anew, and all behind it. Only `write` is another: it compares with the shards that are there (`growing`).
 
 What was removed earlier is taken out of it as `altalign remove` does. Then all of its files come at once
 (`altalign.storage.atomic_change`). Killed before that, the run is the old one, and the same command goes on with
@@ -27,23 +25,23 @@ from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE, REPORT, STAGES
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import curate
+from altalign.pipelines.change import conclude, purge, remove
 from altalign.pipelines.change import generations as growing
-from altalign.pipelines.change import purge, remove
 from altalign.pipelines.derive import parents
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.opening import reopen
+from altalign.pipelines.opening import inputs, reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.read import folder as image_folder
-from altalign.pipelines.run import waves
+from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.sampled import Grown, has_work
 from altalign.pipelines.run.tables.decontaminated import TESTS
 from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.units import InputFile, Run
-from altalign.pipelines.stages import reuse, write
+from altalign.pipelines.run.units import Facts, InputFile, Marks, Run
+from altalign.pipelines.stages import write
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change, parquet
 from altalign.storage.atomic_change import ADDING, Change
@@ -54,7 +52,7 @@ _GO = ("trial", "clusters", *REPORT)  # rest on the shards as they were
 
 
 class Wanted(NamedTuple):
-    """What is wanted of an addition: inputs; like which one; whether the web may be asked again, and tables stay."""
+    """An addition: inputs; like which one; whether the web may be asked again; whether the run's tables judge."""
 
     inputs: Sequence[str]
     like: str
@@ -82,10 +80,6 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
     """
     folder = config.run.folder
     before, more = _before(config, {storage.resolved(path) for path in wanted.inputs})
-    if more and wanted.is_frozen:
-        raise UsageError(
-            f"--input {more[0]}: a folder of the run, whose files are read again; add it with --mode exact"
-        )
     there = {storage.resolved(_path(file)) for file in before.files}
     new = [path for path in wanted.inputs if storage.resolved(path) not in there]
     grown = _with(before, new, wanted.like)
@@ -97,9 +91,18 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
         grown = _with(before, left, wanted.like)
     values = grown.config.model_dump(mode="json")
     values["run"]["folder"] = inside = storage.join(folder, ADDING, "run")
+    values["text"]["tables"] = _tables(before, is_frozen=wanted.is_frozen)
     grown_config = CurateConfig.from_values(values, where="--input")
-    of = Grown(inside, grown_config, grown.files, grown.modules, before=folder, is_frozen=wanted.is_frozen, more=more)
+    of = Grown(inside, grown_config, grown.files, grown.modules, before=folder, more=more)
     return before, of
+
+
+def _tables(before: Run, *, is_frozen: bool) -> str:
+    """By which tables the larger run is judged; an exact addition leaves those that a frozen one has kept."""
+    named, own = before.config.text.tables, before.path("tables")
+    if is_frozen:
+        return named or own
+    return named if named and storage.resolved(named) != storage.resolved(own) else ""
 
 
 def _path(file: InputFile) -> str:
@@ -202,10 +205,9 @@ def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
     """Make the larger run, and put it in the place of the other; the caller holds the run's lock."""
     parent = parents.opened(before.folder, before.config)
     _check_fetched(before, wanted)
-    if wanted.is_frozen and not has_work(before):
-        raise UsageError(f"{before.folder}: work/ is gone, by which verdicts could stay; add with --mode exact")
     pipeline_options = options(grown.config.engine, flags)
     check_places(grown.config)
+    inputs.check_tables(grown)
     _prepare(before, grown)
     atomic_change.settle(grown.folder)
     generation = generations.in_manifest(storage.read_json(before.path("manifest.json"))) + 1
@@ -239,22 +241,37 @@ def _prepare(before: Run, grown: Grown) -> None:
         "manifest": listing.digest(before.path("manifest.json")).digest,
         "files": [of.path for of in grown.files],
         "parts": [of.part.stamp.to_json() for of in grown.files if of.part],
-        "is_frozen": grown.is_frozen,
+        "tables": grown.config.text.tables,
     }
     with suppress(UnreadableError):
         if {name: storage.read_sealed(path).get(name) for name in said} == said:
             return
     storage.delete(storage.join(before.folder, ADDING))
     if has_work(before):
-        reuse.take_over(before, grown, TESTS)
+        _take_over(before, grown, TESTS)
         as_before = takewhile(lambda file: _path(file) not in grown.more, grown.files)
-        reuse.take_over(before, grown, EXTRACTED, {file.name for file in as_before})
+        _take_over(before, grown, EXTRACTED, {file.name for file in as_before})
     for log in storage.files_below(before.path("log", "fetch")):
         storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
     if storage.exists(removed := before.path(REMOVED_FILE)):
         rows = parquet.read_table(removed).cast(REMOVED)
         parquet.write(grown.path(REMOVED_FILE), without_places(rows), REMOVED)
     storage.write_sealed(path, said, durable=grown.config.run.durable)
+
+
+def _take_over(before: Run, run: Run, marks: Marks[Facts], units: Set[str] | None = None) -> None:
+    """Link the files of units of a step, all or these, then their marks."""
+
+    def link(name: str) -> None:
+        mark = before.mark(marks.step, name)
+        for path in vouched.named(storage.read_sealed(mark)):
+            if storage.exists(source := before.path(*path.split("/"))):  # a missing one is made anew
+                storage.link(source, run.path(*path.split("/")))
+        storage.link(mark, run.mark(marks.step, name))
+
+    names = (name for name in before.finished(marks.step) if units is None or name in units)
+    for _ in storage.each(link, list(names), of=run.folder):
+        pass
 
 
 def without_places(rows: pa.Table) -> pa.Table:
@@ -267,10 +284,8 @@ def without_places(rows: pa.Table) -> pa.Table:
 
 def _lineage(before: Run, parent: Parent, grown: Grown) -> dict[str, Any]:
     new = [*grown.more, *dict.fromkeys(map(_path, grown.files[len(before.files) :]))]
-    manifest = listing.digest(before.path("manifest.json")).digest
-    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [manifest]}
-    frozen = {"mode": "frozen", "drift": waves.facts(grown)["drift"]} if grown.is_frozen else {}
-    return {"operation": "add", "settings": {"input": new, **frozen}, **of}
+    frozen = {"mode": "frozen"} if grown.config.text.tables else {}
+    return conclude.lineage(parent, "add", {"input": new, **frozen})
 
 
 def _write(grown: Grown, parent: Parent, generation: int, lineage: dict[str, Any]) -> None:

@@ -4,27 +4,25 @@ A tar depends on its samples alone, so it is enough to bring these into one orde
 (`ordering.as_one`). Images are copied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from altalign import storage
-from altalign.data import generations, listing, scores
-from altalign.data.audit_tables import FUNNEL
+from altalign.data import generations, scores
 from altalign.data.counts import Counts
 from altalign.data.stages import REPORT
 from altalign.errors import UsageError
 from altalign.machine.threads import in_threads
-from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.change import rows_to_remove
+from altalign.pipelines.change.conclude import conclude, lineage, write_funnel
 from altalign.pipelines.derive import copy_shards, counting, ordering, units
 from altalign.pipelines.derive.copy_scores import values_of
 from altalign.pipelines.derive.parents import Parent
-from altalign.pipelines.opening import summary
-from altalign.pipelines.run import manifest, score_files
+from altalign.pipelines.run import score_files
 from altalign.pipelines.run.tables.scored import ScoreFacts
 from altalign.pipelines.run.tables.written import ShardFacts
 from altalign.pipelines.run.units import Run
@@ -56,7 +54,13 @@ def compact(run: Run, parent: Parent) -> int | None:
     shards = [(generations.named(1, number), facts) for number, facts in enumerate(made)]
     deleted = [*_GO, *(f"shards/{shard.name}.{ending}" for shard in parent.shards for ending in ("tar", "parquet"))]
     deleted += _scores(change, full, followed, shards)
-    _conclude(run, change, parent, shards, deleted)
+    size, of_sources = sum(of.bytes for of in made), Counter[str]()
+    for of in made:
+        of_sources.update(of.source_bytes)
+    write_funnel(run, change, lambda row: row.update(bytes=of_sources[row["source"]] if row["source"] else size))
+    counts, facts = Counts.from_json(counting.rows(parent)), storage.read_json(run.path("summary.json"))
+    said = {"lineage": lineage(parent, "compact", {"shards": len(shards)})}
+    conclude(run, change, shards, deleted, counts=counts, facts={**facts, "bytes": size}, more=said)
     change.commit(deleted)
     return len(shards)
 
@@ -108,43 +112,3 @@ def _scores(
             storage.write_sealed(path, scores.manifest(score.facts, entries))
         deleted += [score_files.inside(score.name, shard.name) for shard in parent.shards]
     return deleted
-
-
-# The end -------------------------------------------------------------------------------------------------------------
-
-
-def _conclude(
-    run: Run, change: Change, parent: Parent, shards: Sequence[tuple[str, ShardFacts]], deleted: Sequence[str]
-) -> None:
-    """Write sizes anew, the list of files, the card and the manifest."""
-    size = sum(of.bytes for _, of in shards)
-    facts = {**storage.read_json(run.path("summary.json")), "bytes": size}
-    with change.noted():
-        storage.write_json(change.path("summary.json"), facts)
-    _funnel(run, change, [of for _, of in shards], size)
-    with change.noted(), storage.open_read(run.path(listing.SETTINGS)) as file:
-        storage.write_bytes(change.path(listing.SETTINGS), file.read())
-    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
-    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in (listing.SETTINGS, "scores")}
-    said = listing.digest(run.path("manifest.json")).digest
-    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [said]}
-    lineage = {"operation": "compact", "settings": {"shards": len(shards)}, **of}
-    counts = Counts.from_json(counting.rows(parent))
-    of_scores = tuple(scores.all_of(run.folder))
-    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=of_scores)
-    with change.noted():
-        manifest.write(Run(change.folder, run.config, ()), shards, listed, card, storage.Block(), {"lineage": lineage})
-    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
-
-
-def _funnel(run: Run, change: Change, shards: Sequence[ShardFacts], size: int) -> None:
-    """Write the bytes of the shards into `audit/funnel.parquet`, where it has them."""
-    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
-    of_sources: Mapping[str | None, int] = {
-        source: sum(of.source_bytes.get(source, 0) for of in shards) for source in {*(row["source"] for row in rows)}
-    }
-    for row in rows:
-        if row["step"] == "shards":
-            row["bytes"] = size if row["source"] is None else of_sources[row["source"]]
-    with change.noted():
-        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)

@@ -5,10 +5,9 @@ samples stay are not touched. The others are written anew without those that go.
 into shards of a new generation, in the order of (image_id, key) among itself.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from altalign.data.schema import SAMPLE
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.change import remove, rows_to_remove
-from altalign.pipelines.derive import copy_shards, parents
+from altalign.pipelines.derive import copy_shards
 from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.images.for_shards import StoredColumns
@@ -114,30 +113,6 @@ def written(run: Run, parent: Parent, found: Compared, generation: int) -> Place
     of_new = [new(number) for number in range(len(plan))]  # each makes its images in threads
     shards = [*((shard.name, of) for shard, of in zip(kept, of_old, strict=True)), *zip(names, of_new, strict=True)]
     return Placed(shards, {path: of for name, facts in shards for path, of in files_of(name, facts)})
-
-
-def again(run: Run, damaged: Collection[str]) -> None:
-    """Write shards of a run that has grown anew, in their places, from its `work/`; `damaged` are paths of files.
-
-    What lay in a shard is what the pool keeps and no other shard has. Shards whose side-cars are damaged share what is
-    left, in its order.
-    """
-    parent = parents.opened(run.folder, run.config)
-    lost = [shard for shard in parent.shards if f"shards/{shard.name}.parquet" in damaged]
-    others = [[shard] for shard in parent.shards if f"shards/{shard.name}.tar" in damaged and shard not in lost]
-    for together in filter(None, [lost, *others]):  # first the side-cars, by which the others are found
-        sound = tuple(shard for shard in parent.shards if shard not in together)
-        fresh = compared(run, replace(parent, shards=sound)).fresh
-        rows = [(name, number) for name, numbers in fresh.items() for number in numbers.tolist()]
-        for shard in together:
-            mine, rows = rows[: shard.rows], rows[shard.rows :]
-            units = groupby(mine, lambda row: row[0])
-            write.write_rows(run, shard.name, [(name, np.array([number for _, number in of])) for name, of in units])
-
-
-def are_told_apart(damaged: Iterable[str]) -> bool:
-    """Whether it is known what lay in each of these shards: damaged side-cars are of one generation."""
-    return len({generations.of(storage.name(path)) for path in damaged if path.endswith(".parquet")}) <= 1
 
 
 def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:

@@ -129,7 +129,7 @@ def _differences(one: Parent, other: Parent) -> Iterator[str]:
 
 def _deciding(config: CurateConfig) -> dict[str, Any]:
     not_deciding: Any = {
-        **{"run": True, "input": True, "card": True, "shards": {"samples_per_shard"}},
+        **{"run": True, "input": True, "card": True, "shards": {"samples_per_shard"}, "text": {"tables"}},
         "fetch": set(_OF_ASKING),
     }
     return config.model_dump(mode="json", exclude=not_deciding)

@@ -74,7 +74,7 @@ def add(config: CurateConfig, wanted: "adding.Wanted", flags: list[str]) -> int:
             return 0
         before, grown = found
         added = adding.add(before, grown, wanted, flags)
-    code = curate.show(Run(folder, config, ()))
+    code = curate.show(Run(folder, grown.config, ()))
     said = f"{many(added.came, 'pair')} came, {many(added.went, 'pair')} went; "
     said += f"{many(added.shards, 'shard')} written ({added.bytes / 1e6:,.1f} MB)"
     terminal.stdout().print(said, highlight=False, soft_wrap=True)

@@ -16,21 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import generations, listing, scores
-from altalign.data.audit_tables import FAILED_ROWS, FUNNEL
+from altalign.data import generations, listing
+from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, KEPT, DropReason, Stage
 from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE, REPORT
 from altalign.machine import processes
-from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.change import purge, rows_to_remove
+from altalign.pipelines.change import conclude, purge, rows_to_remove
 from altalign.pipelines.change.rows_to_remove import ImagesGone, InDropped, InShard
 from altalign.pipelines.derive import copy_shards, counting
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.near import nearness
-from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest, shard_files
 from altalign.pipelines.run.removal_list import Request
 from altalign.pipelines.run.tables.written import ShardFacts, files_of
@@ -153,8 +151,6 @@ def remove(
     deleted += purge.of_log(change, found.gone.with_images(found.images.image_ids))
     with change.noted():
         parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because, is_asked=lineage is None), REMOVED)
-        with storage.open_read(run.path(listing.SETTINGS)) as file:
-            storage.write_bytes(change.path(listing.SETTINGS), file.read())
     as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
     shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
     _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted, lineage)
@@ -220,20 +216,11 @@ def _conclude(
     with change.noted():
         parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
         parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
-        storage.write_json(change.path("summary.json"), facts)
     _funnel(run, change, parent, found, anew, size)
-    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
-    not_listed = (listing.SETTINGS, "log", scores.FOLDER)
-    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in not_listed}
-    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [_digest(run)]}
-    more: dict[str, Any] = {"lineage": lineage or {"operation": "remove", "settings": {"pairs": found.pairs}, **of}}
-    if (there := generations.in_manifest(storage.read_json(run.path("manifest.json")))) > 1:
-        more |= {generations.ENTRY: there}
-    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
-    waiting = replace(run, folder=change.folder)
-    with change.noted():
-        manifest.write(waiting, shards, listed, card, storage.Block(), more)
-    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+    more: dict[str, Any] = {"lineage": lineage or conclude.lineage(parent, "remove", {"pairs": found.pairs})}
+    if parent.generations > 1:
+        more[generations.ENTRY] = parent.generations
+    conclude.conclude(run, change, shards, deleted, counts=counts, facts=facts, more=more)
 
 
 def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
@@ -254,18 +241,17 @@ def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
 
 def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequence[ShardFacts], size: int) -> None:
     """Write `audit/funnel.parquet`: what is in the shards now; a run made of others does not say it by source."""
-    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
     less = Counter[str]()
     for each in found.in_shards:
         less.update(source_bytes(parent, each.shard))
     for of in anew:
         less.subtract(of.source_bytes)
-    for row in rows:
-        if row["step"] == "shards":
-            row["images"] -= found.images.by_source[row["source"]]
-            row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
-    with change.noted():
-        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
+
+    def update(row: dict[str, Any]) -> None:
+        row["images"] -= found.images.by_source[row["source"]]
+        row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
+
+    conclude.write_funnel(run, change, update)
 
 
 def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:

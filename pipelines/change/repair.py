@@ -2,20 +2,18 @@
 
 A file is damaged by what manifest and marks say of it. The mark that vouches for it goes, and its unit, or the end of
 its stage, is done anew: the same bytes, from what the stages before it have left. Other units stay. Of a run that has
-grown, shards alone are made anew, in their generations; of one that was packed afterwards, all.
+grown nothing is made anew here: `--rerun write` writes all of its shards, as one generation.
 """
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from altalign import storage, terminal
-from altalign.data import generations, listing
+from altalign.data import listing
 from altalign.data.stages import OUTPUTS, STAGES, own_files
-from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
-from altalign.pipelines.change import generations as growing
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
@@ -24,7 +22,6 @@ from altalign.pipelines.run import marks
 from altalign.pipelines.run.marks import Damage
 from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.stages import write
 from altalign.settings.curate import CurateConfig
 
 _OF_THE_END = {"manifest.json", listing.FILE, *OUTPUTS["write"]} - {"shards"}  # what `write` ends with
@@ -51,14 +48,9 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
         reopen.check_before(run, None)
         plan = planned(run)
         if plan.anew:
-            if _has_grown(run) or (_is_packed(run) and all(path.startswith("shards/") for path in plan.anew)):
-                growing.again(run, plan.anew)
-            else:
-                if lineage := _lineage(run):  # kept before the manifest goes: nothing else says it
-                    storage.write_sealed(write.kept_lineage(run), lineage, durable=True)
-                marks.unmark(run, plan.of_marks)
-                reopen.write_settings(run)
-                curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
+            marks.unmark(run, plan.of_marks)
+            reopen.write_settings(run)
+            curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
             left = [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in plan.stays]
             if left:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")
@@ -77,8 +69,6 @@ def planned(run: Run) -> Plan:
     web = {damage.path for damage in found if marks.is_from_the_web(run, damage)}
     of_marks = [damage for damage in found if damage.path not in web]
     can_be = _OF_THE_END | {damage.path for damage in of_marks}
-    of_shards = {path for path in wrong if path.startswith("shards/")} if growing.are_told_apart(wrong) else set[str]()
-    can_be |= of_shards if _is_packed(run) else set()
     can_be |= {"config.toml"} if "config.toml" in wrong and _is_as_listed(run) else set()
     gone = "what it is made of is gone"
     if storage.kind(run.path("work")) == "missing":
@@ -86,9 +76,8 @@ def planned(run: Run) -> Plan:
     elif "run.json" in wrong:
         can_be, gone = set[str](), "run.json is damaged"
     elif _has_grown(run):
-        can_be = of_shards
         again = terminal.command("curate", run.path("config.toml"), "--rerun", "write")
-        gone = f"the run has grown; `{again}` makes one generation, and this file with it"
+        can_be, gone = set[str](), f"the run has grown; `{again}` makes one generation, and this file with it"
     anew, stays = dict[str, str](), dict[str, str]()
     for path, why in {**wrong, **{damage.path: damage.why for damage in found}}.items():
         if why == listing.SURPLUS:
@@ -105,22 +94,8 @@ def planned(run: Run) -> Plan:
 
 
 def _has_grown(run: Run) -> bool:
-    """Whether shards are of several generations; a damaged manifest does not say so."""
-    with suppress(UnreadableError):
-        return generations.in_manifest(storage.read_sealed(run.path("manifest.json"))) > 1
-    return any(generations.of(name) > 1 for name in storage.names(run.path("shards"), ".tar"))
-
-
-def _is_packed(run: Run) -> bool:
-    """Whether the shards came of a run that had grown: no mark vouches for them."""
-    return not run.finished(WRITTEN.step)
-
-
-def _lineage(run: Run) -> Any:
-    """What a run says of its parents, which no stage knows; None of a curation, or where its manifest is damaged."""
-    with suppress(UnreadableError):
-        return storage.read_sealed(run.path("manifest.json")).get("lineage")
-    return None
+    """Whether the shards came with an addition, or were packed after one: no mark vouches for them."""
+    return bool(storage.names(run.path("shards"), ".tar")) and not run.finished(WRITTEN.step)
 
 
 def _is_as_listed(run: Run) -> bool:

@@ -161,13 +161,6 @@ class Spilled:
     def __init__(self, values: Iterable[bytes]):
         self._units = sorted((_FromUnit(value) for value in values if value), key=lambda unit: unit.order)
 
-    def parted(self, order: int) -> "tuple[Spilled, Spilled]":
-        """The slices of units before this place in the order of units, and those of all others."""
-        before, others = Spilled(()), Spilled(())
-        before._units = [unit for unit in self._units if unit.order < order]
-        others._units = self._units[len(before._units) :]
-        return before, others
-
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yields (bucket, slice) for these buckets, in the order of units and, within one, of bucket and writing."""
         for unit in self._units:

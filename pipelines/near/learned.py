@@ -18,12 +18,10 @@ from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.digests import digest
-from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.tables.decontaminated import (
     AUGMENTED,
     AUGMENTED_IMAGES,
     AUGMENTED_ROW,
-    LEARNED,
     ONLY,
     AugmentedFacts,
     AugmentedUnit,
@@ -62,8 +60,7 @@ def plan_copies(run: Run) -> list[AugmentedUnit]:
     There are none where the embedder has no map, or a calibration brings it.
     """
     is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
-    is_taken_over = isinstance(run, Grown) and run.finished(LEARNED.step)
-    if not (is_wanted(run) and is_learned) or is_taken_over:
+    if not (is_wanted(run) and is_learned):
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), TRAINING_IMAGES)]
     rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}

@@ -4,8 +4,6 @@ This is not in ALIGN, and off unless `[dedup] within_pool` asks for it. Vectors 
 images. Joining a cell finds pairs, and the pairs of all cells make the groups (`dedup.image_groups`). Exact copies are
 found by their bytes, flat ones too. An image that goes because of a test image is compared with no other, for an image
 that replaces others has to stay itself.
-
-In an addition with frozen verdicts images of before keep theirs, and stay for those that come.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,20 +14,16 @@ import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.dedup import clusters, image_groups
 from altalign.dedup.buckets import nearest_clusters
-from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned
-from altalign.pipelines.run import waves
-from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.tables.decontaminated import (
     CELLS,
     CENTROIDS_OF_CELLS,
@@ -51,9 +45,8 @@ from altalign.pipelines.run.tables.decontaminated import (
     ReplaceFacts,
 )
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
-from altalign.pipelines.run.tables.judged import GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit, map_unit
-from altalign.storage import arrays, parquet
+from altalign.storage import arrays
 
 # There are at least so many units where each has at most so many fetch units: slices of cells are short, and larger
 # units make fewer of them.
@@ -61,9 +54,7 @@ UNITS, FETCH_UNITS_AT_MOST = 256, 64
 OWN, VISITORS, BYTES = range(3)  # kinds of slices
 
 # An image's number rises with its image_id: the place of its fetch unit in their order, then its own place in the unit.
-# What has come with a frozen addition is behind all others.
 _PLACE_BITS = 32
-_NEW = 1 << 62
 _IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: that of the image's first pair
 _DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
 # left: the smaller number; key: that of the left image
@@ -191,26 +182,12 @@ def _images(run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone
         kept = kept_images(run, name).take(numbers)
         some = np.empty(len(numbers), _IMAGE)
         some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
-        some["number"] += _NEW * _is_new(run, name, kept["image_id"])
         found.append(some)
         sha256.append(_unhexed(kept["found_sha256"], 32))
         vectors.append(calibration.vectors_or_zeros(features[numbers]))
     every = np.concatenate(found)
     order = np.argsort(every["number"], kind="stable")
     return every[order], np.concatenate(sha256)[order], np.concatenate(vectors)[order]
-
-
-def _is_new(run: Run, name: str, image_ids: "pa.ChunkedArray[Any]") -> npt.NDArray[np.bool_]:
-    """Whether each of n images of a fetch unit came with the frozen addition that is under way: bool[n]."""
-    if not isinstance(run, Grown) or not run.is_frozen:
-        return np.zeros(len(image_ids), np.bool_)
-    partition, _, group = name.partition("-")
-    path, columns = GROUPED_SURVIVORS.path(run, partition), ["image_id", "file"]
-    rows = pa.Table.from_batches(list(parquet.read_row_groups(path, int(group), int(group), columns)))
-    is_old = rows["file"].to_numpy() < waves.first_file(run)
-    old = identity.hexed(arrays.ids_of(rows.filter(pa.array(is_old))["image_id"]))
-    is_there: Any = pc.is_in(image_ids.combine_chunks(), value_set=old)
-    return ~is_there.to_numpy(zero_copy_only=False)
 
 
 def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> npt.NDArray[np.uint8]:
@@ -280,44 +257,9 @@ def replace(run: Run, _: Unit) -> ReplaceFacts:
     goes, stays, cosines = _settled(files)
     kept = np.empty(len(goes), REPLACEMENT)
     kept["key"], kept["cosine"] = _keys(files, stays), cosines
-    if isinstance(run, Grown) and run.is_frozen:
-        goes, kept = _as_before(run, goes, stays, kept)
     REPLACED_IMAGES.save(run, goes)
     REPLACED_BY.save(run, kept)
     return ReplaceFacts(len(goes), len(np.unique(kept["key"], axis=0)))
-
-
-def _as_before(run: Grown, goes: Numbers, stays: Numbers, kept: Rows) -> tuple[Numbers, Rows]:
-    """Of these images those that are new, and with them the ones that went before, each with what stays for it."""
-    ids, of_before = _gone_before(Run(run.before, run.config, ()))
-    numbers, at = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for place, name in enumerate(run.finished(FETCHED.step)):
-        _, mine, of_mine = np.intersect1d(_image_ids(run, name), ids, assume_unique=True, return_indices=True)
-        numbers.append((place << _PLACE_BITS) + mine)
-        at.append(of_mine)
-    old, of_old = np.concatenate(numbers), of_before[np.concatenate(at)]
-    is_new = goes >= _NEW
-    goes, stays, kept = goes[is_new] - _NEW, stays[is_new], kept[is_new]
-    # where what would stay has gone itself, what stays for that one stays
-    went = np.isin(stays, old)
-    kept["key"][went], kept["cosine"][went] = of_old["key"][np.searchsorted(old, stays[went])], np.nan
-    order = np.argsort(np.concatenate([goes, old]))
-    return np.concatenate([goes, old])[order], np.concatenate([kept, of_old])[order]
-
-
-def _gone_before(before: Run) -> tuple["npt.NDArray[np.bytes_]", Rows]:
-    """The image_ids (S32[n], sorted) that another stays for in a finished run, and `REPLACEMENT` for each."""
-    ids, kept = [np.zeros(0, "S32")], [np.zeros(0, REPLACEMENT)]
-    for place, name in enumerate(before.finished(FETCHED.step)):
-        numbers, of_unit = replaced_in(before, place)
-        if len(numbers):
-            ids.append(_image_ids(before, name)[numbers])
-            kept.append(of_unit)
-    return np.concatenate(ids), np.concatenate(kept)
-
-
-def _image_ids(run: Run, name: str) -> "npt.NDArray[np.bytes_]":
-    return np.array(kept_images(run, name)["image_id"].to_pylist(), "S32")
 
 
 def _settled(files: list[str]) -> tuple[Numbers, Numbers, npt.NDArray[np.float64]]:

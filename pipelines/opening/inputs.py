@@ -1,8 +1,11 @@
-"""Refuses, before any work, inputs from which no image can come where images have to be in hand."""
+"""Refuses, before any work, inputs from which no image can come, and tables of other runs that cannot be used."""
 
 from collections.abc import Sequence
 
-from altalign.errors import UsageError
+from altalign import storage
+from altalign.data.schema import RULES_VERSION
+from altalign.errors import UnreadableError, UsageError
+from altalign.filters import identity
 from altalign.pipelines import read
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import InputSettings
@@ -29,6 +32,32 @@ def check_images(run: Run) -> None:
         f'no image can come of these inputs ({"; ".join(why)}), where [fetch] source = "archive" takes images from '
         'them alone; set fetch.source = "web" to fetch them by URL, or stop before that with --until judge'
     )
+
+
+def check_tables(run: Run) -> None:
+    """Look at the tables of another run that `[text] tables` names.
+
+    Raises:
+        UsageError: they are not there, or of other rules or limits.
+    """
+    folder = run.config.text.tables
+    limits = {
+        "vocabulary": {},
+        "over_shared_texts": {"threshold": run.config.text.images_per_text_at_most},
+        "over_captioned_images": {"threshold": run.config.image.texts_per_image_at_most},
+    }
+    for name, limit in limits.items() if folder else ():
+        try:
+            facts = storage.read_json(path := storage.join(folder, f"{name}.json"))
+        except UnreadableError as error:
+            raise UsageError(f"text.tables = {folder!r}: {error}") from None
+        if not facts:
+            repair = "give the folder `tables` of a run whose texts are judged"
+            raise UsageError(f"text.tables = {folder!r}: {path} is not there; {repair}")
+        wanted = {"rules_version": RULES_VERSION, "hash_versions": identity.HASH_VERSIONS, **limit}
+        for key, value in wanted.items():
+            if facts.get(key) != value:
+                raise UsageError(f"text.tables = {folder!r}: {name}.json has {key} = {facts.get(key)!r}, not {value!r}")
 
 
 def _without_images(paths: Sequence[str], settings: InputSettings) -> str:

@@ -305,11 +305,18 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     with storage.noted() as block:
         for output in (output for name in stages for output in OUTPUTS[name]):
-            storage.delete(run.path(output))
+            if not (output == "tables" and _has_own_tables(run)):
+                storage.delete(run.path(output))
     storage.sync(block)
     if "fetch" in stages:  # the history of tries stays; their progress means nothing now
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))
+
+
+def _has_own_tables(run: Run) -> bool:
+    """Whether the settings name the run's own tables, as those of a frozen addition do: these stay."""
+    named = run.config.text.tables
+    return bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
 
 
 def _set_aside(run: Run) -> None:

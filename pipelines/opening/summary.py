@@ -11,7 +11,7 @@ from altalign.data.counts import Counts
 from altalign.data.reasons import DropReason, Stage, may_pass
 from altalign.data.stages import STAGES
 from altalign.pipelines.near import within_pool
-from altalign.pipelines.run import outputs, waves
+from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 from altalign.rules import reason_words
 from altalign.storage import parquet
@@ -103,31 +103,15 @@ def notes(run: Run) -> list[str]:
         found.append(f"vocabulary: the pool has {distinct}, vocabulary_size = {size}: all are in it, none is rare")
     if not run.config.image.nsfw.model:
         found.append("NSFW: off ([image.nsfw] model is not set)")
-    return [*_of_waves(run), *found, *_of_decontamination(run), *_within_pool(run)]
+    return [*_of_tables(run), *found, *_of_decontamination(run), *_within_pool(run)]
 
 
-def _of_waves(run: Run) -> list[str]:
-    """Sentences on rows that tables have judged which are not of them, and how far these would be others."""
-    facts = waves.facts(run)
-    if not facts:
-        return []
-    drift, rows = facts["drift"], facts["drift"]["rows"]
-    anew = rows["would_come"] + rows["would_go"]
-    found = [
-        f"frozen: the tables are of the first {many(facts['first_files'][0], 'file')}; with the counts of all, "
-        f"{anew:,} of the last {many(rows['are'], 'row')} would be judged otherwise ({_share(anew, rows['are'])}): "
-        f"{rows['would_go']:,} would go, {rows['would_come']:,} would come"
-    ]
-    names = {"ngrams": "vocabulary", "texts": "texts on too many images", "images": "images with too many texts"}
-    for kind, what in names.items():
-        if of_kind := drift[kind]:
-            moved = f"{of_kind['would_come']:,} would come, {of_kind['would_go']:,} would go"
-            found.append(f"frozen, {what}: {of_kind['are']:,}; {moved}")
-    return found
-
-
-def _share(part: int, of: int) -> str:
-    return f"{part / of:.2%}" if of else "0 %"
+def _of_tables(run: Run) -> list[str]:
+    """A sentence on tables of another pool, by which texts were judged."""
+    folder = run.config.text.tables
+    return (
+        [f"tables: those of {shown(folder)} ([text] tables); the counts of this pool decide nothing"] if folder else []
+    )
 
 
 def _of_decontamination(run: Run) -> list[str]:

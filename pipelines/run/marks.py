@@ -13,7 +13,6 @@ from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
 from altalign.pipelines.run.tables import counted, decontaminated, derived, extracted, fetched, judged, written
 from altalign.pipelines.run.tables.decontaminated import AUGMENTED, TESTS
-from altalign.pipelines.run.tables.fetched import BORROWED
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.storage import Written
 
@@ -95,10 +94,7 @@ def is_from_the_web(run: Run, damage: Damage) -> bool:
 
 
 def unmark(run: Run, found: Sequence[Damage]) -> None:
-    """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first.
-
-    With a borrowed blob all goes that was fetched: what is borrowed decides what is gathered, and where images are.
-    """
+    """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first."""
     gone = list(dict.fromkeys(damage.mark for damage in found))
     with storage.noted() as block:
         storage.delete(run.path("manifest.json"))
@@ -107,8 +103,6 @@ def unmark(run: Run, found: Sequence[Damage]) -> None:
         for stage in dict.fromkeys(mark.stage for mark in gone):
             storage.delete(run.mark(stage, "done"))
     storage.sync(block)
-    if any(damage.path.startswith(f"work/{BORROWED.step}") for damage in found):
-        storage.delete_units([run.work("fetch")])
     with storage.noted() as block:
         for mark in gone:
             storage.delete(mark.path)

@@ -34,13 +34,11 @@ class Grown(Run):
 
     Attributes:
         before: the folder of that one.
-        is_frozen: whether its tables and verdicts stay.
         more: folders of its input that hold other files now, and are read anew.
         untouched: shards of that one that stay as they are, and whose tars are there.
     """
 
     before: str = ""
-    is_frozen: bool = False
     more: tuple[str, ...] = ()
     untouched: frozenset[str] = frozenset()
 

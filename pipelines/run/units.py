@@ -17,7 +17,7 @@ from altalign.pipelines.read.folder import FolderPart
 from altalign.rules.own import Module
 from altalign.settings.curate import CurateConfig
 
-WORK_VERSION = 8  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 9  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096

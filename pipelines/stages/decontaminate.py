@@ -35,7 +35,6 @@ READS = (
     fetched.FETCHED_ROWS,
     fetched.FEATURES,
     fetched.IMAGES,
-    fetched.BORROWED_IMAGES,
     judged.GROUPED_SURVIVORS,
 )
 WRITES = (

@@ -27,7 +27,7 @@ from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.figures import gallery_rows, histograms, image_hosts, images_and_bytes
-from altalign.pipelines.images import block_lists, borrowed, measuring
+from altalign.pipelines.images import block_lists, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.removal_list import of_run
@@ -47,14 +47,10 @@ WRITES = (
     decontaminated.TEST_IMAGES,
     fetched.GATHERED_IMAGES,
     fetched.GATHERED_INDEX,
-    fetched.BORROWED_IMAGES,
-    fetched.BORROWED_KNOWN,
-    fetched.BORROWED_INDEX,
     fetched.IMAGES,
     fetched.OUTCOMES,
     fetched.FETCHED_ROWS,
     fetched.FEATURES,
-    fetched.KNOWN_IMAGES,
     fetched.MEASURED_IMAGES,
     fetched.VALUES_OF_IMAGES,
     outputs.DROPPED_ROWS[Stage.FETCH],
@@ -123,12 +119,10 @@ def what_is_known(run: Run) -> str:
 def seconds(run: Run, units: Sequence[fetched.FetchUnit]) -> float:
     """About how long these units take one core.
 
-    0 where they wait for the web, or a model looks at colours, which has threads of its own; or where most images are
-    known.
+    0 where they wait for the web, or a model looks at colours, which has threads of its own.
     """
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
-    is_known = bool(run.finished(fetched.BORROWED.step))
-    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours and not is_known else 0.0
+    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
 def fetch(run: Run, unit: fetched.FetchUnit) -> fetched.FetchFacts:
@@ -138,21 +132,18 @@ def fetch(run: Run, unit: fetched.FetchUnit) -> fetched.FetchFacts:
     of_images = rows.take(first_rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
-    known = None
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
-                there = borrowed.outcomes(run, of_images) | blocked
-                is_left = pa.array([number not in there for number in range(len(of_images))], pa.bool_())
+                is_left = pa.array([number not in blocked for number in range(len(of_images))], pa.bool_())
                 found = iter(fetch_from_files.fetch_images(run, unit, of_images.filter(is_left)))
-                outcomes = [there.get(number) or next(found) for number in range(len(of_images))]
-                known = _write_known(run, unit, of_images, outcomes)
+                outcomes = [blocked.get(number) or next(found) for number in range(len(of_images))]
             case "web":
                 outcomes = fetch_from_web.fetch_images(run, unit, of_images, blocked)
             case unknown:
                 assert_never(unknown)
     verdict = _verdict(run, of_images, outcomes)
-    return _write(run, unit, _joined(run, rows, outcomes, verdict, image_of), known)
+    return _write(run, unit, _joined(run, rows, outcomes, verdict, image_of))
 
 
 def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
@@ -194,24 +185,6 @@ def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str,
     }
 
 
-def _write_known(
-    run: Run, unit: fetched.FetchUnit, rows: pa.Table, outcomes: Sequence[Outcome]
-) -> tuple[str, str] | None:
-    """Write what is known of images that have a place, for additions; returns the first and the last of them."""
-    has_place, is_blocked = rows["place_file"].is_valid().to_pylist(), DropReason.URL_BLOCKED
-    numbers = [number for number, of in enumerate(outcomes) if has_place[number] and of.reason is not is_blocked]
-    placed, of_images = rows.take(np.array(numbers, np.int64)), [outcomes[number] for number in numbers]
-    columns = {
-        **{name: placed[name] for name in placed.column_names if name in fetched.KNOWN.names},
-        "reason": [of.reason for of in of_images],
-        "blob_offset": [of.offset for of in of_images],
-        "blob_bytes": [of.bytes for of in of_images],
-        **measuring.columns([of.measured for of in of_images]),
-    }
-    fetched.KNOWN_IMAGES.write(run, parquet.table(columns, fetched.KNOWN), unit["name"])
-    return borrowed.ends(placed) if len(placed) else None
-
-
 def _joined(
     run: Run,
     rows: pa.Table,
@@ -234,7 +207,7 @@ def _joined(
     return pa.table({**ids, **text, **source, **{name: column.take(image_of) for name, column in of_image.items()}})
 
 
-def _write(run: Run, unit: fetched.FetchUnit, rows: pa.Table, known: tuple[str, str] | None) -> fetched.FetchFacts:
+def _write(run: Run, unit: fetched.FetchUnit, rows: pa.Table) -> fetched.FetchFacts:
     """Write what a unit leaves: the dropped rows of both stages, the figures of the audit, and the rows that go on."""
     of_fetch = pa.array(REASONS[Stage.FETCH])
     has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
@@ -274,7 +247,6 @@ def _write(run: Run, unit: fetched.FetchUnit, rows: pa.Table, known: tuple[str, 
             *images_and_bytes.dropped_images(Stage.IMAGE, dropped),
         ],
         hosts=image_hosts.count(*(parquet.values(of_images, name) for name in names), one_in=unit["one_in"]),
-        known=known,
     )
 
 

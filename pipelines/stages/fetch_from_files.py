@@ -20,7 +20,7 @@ from altalign.data.stages import damaged
 from altalign.pipelines import read
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.images import borrowed, measuring
+from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
@@ -61,14 +61,10 @@ def plan_gather(run: Run) -> list[Unit]:
 
 
 def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising.
-
-    Left out are rows whose images are known.
-    """
-    columns = [f"place_{of}" for of in ("file", "kind", "offset", "length")]
-    for batch in parquet.read_whole(GROUPED_SURVIVORS.path(run, name), ["image_id", *columns]):
+    """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising."""
+    columns = [f"place_{of}" for of in ("file", "kind", "offset")]
+    for batch in parquet.read_whole(GROUPED_SURVIVORS.path(run, name), columns):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
-        is_row &= ~borrowed.are_known(run, pa.Table.from_batches([batch]))
         places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
         files, rows = (place[is_row].astype(np.int64) for place in places)
         for file in np.unique(files).tolist():

@@ -6,7 +6,6 @@ one row group a fetch unit.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +36,7 @@ from altalign.pipelines.figures import dropped_texts
 from altalign.pipelines.figures.dropped_texts import Judged
 from altalign.pipelines.figures.judge_figures import Notes
 from altalign.pipelines.figures.text_measures import Tables, TextMeasures, measure
-from altalign.pipelines.run import outputs, pool, waves
+from altalign.pipelines.run import outputs, pool
 from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
 from altalign.pipelines.run.tables import counted, extracted
 from altalign.pipelines.run.tables.counted import PoolUnit
@@ -281,7 +280,6 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     rows = Sorted(
         lambda: (batch for _, part in spilled.slices([bucket]) for batch in _from_messages(part)),
         spilled.size([bucket]),
-        partial(waves.of_files, run) if waves.are_several(run) else None,
     )
     name, kept, dropped = f"{partition:05d}", np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
     if run.config.audit.keep_dropped and len(dropped):
@@ -314,11 +312,6 @@ def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, found: npt.
     ids = arrays.ids_of(rows.short["image_id"])[kept]
     place, is_found = first_of_each(found, as_bytes(ids))
     first_rows = np.flatnonzero(~equals_previous(ids))
-    if len(kept) and waves.are_several(run):  # an image that was not there does not come with a later wave
-        of_rows = waves.of_files(run, rows.short["file"].to_numpy()[kept].astype(np.int64))
-        of_images = np.minimum.reduceat(of_rows, first_rows)
-        of_places = waves.of_files(run, place["file"].astype(np.int64))
-        is_found &= of_places <= np.repeat(of_images, np.diff(np.r_[first_rows, len(kept)]))
     groups = list[RowGroup]()
     with parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR) as file:
         for first, last in pairwise(_cuts(rows.bytes[kept], first_rows)):

@@ -20,13 +20,12 @@ HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 
 STRETCH_BYTES = 32 << 20  # read at a time where there are more
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
-Waves = Callable[[Numbers], Numbers]
 
 _SHORT = ("key", "image_id", "file", "row", "words")
 
 
 class Sorted:
-    """n survivors in the order of image, key, wave, page and place in the input.
+    """n survivors in the order of image, key, page and place in the input.
 
     Attributes:
         short: n rows, in that order, with all columns but strings.
@@ -34,25 +33,24 @@ class Sorted:
         repeated: whether a row has the key of the one before it: bool[n].
     """
 
-    def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]], size: int, waves: Waves | None = None):
+    def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]], size: int):
         """Read them.
 
         Args:
             batches: yields them (`SURVIVOR`), the same each time that it is called.
             size: how many bytes they have.
-            waves: of input files, by their numbers; None: all are of one wave.
         """
         self._batches, self._held = batches, None
         if size <= HELD_BYTES:
             rows = pa.Table.from_batches(batches(), SURVIVOR)
-            order = _order(rows, rows["page_url"], waves)
+            order = _order(rows, rows["page_url"])
             self._held = rows.take(order).combine_chunks()
             self.short, self.bytes = self._held.select(list(_SHORT)), _bytes(self._held)
         else:
             read = [(_short(batch), batch["page_url"].dictionary_encode(), _bytes(batch)) for batch in batches()]
             short, pages, sizes = zip(*read, strict=True)
             rows = pa.Table.from_batches(short)
-            order = _order(rows, _ranks(pa.chunked_array(pages)), waves)
+            order = _order(rows, _ranks(pa.chunked_array(pages)))
             self.short, self.bytes = rows.take(order).combine_chunks(), np.concatenate(sizes)[order.to_numpy()]
         self._order: Numbers = order.to_numpy().astype(np.int64)
         self.repeated = equals_previous(arrays.ids_of(self.short["key"]))
@@ -85,11 +83,9 @@ def equals_previous(ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     return np.r_[np.zeros(min(1, len(ids)), bool), (ids[1:] == ids[:-1]).all(axis=1)]
 
 
-def _order(rows: pa.Table, page: Any, waves: Waves | None) -> Any:
-    columns = {name: rows[name] for name in ("image_id", "key")}
-    if waves:
-        columns["wave"] = pa.chunked_array([waves(rows["file"].to_numpy().astype(np.int64))])
-    columns |= {"page_url": page, "file": rows["file"], "row": rows["row"]}
+def _order(rows: pa.Table, page: Any) -> Any:
+    columns = {"image_id": rows["image_id"], "key": rows["key"], "page_url": page}
+    columns |= {"file": rows["file"], "row": rows["row"]}
     by: Any = [(name, "ascending", "at_start") for name in columns]  # the stubs do not know where nulls may be placed
     return pc.sort_indices(pa.table(columns), by)
 

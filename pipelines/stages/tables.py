@@ -5,6 +5,7 @@ are one sorted table. Each partition is counted once. The histogram of all count
 the vocabulary.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -18,27 +19,16 @@ from apache_beam.pvalue import PCollection
 from altalign import storage
 from altalign.data.schema import RULES_VERSION
 from altalign.dedup.hash_tables import log2_counts
-from altalign.dedup.merge import (
-    CountHistogram,
-    Entries,
-    grow_keys,
-    grow_ngrams,
-    grow_pairs,
-    merge_ngrams,
-    merge_pairs,
-)
+from altalign.dedup.merge import CountHistogram, Entries, merge_ngrams, merge_pairs
 from altalign.dedup.spill import Flush, NgramBuffers, PairBuffers
 from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.tables import counted
 from altalign.pipelines.run.tables.extracted import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
-from altalign.pipelines.stages import frozen, merged_before
-from altalign.pipelines.stages.merged_before import Before
 from altalign.storage import parquet
 
 READS = (CANDIDATES, POOL_SIZE)
@@ -131,12 +121,10 @@ Kinds = list[npt.NDArray[np.uint64]]  # the slices of each kind
 
 
 def merge(run: Run, partition: int, spilled: Spilled) -> counted.MergeFacts:
-    """Count one partition of each kind, and write its entries to files; what was merged before is not merged again."""
+    """Count one partition of each kind, and write its entries to files."""
     buckets, name = buckets_of(run), f"{partition:05d}"
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
-    before = merged_before.of_partition(run, name, buckets.partitions)
-    old, new = (part.arrays(of_kinds, np.uint64) for part in spilled.parted(before.units if before else 0))
-    found, of_sources = _grown(before, old, new, _limits(run)) if before else _merged(new, _limits(run))
+    found, of_sources = _merged(spilled.arrays(of_kinds, np.uint64), _limits(run))
     for kind, (hashes, counts, _) in found.items():
         counted.ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
     ngrams, texts, images = ((histogram.to_json(), len(hashes)) for hashes, _, histogram in found.values())
@@ -152,22 +140,6 @@ def _merged(spilled: Kinds, limits: Mapping[str, int]) -> tuple[dict[str, Entrie
         "ngrams": merge_ngrams(ngrams, hot.reshape(-1, 2)),
         "texts": merge_pairs(texts, limit=limits["texts"]),
         "images": merge_pairs(_one(images), limit=limits["images"]),
-    }
-    return entries, of_sources
-
-
-def _grown(before: Before, old: Kinds, new: Kinds, limits: Mapping[str, int]) -> tuple[dict[str, Entries], list[int]]:
-    """The same of a partition that was merged of its old slices."""
-    (old_ngrams, old_hot, old_texts, *old_images), (ngrams, hot, texts, *images) = (
-        [part[0], *(each.reshape(-1, 2) for each in part[1:])] for part in (old, new)
-    )
-    were = before.facts.images_of_sources or []
-    pairs = zip(were, old_images, images, strict=True) if were else ()
-    of_sources = [grow_keys(n, of_old[:, 0], of_new[:, 0]) for n, of_old, of_new in pairs]
-    entries = {
-        "ngrams": grow_ngrams(before.entries("ngrams"), old_ngrams, old_hot, ngrams, hot),
-        "texts": grow_pairs(before.entries("texts"), old_texts, texts, limit=limits["texts"]),
-        "images": grow_pairs(before.entries("images"), _one(old_images), _one(images), limit=limits["images"]),
     }
     return entries, of_sources
 
@@ -221,8 +193,6 @@ def conclude(run: Run) -> None:
     shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
     histograms = {name: histogram.to_json() for name, histogram in shown.items()}
     storage.write_json(counted.HISTOGRAMS.path(run), histograms)
-    if isinstance(run, Grown) and run.is_frozen:
-        frozen.keep_tables(run)
 
 
 def _total(parts: Iterable[list[list[int]]]) -> CountHistogram:
@@ -254,8 +224,13 @@ def _write_table(
         look: is shown all entries of each partition, uint64[n, 2].
     """
     parts = run.finished(counted.MERGED.step) if at_least else []
-    rows = sum(int((counted.entries(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
     written = counted.TABLES[kind], counted.COUNTS[kind]
+    if run.config.text.tables:
+        for part in parts:
+            look(counted.entries(run, part, kind))
+        _copy_table(run, kind, facts)
+        return
+    rows = sum(int((counted.entries(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
     with storage.write(written[0].path(run)) as hashes, storage.write(written[1].path(run)) as counts:
         for file, table in zip((hashes, counts), written, strict=True):
             header = {"descr": np.lib.format.dtype_to_descr(table.dtype), "fortran_order": False, "shape": (rows,)}
@@ -269,3 +244,15 @@ def _write_table(
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
     versions = {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION}
     storage.write_json(counted.TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})
+
+
+def _copy_table(run: Run, kind: str, facts: Mapping[str, object]) -> None:
+    """Copy a table of another run; its JSON says how much is distinct in this pool."""
+    about = counted.TABLE_FACTS[kind].path(run)
+    paths = [counted.TABLES[kind].path(run), counted.COUNTS[kind].path(run)]
+    others = {path: storage.join(run.config.text.tables, storage.name(path)) for path in (*paths, about)}
+    for path in paths:
+        with storage.open_read(others[path]) as file, storage.write(path) as copy:
+            shutil.copyfileobj(file, copy)
+    of_pool = {name: facts[name] for name in ("distinct", "distinct_by_source") if name in facts}
+    storage.write_json(about, {**storage.read_json(others[about]), **of_pool})

@@ -35,7 +35,6 @@ READS = (
     fetched.FETCHED_ROWS,
     decontaminated.KEPT_ROWS,
     fetched.IMAGES,
-    fetched.BORROWED_IMAGES,
     judged.JUDGE_SAMPLE,
     *(outputs.DROPPED_ROWS[stage] for stage in outputs.COUNTED_STAGES),
     *counted.TABLE_FACTS.values(),
@@ -116,20 +115,11 @@ def _found(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iter
                 before = place
 
 
-def kept_lineage(run: Run) -> str:
-    """Where the lineage of a run waits for its new manifest while the run is repaired; it goes with this stage."""
-    return run.work("write", "lineage.json")
-
-
 def conclude(run: Run) -> None:
     """Write counts and summary, then the list of all files, the data-set card, and the manifest last."""
     shards = list(run.all_facts(written.WRITTEN))
     shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
-    lineage = storage.read_sealed(kept_lineage(run))
-    more = {"lineage": lineage} if lineage else None
-    end(run, shards, images=sum(facts.images for _, facts in shards) - shared, more=more)
-    if lineage:
-        storage.delete(kept_lineage(run))
+    end(run, shards, images=sum(facts.images for _, facts in shards) - shared)
 
 
 def end(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.dedup.merge import CountHistogram, among, grow_keys, grow_ngrams, grow_pairs, merge_ngrams, merge_pairs
+from altalign.dedup.merge import CountHistogram, merge_ngrams, merge_pairs
 from altalign.dedup.spill import NgramBuffers, PairBuffers
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=80)
@@ -197,53 +197,3 @@ def test_pairs_through_buffers_are_counted_as_by_sets() -> None:
     assert {
         key: n for found, distinct, _ in merged for key, n in zip(found.tolist(), distinct.tolist(), strict=True)
     } == {key: n for key, n in twin.items() if n > 30}
-
-
-# What comes to a merged partition -------------------------------------------------------------------------------------
-
-
-def same(found: tuple[np.ndarray, np.ndarray, CountHistogram], wanted: tuple[np.ndarray, np.ndarray, CountHistogram]):
-    assert [part.tolist() for part in found[:2]] == [part.tolist() for part in wanted[:2]]
-    assert [part.dtype for part in found[:2]] == [part.dtype for part in wanted[:2]]
-    assert found[2].to_json() == wanted[2].to_json()
-
-
-many_hashes, some_hot = st.lists(hashes, max_size=30), st.lists(st.tuples(hashes, counts), max_size=6)
-
-
-@given(many_hashes, some_hot, many_hashes, some_hot)
-@derandomized
-def test_ngrams_that_come_later_are_counted_as_if_they_had_come_at_once(
-    old: list[int], old_hot: list[tuple[int, int]], new: list[int], new_hot: list[tuple[int, int]]
-) -> None:
-    before = merge_ngrams(uint64(old), twos(old_hot))
-    found = grow_ngrams(before, uint64(old), twos(old_hot), uint64(new), twos(new_hot))
-    same(found, merge_ngrams(uint64(old + new), twos(old_hot + new_hot)))
-
-
-@given(
-    st.lists(st.tuples(hashes, hashes), max_size=40),
-    st.lists(st.tuples(hashes, hashes), max_size=20),
-    st.integers(0, 4),
-)
-@derandomized
-def test_pairs_that_come_later_are_counted_as_if_they_had_come_at_once(
-    old: list[tuple[int, int]], new: list[tuple[int, int]], limit: int
-) -> None:
-    found = grow_pairs(merge_pairs(twos(old), limit=limit), twos(old), twos(new), limit=limit)
-    same(found, merge_pairs(twos(old + new), limit=limit))
-    keys = [[key for key, _ in pairs] for pairs in (old, new)]
-    assert grow_keys(len({*keys[0]}), *map(uint64, keys)) == len({*keys[0], *keys[1]})
-
-
-def test_a_large_partition_grows_as_it_is_merged() -> None:
-    rng = np.random.default_rng(3)
-    old, new = (rng.zipf(1.2, n).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) for n in (50_000, 2_000))
-    none = twos([])
-    same(grow_ngrams(merge_ngrams(old, none), old, none, new, none), merge_ngrams(np.concatenate([old, new]), none))
-
-
-@given(many_hashes, st.sets(hashes, max_size=20))
-@derandomized
-def test_hashes_are_among_keys_as_in_a_set(values: list[int], keys: set[int]) -> None:
-    assert among(uint64(values), uint64(sorted(keys))).tolist() == [value in keys for value in values]

@@ -1,20 +1,15 @@
-"""`altalign add` and `compact`: what one run over all the input leaves, after any sequence with removals between."""
+"""`altalign add` and `merge` of one run: generations, tables that stay, what follows, and what is refused."""
 
-import hashlib
 import io
 import json
-import os
-import random
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,18 +17,13 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
-from altalign.dedup.merge import merge_ngrams
-from altalign.pipelines.images import measuring
-from altalign.pipelines.opening import reopen
-from altalign.pipelines.run.tables.counted import KINDS
-from altalign.pipelines.stages import reuse, tables, write
+from altalign.pipelines.change import add as adding
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, EXEMPT, altalign, flip, tree, write_input
 from tests.pipelines.read.pages import archives
 
 pytestmark = pytest.mark.runs
 
-SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "1"))  # test_sequences.py has others
 PARTS = 6
 INPUT = """
 [[input]]
@@ -82,61 +72,6 @@ def shards(run: str) -> dict[str, str]:
     return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
 
 
-def drawn(rng: random.Random, run: str) -> list[str]:
-    """Options of `altalign remove` that name some pairs, an image or a page of a run."""
-    rows = rows_of(Path(run))
-    kind = rng.choice(["keys", "image-ids", "urls", "hashes"])
-    column = {"keys": "key", "image-ids": "image_id", "urls": "page_url", "hashes": "found_sha256"}[kind]
-    values = sorted({row[column] for row in rows if row[column]})
-    number = len(values) // 8 if kind == "keys" else 1
-    Path("list").write_text("\n".join(rng.sample(values, max(1, number))), encoding="utf-8")
-    return [f"--{kind}", "list"]
-
-
-@pytest.mark.parametrize("seed", range(SEQUENCES))
-def test_any_sequence_leaves_what_one_run_over_all_the_input_leaves(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rng = random.Random(seed)
-    parts = write_parts(Path(), seed=seed)
-    rng.shuffle(parts)
-    changes = {
-        "vocabulary_size = 380": f"vocabulary_size = {rng.randrange(150, 380)}",
-        "per_text_at_most = 3": f"per_text_at_most = {rng.randrange(2, 5)}",
-        "texts_per_image_at_most = 17": f"texts_per_image_at_most = {rng.randrange(17, 30)}",
-        "[shards]": f'[dedup]\nwithin_pool = "{rng.choice(["off", "keep_one_image"])}"\n\n[shards]',
-    }
-    assert main(["curate", config("run", parts[:2], changes)]) == 0
-    there, removed = parts[:2], False
-    while len(there) < len(parts):
-        step = rng.choice(["add", "add", "remove", "compact"])
-        if step == "add":
-            new = sorted(parts[len(there) : len(there) + rng.randrange(1, 3)])  # as paths of an input are
-            named = [word for path in new for word in ("--input", path)]
-            assert main(["add", "run", *named, "--like", "pictures"]) == 0
-            there = there + new
-        elif step == "remove":
-            assert main(["remove", "run", *drawn(rng, "run")]) == 0
-            removed = True
-        else:
-            assert main(["merge", "run"]) == 0
-        assert main(["audit", "run"]) == 0, step
-    assert main(["curate", config("fresh", there, changes)]) == 0
-    if removed:
-        assert main(["remove", "fresh", "--removed", "run/removed.parquet"]) == 0
-    assert by_key("run") == by_key("fresh")
-    assert counted("run") == counted("fresh")
-    assert summary(Path("run"))["images"] == summary(Path("fresh"))["images"]
-    # packed anew, both have the same bytes
-    assert main(["merge", "run"]) == 0
-    assert main(["merge", "fresh"]) == 0
-    assert shards("run") == shards("fresh")
-    assert main(["audit", "run"]) == 0
-    if not removed:  # then all files are the same, and so is the number that stands for them
-        assert Path("run", "files.jsonl").read_bytes() == Path("fresh", "files.jsonl").read_bytes()
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with six tables, and a run of the first four."""
@@ -173,27 +108,6 @@ def test_the_checks_at_the_end_read_what_has_come_and_an_audit_reads_all(run: Pa
     assert tars() == len(names)
 
 
-def test_partitions_that_were_merged_grow_and_only_a_damaged_one_is_merged_again(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merged = list[int]()
-
-    def noted(ngrams: np.ndarray, hot: np.ndarray) -> Any:
-        merged.append(len(ngrams))
-        return merge_ngrams(ngrams, hot)
-
-    damaged = sorted((run / "work" / "tables" / "merged").glob("*.ngrams"))[3]
-    damaged.write_bytes(damaged.read_bytes()[:-8])
-    monkeypatch.setattr(tables, "merge_ngrams", noted)
-    assert main(ADD) == 0
-    assert len(merged) == 1
-    monkeypatch.setattr(tables, "merge_ngrams", merge_ngrams)
-    assert main(["curate", config("fresh", [f"input/part-{number}.parquet" for number in range(5)])]) == 0
-    names = [f"{table}.{ending}" for table in KINDS.values() for ending in ("npy", "json")]
-    for path in (*(f"tables/{name}" for name in names), "audit/histograms.json"):
-        assert Path("run", path).read_bytes() == Path("fresh", path).read_bytes()
-
-
 @pytest.mark.everyday
 def test_new_samples_come_as_a_generation_and_shards_that_stay_are_the_same_files(
     run: Path, capsys: pytest.CaptureFixture[str]
@@ -218,56 +132,12 @@ def test_new_samples_come_as_a_generation_and_shards_that_stay_are_the_same_file
     assert "input/part-4.parquet" in said
 
 
-def test_a_text_that_is_now_on_too_many_images_takes_its_old_pairs_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    parts = write_parts(Path(), seed=3)
-    text = {"vocabulary_size = 380\n": "", "per_text_at_most = 3": "per_text_at_most = 2"}
-    assert main(["curate", config("run", parts[:1], text)]) == 0
-    old = rows_of(Path("run"))
-    caption = next(row["caption"] for row in old)
-    table = pq.read_table(parts[1]).to_pylist()
-    images = {row["url"]: row["image"] for row in pq.read_table(parts[2]).to_pylist() if row["url"] and row["image"]}
-    more = [{**table[0], "url": url, "image": image, "caption": caption} for url, image in list(images.items())[:5]]
-    pq.write_table(pa.Table.from_pylist(more, pq.read_table(parts[1]).schema), "input/more.parquet")
-    assert main(["add", "run", "--input", "input/more.parquet", "--like", "pictures"]) == 0
-    assert caption not in {row["caption"] for row in rows_of(Path("run"))}
-    gone = pq.read_table(Path("run", "dropped", "judge")).to_pylist()
-    keys = {row["key"] for row in old if row["caption"] == caption}
-    assert {row["reason"] for row in gone if row["key"] in keys} == {"text_on_too_many_images"}
-
-
-def test_images_that_were_there_are_not_measured_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = list[bytes]()
-    real = measuring.measure
-
-    def noting(data: bytes, **more: Any) -> measuring.Measured:
-        seen.append(data)
-        return real(data, **more)
-
-    kept = {row["found_sha256"] for row in rows_of(run)}
-    noted = sorted(Path("run", "work", "fetch", "units").glob("*.known"))
-    dropped = {row["found_sha256"] for path in noted for row in pq.read_table(path).to_pylist()} - kept
-    assert dropped
-    shutil.copytree("run", "other")
-    assert main(["clean", "other"]) == 0
-    monkeypatch.setattr(measuring, "measure", noting)
-    assert main(ADD) == 0
-    assert not (kept | dropped) & {hashlib.sha256(data).hexdigest() for data in seen}
-    # who does not know them measures them
-    assert main(["add", "other", *ADD[2:]]) == 0
-    again = {hashlib.sha256(data).hexdigest() for data in seen}
-    assert kept & again
-    assert dropped & again
-
-
 def test_work_of_another_layout_is_not_taken_over(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = storage.read_sealed("run/run.json")
     facts["stages"]["extract"]["reads"]["work_version"] = 0
     storage.write_sealed("run/run.json", facts)
     linked = list[str]()
-    monkeypatch.setattr(reuse, "take_over", lambda *_: linked.append("extract"))
+    monkeypatch.setattr(adding, "_take_over", lambda *_: linked.append("extract"))
     assert main(ADD) == 0
     assert linked == []
     assert main(["audit", "run"]) == 0
@@ -420,86 +290,12 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path, columns=["key"]).to_pylist()
 
 
-def test_a_run_of_generations_is_merged_as_one_of_one(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes = {"vocabulary_size = 380\n": "", '[decontaminate]\ntest_sets = ["tests"]\n': ""}
-    parts = [f"input/part-{number}.parquet" for number in range(PARTS)]
-    assert main(["curate", config("first", parts[:2], changes)]) == 0
-    assert main(["add", "first", "--input", parts[2], "--like", "pictures"]) == 0
-    text = Path(config("second", parts[3:], changes)).read_text(encoding="utf-8")
-    words = text.index('[[input]]\nname = "words"')
-    Path("second.toml").write_text(text[:words] + text[text.index("[[input]]", words + 1) :], encoding="utf-8")
-    assert main(["curate", "second.toml"]) == 0
-    shutil.copytree("first", "one")
-    assert main(["merge", "one"]) == 0
-    for source in ("first", "one"):
-        assert main(["merge", source, "second", "--to", f"of-{source}"]) == 0
-    assert shards("of-first") == shards("of-one")
-    assert summary(Path("of-first")) == summary(Path("of-one"))
-    assert main(["audit", "of-first"]) == 0
-
-
-def test_damaged_shards_of_generations_are_made_anew(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(ADD) == 0
-    before = tree(run)
-    names = sorted(path.stem for path in (run / "shards").glob("*.tar"))
-    old, new = ([name for name in names if name.startswith("g0002-") is of] for of in (False, True))
-    damaged = [f"{old[0]}.tar", f"{old[-1]}.parquet", f"{old[1]}.parquet", f"{old[1]}.tar", f"{new[0]}.tar"]
-    for name in damaged:
-        flip(run / "shards" / name, -1)
-    capsys.readouterr()
-    assert main(["curate", "run/config.toml", "--repair"]) == 0
-    said = capsys.readouterr().out
-    assert all(f"shards/{name}: its SHA-256" in said for name in damaged)
-    assert tree(run) == before
-
-
-def test_a_packed_run_is_repaired_to_what_it_was_its_lineage_too(run: Path) -> None:
-    assert main(ADD) == 0
-    assert main(["merge", "run"]) == 0
-    before, manifest = tree(run), (run / "manifest.json").read_bytes()
-    flip(run / "shards" / "00000.tar", -1)
-    assert main(["curate", "run/config.toml", "--repair"]) == 0
-    assert tree(run) == before
-    assert (run / "manifest.json").read_bytes() == manifest
-
-
-class _KilledError(BaseException):
-    """Stands for the end of the process: nothing catches it."""
-
-
-@pytest.mark.parametrize(("module", "name"), [(reopen, "write_settings"), (write, "end")])
-def test_a_packed_run_keeps_its_lineage_where_repair_is_killed_without_a_manifest_or_with_the_new_one(
-    run: Path, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_file_of_a_run_that_has_grown_comes_with_another_write(
+    run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(ADD) == 0
-    assert main(["merge", "run"]) == 0
-    before = tree(run)
-    flip(run / "dropped" / "judge" / "000000-00000.parquet", -1)
-    real = getattr(module, name)
-
-    def last(*args: Any, **more: Any) -> None:
-        real(*args, **more)
-        raise _KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, last)
-        with pytest.raises(_KilledError):
-            main(["curate", "run/config.toml", "--repair"])
-    assert (run / "manifest.json").exists() == (name == "end")
-    assert main(["curate", "run/config.toml", "--set", "run.folder=run"]) == 0
-    assert tree(run) == before
-    assert name == "end" or not (run / "work" / "write" / "lineage.json").exists()
-
-
-@pytest.mark.parametrize("of", ["several side-cars", "a table"])
-def test_what_repair_leaves_of_a_run_of_generations_comes_with_another_write(
-    run: Path, of: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(ADD) == 0
-    table = "dropped/judge/000000-00000.parquet"
-    damaged = ["shards/00000.parquet", "shards/g0002-00000.parquet"] if of == "several side-cars" else [table]
+    rows = by_key("run")
+    damaged = ["shards/00000.tar", "shards/g0002-00000.parquet", "dropped/judge/000000-00000.parquet"]
     for name in damaged:
         flip(run / name, -1)
     capsys.readouterr()
@@ -510,8 +306,54 @@ def test_what_repair_leaves_of_a_run_of_generations_comes_with_another_write(
     assert f"`altalign {again}` makes one generation" in said
     assert main(again.split()) == 0
     assert main(["curate", "run/config.toml", "--repair"]) == 0
-    assert main(["merge", "run"]) == 0
-    assert "of one generation already" in capsys.readouterr().out
+    assert by_key("run") == rows
+
+
+# Tables that stay -----------------------------------------------------------------------------------------------------
+
+
+def tables_of(run: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(run, "tables").glob("*.npy")}
+
+
+def test_frozen_tables_stay_until_an_exact_addition_counts_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tables_of("run")
+    assert main([*ADD, "--mode", "frozen"]) == 0
+    assert "tables: those of run/tables ([text] tables)" in capsys.readouterr().out
+    assert tables_of("run") == before
+    assert main(["audit", "run"]) == 0
+    assert main(["curate", "run/config.toml", "--rerun", "tables"]) == 0  # the run's own: they stay
+    assert tables_of("run") == before
+    assert main(["add", "run", "--input", "input/part-5.parquet", "--like", "pictures"]) == 0
+    assert main(["curate", config("fresh", [f"input/part-{number}.parquet" for number in range(PARTS)])]) == 0
+    assert tables_of("run") == tables_of("fresh") != before
+    assert by_key("run") == by_key("fresh")
+    assert counted("run") == counted("fresh")
+
+
+def test_tables_of_another_run_judge_a_pool_of_its_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = {"[text]": '[text]\ntables = "run/tables"'}
+    assert main(["curate", config("second", ["input/part-4.parquet"], named)]) == 0
+    assert tables_of("second") == tables_of("run")
+    capsys.readouterr()
+    for tables, more, said in (
+        ("nowhere", {}, "nowhere/vocabulary.json is not there"),
+        (
+            "run/tables",
+            {"per_text_at_most = 3": "per_text_at_most = 4"},
+            "over_shared_texts.json has threshold = 3, not 4",
+        ),
+    ):
+        assert (
+            main(
+                [
+                    "curate",
+                    config("third", ["input/part-4.parquet"], {"[text]": f'[text]\ntables = "{tables}"', **more}),
+                ]
+            )
+            == 2
+        )
+        assert said in capsys.readouterr().err
 
 
 def test_a_glob_of_the_run_may_match_the_new_file_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

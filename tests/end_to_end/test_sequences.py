@@ -1,13 +1,10 @@
-"""Sequences of `add`, `remove`, `compact`, `subset` and `merge` leave what one run over the same net input has.
-
-So do those commands where they are killed, where the disk is full, and two at once.
+"""`add`, `remove`, `select` and `merge` where they are killed, where the disk is full, and two at once.
 
 `make test-kills` ends each command at some 30 points, which a seed draws; here it is one each.
 """
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -22,11 +19,10 @@ from altalign import storage
 from altalign.cli import main
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
-from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, ROOT, environ, write_input
 
 pytestmark = pytest.mark.runs
 
-SEQUENCES = int(os.environ.get("ALTALIGN_SEQUENCES", "2"))
 KILLS = int(os.environ.get("ALTALIGN_KILLS_OF_COMMANDS", "7"))  # over all commands
 SEED = int(os.environ.get("ALTALIGN_KILLS_SEED", "11"))
 COMMANDS = {
@@ -62,69 +58,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert main(["add", "grown", "--input", "input/part-1.parquet"]) == 0
             shutil.rmtree(Path(run, "work"))
     return folder
-
-
-def by_key(run: str) -> dict[str, dict[str, Any]]:
-    """The samples of a run, without their places in tars."""
-    return {row["key"]: {**row, "tar_offset": None} for row in rows_of(Path(run))}
-
-
-def listed(keys: set[str], name: str) -> str:
-    Path(name).write_text("\n".join(sorted(keys)), encoding="utf-8")
-    return name
-
-
-def shards(run: str) -> dict[str, str]:
-    return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
-
-
-@pytest.mark.parametrize("seed", range(SEQUENCES))
-def test_any_sequence_leaves_what_one_run_over_the_net_input_has(
-    seed: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rng, names = random.Random(seed), iter(f"made-{number}" for number in range(20))
-    everything = {run: by_key(str(made / run)) for run in ("both", "one", "other", "more")}
-    runs = {name: set(everything[name]) for name in ("one", "other")}
-    for name in ("input", *runs):
-        shutil.copytree(made / name, name)
-    more, removed = set(everything["more"]), {name: set[str]() for name in runs}
-    grows, merge_at = rng.choice(["one", "other"]), rng.randrange(2, 4)
-    for step in range(6):
-        name = rng.choice(sorted(runs))
-        some = set(rng.sample(sorted(runs[name]), len(runs[name]) // 5))
-        # no other run brings them back
-        some = {key for key in some if sum(key in of for of in [*runs.values(), more]) == 1}
-        if grows in runs and (rng.random() < 0.4 or step == merge_at):  # what was made of others cannot grow
-            assert main(["add", grows, "--input", "input/part-2.parquet"]) == 0
-            runs[grows] |= more - removed[grows]
-            more, grows = set(), ""
-        elif step == merge_at or (step > merge_at and len(runs) > 1):
-            one, other = rng.sample(sorted(runs), 2)
-            new = next(names)
-            for each in (one, other):
-                assert main(["merge", each]) == 0
-            assert main(["merge", one, other, "--to", new]) == 0
-            runs = {new: runs[one] | runs[other]}
-        elif rng.random() < 0.5:
-            assert main(["remove", name, "--keys", listed(some, "keys")]) == 0
-            runs[name] -= some
-            removed.setdefault(name, set()).update(some)
-        elif name == grows or rng.random() < 0.3:
-            assert main(["merge", name]) == 0
-        else:
-            assert main(["merge", name]) == 0
-            runs[new := next(names)] = runs.pop(name) - some
-            assert main(["select", name, new, "--list", listed(runs[new], "keys")]) == 0
-    ((last, keys),) = runs.items()
-    assert list(by_key(last).items()) == [(key, row) for key, row in everything["both"].items() if key in keys]
-    assert summary(Path(last))["pairs"] == len(keys)
-    assert main(["audit", last]) == 0
-    # packed anew, both have the same bytes
-    keys_of = listed(keys, "keys")
-    assert main(["select", last, "packed", "--list", keys_of]) == 0
-    assert main(["select", str(made / "both"), "of-both", "--list", keys_of]) == 0
-    assert shards("packed") == shards("of-both")
 
 
 @pytest.fixture

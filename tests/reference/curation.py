@@ -4,7 +4,6 @@ Written from the contract alone (product.md, sections 3, 4 and 6), with nothing 
 without Arrow or NumPy, so that one mistake is not made twice. Slow and obvious on purpose.
 """
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -267,12 +266,12 @@ def extract(candidates: Iterable[Candidate]) -> list[Outcome]:
     return outcomes
 
 
-def judge(candidates: Sequence[Candidate], settings: Settings, waves: Sequence[int] = ()) -> list[Outcome]:
+def judge(candidates: Sequence[Candidate], settings: Settings, counted: int | None = None) -> list[Outcome]:
     """Outcomes of stage judge, in the order given; they depend on the candidates' positions, not on that order.
 
-    `waves` are the first positions of rows that came with frozen tables, which are of the rows before the first.
+    `counted` is the first position of the rows that are in no table; None: all are.
     """
-    facts = tables([c for c in candidates if not waves or c.position < waves[0]], settings)
+    facts = tables([c for c in candidates if counted is None or c.position < counted], settings)
     outcomes = [Outcome(candidate, Stage.JUDGE) for candidate in candidates]
     for outcome in outcomes:
         outcome.images_per_text = facts.over_shared_texts.get(folded(outcome.caption))
@@ -293,11 +292,11 @@ def judge(candidates: Sequence[Candidate], settings: Settings, waves: Sequence[i
             DropReason.ROW_TOO_LARGE: is_long(outcome.candidate.extra, EXTRA_BYTES),
         }
         outcome.failed = [reason for reason in REASONS[Stage.JUDGE] if holds.get(reason)]
-    _drop_repeated(outcomes, waves)
+    _drop_repeated(outcomes)
     return outcomes
 
 
-def _drop_repeated(outcomes: Iterable[Outcome], waves: Sequence[int]) -> None:
+def _drop_repeated(outcomes: Iterable[Outcome]) -> None:
     groups: defaultdict[tuple[str | None, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if not outcome.failed:
@@ -305,7 +304,6 @@ def _drop_repeated(outcomes: Iterable[Outcome], waves: Sequence[int]) -> None:
     for group in groups.values():
         group.sort(
             key=lambda o: (
-                _wave(o, waves),
                 o.candidate.page_url is not None,
                 o.candidate.page_url or "",
                 o.candidate.position,
@@ -314,10 +312,6 @@ def _drop_repeated(outcomes: Iterable[Outcome], waves: Sequence[int]) -> None:
         for repeated in group[1:]:
             repeated.failed = [DropReason.PAIR_REPEATED]
             repeated.kept_key = group[0].key
-
-
-def _wave(outcome: Outcome, waves: Sequence[int]) -> int:
-    return bisect_right(waves, outcome.candidate.position)
 
 
 @dataclass(frozen=True)
@@ -384,7 +378,7 @@ def run(
     candidates: Sequence[Candidate],
     images: Mapping[str, ImageFacts | DropReason],
     settings: Settings,
-    waves: Sequence[int] = (),
+    counted: int | None = None,
 ) -> Curation:
     """Extract, judge, fetch, image and decontaminate, one after the other.
 
@@ -393,7 +387,7 @@ def run(
     """
     curation = Curation()
     pool = [outcome.candidate for outcome in curation.pass_on(extract(candidates))]
-    survivors = curation.pass_on(judge(pool, settings, waves))
+    survivors = curation.pass_on(judge(pool, settings, counted))
     fetched = [Outcome(outcome.candidate, Stage.FETCH) for outcome in survivors]
     for outcome in fetched:
         found = images.get(outcome.identity or "", DropReason.NOT_IN_ARCHIVE)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from altalign.audit.report import files
 from altalign.audit.report.funnel_and_reasons import Rows
@@ -51,7 +51,7 @@ def of_run(run: RunFolder, counts: Rows) -> Fidelity:
     config = run.config
     vocabulary, near = files.facts(run, "tables/vocabulary.json"), files.facts(run, "audit/near_duplicates/found.json")
     rules = [*_rules(config, vocabulary), *_near_duplicates(config, near)]
-    warnings = [*_of_waves(files.facts(run, "tables/frozen.json")), *_warnings(config, vocabulary, near)]
+    warnings = list(_warnings(config, vocabulary, near))
     return Fidelity(rules, _ours(config, counts), warnings)
 
 
@@ -136,24 +136,13 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
     return told
 
 
-def _of_waves(frozen: dict[str, Any]) -> Iterator[str]:
-    """What `altalign add --mode frozen` says of how far the tables have drifted."""
-    if not frozen:
-        return
-    drift = frozen["drift"]
-    rows, anew = drift["rows"], drift["rows"]["would_come"] + drift["rows"]["would_go"]
-    yield (
-        f"The tables are of the first {frozen['first_files'][0]:,} input files: what came later was judged by counts "
-        f"that it is not in. With the counts of all, {anew:,} of the last {rows['are']:,} rows would have been judged "
-        "otherwise."
-    )
-    if ngrams := drift["ngrams"]:
-        moved = f"{ngrams['would_come']:,} n-grams would come into the vocabulary and {ngrams['would_go']:,} would go"
-        yield f"With the counts of all, {moved}, of {ngrams['are']:,}."
-
-
 def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[str, object]) -> Iterator[str]:
     """Warnings in words."""
+    if config.text.tables:
+        yield (
+            f"Texts were judged by the tables {config.text.tables} ([text] tables): which n-grams are rare, and on how "
+            "many images a text is, was counted in another pool."
+        )
     if not config.image.nsfw.model:
         yield (
             "Pornographic images were not removed, because no classifier was set. "

@@ -57,7 +57,6 @@ class FetchFacts(Facts):
         funnel: step, source, images and bytes, for the report.
         dropped_images: stage, reason and how many distinct images were dropped; None in marks of older versions.
         hosts: how many images of the sample each host has, how many were fetched, and how many were kept.
-        known: the first and the last image of `KNOWN_IMAGES`; None where it has none.
     """
 
     kept: int
@@ -67,20 +66,11 @@ class FetchFacts(Facts):
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None
     hosts: Mapping[str, tuple[int, int, int]]
-    known: tuple[str, str] | None
 
 
-@dataclass(frozen=True)
-class BorrowFacts(Facts):
-    """The highest number of a blob that was borrowed of the runs that this one has grown from."""
-
-    blobs: int
-
-
-BORROWED = Marks("fetch/borrowed", BorrowFacts)
 GATHERED = Marks("fetch/gathered", GatherFacts)
 FETCHED = Marks("fetch/units", FetchFacts)
-STEPS = (BORROWED, GATHERED, FETCHED)
+STEPS = (GATHERED, FETCHED)
 
 ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 
@@ -94,35 +84,8 @@ FETCHED_ROW = pa.schema(
 )
 
 
-# What is known of an image of the input's own files: its place there, its place in a blob, `measuring.Measured`.
-KNOWN = pa.schema(
-    [
-        *(field for field in PLACED_SURVIVOR if field.name == "image_id" or field.name.startswith("place_")),
-        pa.field("reason", pa.string()),
-        pa.field("blob_offset", pa.int64()),
-        pa.field("blob_bytes", pa.int64()),
-        pa.field("format", pa.string()),
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-        pa.field("damage", pa.string()),
-        pa.field("is_blocked", pa.bool_()),
-        pa.field("nsfw_score", pa.float32()),
-        pa.field("found_sha256", pa.string()),
-        pa.field("features", pa.binary()),
-    ]
-)
-# The first and the last image of what a borrowed blob's unit knew, by the number of the blob.
-KNOWN_OF = np.dtype([("number", "<i8"), ("first", "S32"), ("last", "S32")])
-BLOB = 1 << 36  # a borrowed blob has fewer bytes; `blob_offset` below zero is of one
-
 GATHERED_IMAGES = Table("work/fetch/gathered/*.images", Format.BYTES, holds="images of a table's surviving rows")
 GATHERED_INDEX = Table("work/fetch/gathered/*.index", Format.ROWS, ROW_INDEX, "row, offset and length of each, by row")
-
-# Of runs that this one has grown from, by the numbers of blobs (`borrowed_name`). Number 0 has the one mark, which
-# names the files of all, and the index. A number stays with its blob however often the run grows.
-BORROWED_IMAGES = Table("work/fetch/borrowed/*.images", Format.BYTES, holds="images of the run before")
-BORROWED_KNOWN = Table("work/fetch/borrowed/*.known", Format.PARQUET, KNOWN, "what its fetch unit knew of them")
-BORROWED_INDEX = Table("work/fetch/borrowed/*.index", Format.ROWS, KNOWN_OF, "first and last image of each blob")
 
 IMAGES = Table("work/fetch/units/*.images", Format.BYTES, holds="a blob: the bytes of the images that a unit fetched")
 OUTCOMES = Table(
@@ -140,9 +103,6 @@ FEATURES = Table(
     np.dtype(np.int16),
     "features of the kept images in their order, int16[n, d]; zeros for a flat image",
 )
-KNOWN_IMAGES = Table(
-    "work/fetch/units/*.known", Format.PARQUET, KNOWN, "what is known of images of the input's own files, for `add`"
-)
 MEASURED_IMAGES = Table(
     "work/fetch/units/*.measures", Format.PARQUET, IMAGE_MEASURES.schema, "a unit's part of the histograms"
 )
@@ -151,17 +111,9 @@ VALUES_OF_IMAGES = Table(
 )
 
 
-def borrowed_name(number: int = 0) -> str:
-    """The name of a borrowed blob."""
-    return f"{number:09d}"
-
-
 def image_range(run: Run, name: str, offset: int, size: int) -> Range:
-    """Where the bytes of an image are, by its `blob_offset`: in its unit's blob or, below zero, in a borrowed one."""
-    if offset >= 0:
-        return Range(IMAGES.path(run, name), offset, size)
-    number, offset = divmod(offset, BLOB)
-    return Range(BORROWED_IMAGES.path(run, borrowed_name(-number)), offset, size)
+    """Where the bytes of an image are, by its `blob_offset` in its unit's blob."""
+    return Range(IMAGES.path(run, name), offset, size)
 
 
 def image_bytes(run: Run, name: str, offset: int, size: int) -> bytes:

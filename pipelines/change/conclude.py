@@ -1,0 +1,71 @@
+"""The end of a change in a finished run: sizes in the funnel, the list of files, the card, and the manifest last."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from altalign import storage
+from altalign.data import listing, scores
+from altalign.data.audit_tables import FUNNEL
+from altalign.data.counts import Counts
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.derive.parents import Parent
+from altalign.pipelines.opening import summary
+from altalign.pipelines.run import manifest
+from altalign.pipelines.run.units import Run
+from altalign.storage import parquet
+from altalign.storage.atomic_change import Change
+
+_NOT_LISTED = (listing.SETTINGS, "log", scores.FOLDER)
+
+
+def lineage(parent: Parent, operation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a change: the verb, what it was given, and the run before it."""
+    before = listing.digest(parent.path("manifest.json")).digest
+    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [before]}
+    return {"operation": operation, "settings": dict(settings), **of}
+
+
+def write_funnel(run: Run, change: Change, update: Callable[[dict[str, Any]], None]) -> None:
+    """Write `audit/funnel.parquet`; `update` changes a row of what is in the shards, where there are such rows."""
+    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
+    for row in rows:
+        if row["step"] == "shards":
+            update(row)
+    with change.noted():
+        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
+
+
+def conclude(
+    run: Run,
+    change: Change,
+    shards: manifest.Shards,
+    deleted: Sequence[str],
+    *,
+    counts: Counts,
+    facts: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> None:
+    """Write summary, settings, list, card and manifest into a change.
+
+    Args:
+        run: as it is.
+        change: of the run, with all other files that come.
+        shards: name and facts of each shard that it has then, in order.
+        deleted: paths of files and folders that go.
+        counts: of the run then.
+        facts: the content of its `summary.json` then.
+        more: further entries of the manifest; `lineage` among them.
+    """
+    with change.noted():
+        storage.write_json(change.path("summary.json"), facts)
+        with storage.open_read(run.path(listing.SETTINGS)) as file:
+            storage.write_bytes(change.path(listing.SETTINGS), file.read())
+    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
+    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
+    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
+    waiting = Run(change.folder, run.config, ())
+    with change.noted():
+        manifest.write(waiting, shards, listed, card, storage.Block(), more)
+    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
