@@ -43,7 +43,7 @@ GIVEN_BY = {
     DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
     DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: image_bytes",
     DropReason.HTTP_STATUS: "pipelines/web/schedule/fetching.py: Fetching._answered",
-    DropReason.HTTP_TIMEOUT: "pipelines/web/schedule/schedule.py: Schedule._sweep",
+    DropReason.HTTP_TIMEOUT: "pipelines/web/schedule/schedule.py: Schedule._run",
     DropReason.HTTP_NOT_ASKED: "pipelines/web/schedule/fetching.py: _or_not_asked",
     DropReason.HTTP_UNREACHABLE: "pipelines/web/http/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/http/transport.py: _failed",
