@@ -44,6 +44,8 @@ def chosen(
     rows: pa.Table,
     verdicts: Sequence[Verdict],
     scores: "Callable[[Mask], pa.Array[Any]] | None" = None,
+    *,
+    is_of_keys: bool = False,
 ) -> ChosenFacts:
     """Write which of n rows stay, and the others with their reasons.
 
@@ -53,11 +55,12 @@ def chosen(
         rows: columns of `SAMPLE`: `source`, and all that a dropped row has where those are kept.
         verdicts: of each rule, in their order; at least one.
         scores: the values that the rows of a mask were decided by, as JSON objects.
+        is_of_keys: whether keys alone are wanted, and no dropped rows.
     """
     counts = FailedCounts()
     first, failed, stays = counted(counts, rows, verdicts)
     CHOSEN_ROWS.save(run, np.flatnonzero(stays), name)
-    if run.config.audit.keep_dropped and "caption" in rows.column_names:
+    if run.config.audit.keep_dropped and not is_of_keys:
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
         columns |= {"reason": first.cast(pa.string()), "failed": failed.dictionary_decode()}
         dropped = pa.table(columns).filter(pa.array(~stays))

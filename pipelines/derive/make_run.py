@@ -40,11 +40,8 @@ from altalign.pipelines.run.tables.derived import (
     CARRIED,
     CHOSEN,
     CHOSEN_ROWS,
-    LISTED,
     ChosenFacts,
-    ListedFacts,
     ShardOfParent,
-    ShardsOfParent,
 )
 from altalign.pipelines.run.tables.written import WRITTEN, ShardFacts, ShardUnit
 from altalign.pipelines.run.units import Run
@@ -60,7 +57,7 @@ class Making:
         settings: what was asked for, as JSON.
         parents: of these runs, in this order.
         choose: writes which rows of a shard stay (`choosing.chosen`); it can be pickled.
-        list_keys: writes the keys of those that stay, instead: no shards are made.
+        is_of_keys: whether the keys of those that stay are written, and no shards.
         before: steps that come first.
         also: more that the result rests on, such as digests of scores.
         conclude: writes more of the run's audit, at the end; of keys alone nothing.
@@ -70,15 +67,10 @@ class Making:
     settings: Mapping[str, Any]
     parents: tuple[Parent, ...]
     choose: Callable[[Run, ShardOfParent], ChosenFacts]
-    list_keys: Callable[[Run, ShardsOfParent], ListedFacts] | None = None
+    is_of_keys: bool = False
     before: tuple[curate.Step, ...] = ()
     also: Mapping[str, Any] | None = None
     conclude: Callable[[Run], None] | None = None
-
-    @property
-    def is_of_keys(self) -> bool:
-        """Whether the keys of the chosen samples are written, and no shards."""
-        return self.list_keys is not None
 
     @property
     def last_file(self) -> str:
@@ -191,10 +183,11 @@ def _opened(run: Run, making: Making) -> Grounds:
 
 def _steps(making: Making) -> list[curate.Step]:
     parents = making.parents
-    if making.list_keys:
-        return [curate.each(LISTED, partial(keys.plan, parents[0]), making.list_keys)]
+    chosen = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
+    if making.is_of_keys:
+        return [chosen]
     return [
-        curate.each(CHOSEN, partial(plan_of, parents), making.choose),
+        chosen,
         curate.each(CARRIED, lambda _: copy_files.plan(parents), partial(_carry, parents)),
         curate.each(WRITTEN, partial(_plan_shards, parents), partial(_write, parents), seconds=_seconds),
     ]
@@ -250,12 +243,12 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
 def _conclude(run: Run, making: Making) -> None:
     """Write counts and summary, then list, card and manifest."""
     shards = list(run.all_facts(WRITTEN))
-    chosen = [facts for _, facts in run.all_facts(LISTED if making.is_of_keys else CHOSEN)]
+    chosen = [facts for _, facts in run.all_facts(CHOSEN)]
     before = [row for parent in making.parents for row in counting.received(counting.rows(parent))]
     counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
     if making.is_of_keys:
         counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
-        keys.conclude(run, making.parents[0], counts, making.lineage)
+        keys.conclude(run, making.parents, counts, making.lineage)
         return
     pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
     counts.reconcile(counts.stages_of_run(), pairs=pairs)

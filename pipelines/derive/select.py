@@ -17,15 +17,12 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.data import columns
-from altalign.data.counts import FailedCounts
 from altalign.data.reasons import Verdict, drop_where
 from altalign.data.schema import SAMPLE
 from altalign.data.scores import Score
 from altalign.filters import where
-from altalign.filters.words import text_buffers
-from altalign.machine import interrupts
 from altalign.pipelines import curate
-from altalign.pipelines.derive import balance, choose_rows, keys, largest_values, units
+from altalign.pipelines.derive import balance, choose_rows, largest_values, units
 from altalign.pipelines.derive.make_run import Making, make, plan_of
 from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.derive.selection import Asked, check, missing_of, reason_of
@@ -34,15 +31,12 @@ from altalign.pipelines.run.tables.derived import (
     BALANCE,
     CHOSEN_ROWS,
     CONCEPTS,
-    LISTED_KEYS,
     THRESHOLDS,
     VALUES,
     VALUES_OF_COLUMN,
     ChosenFacts,
     CountedFacts,
-    ListedFacts,
     ShardOfParent,
-    ShardsOfParent,
     ThresholdFacts,
 )
 from altalign.pipelines.run.units import Run, Unit
@@ -59,6 +53,7 @@ class _Selection:
     asked: Asked
     scores: Mapping[str, Score]
     labels: tuple[str, ...]
+    is_of_keys: bool
 
     def read(self, shard: Shard, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
         """These columns of a shard; keys are not checked where a later pass over the same files checks them."""
@@ -80,13 +75,13 @@ def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_ke
     Raises:
         UsageError: the condition is none, or a score is missing or not measured on all shards.
     """
-    selection, digests = _checked(parent, asked, with_labels=not is_of_keys and run.config.audit.keep_dropped)
+    selection, digests = _checked(parent, asked, is_of_keys=is_of_keys, keeps_dropped=run.config.audit.keep_dropped)
     making = Making(
         "select",
         asked.to_json(),
         (parent,),
         partial(_choose, selection),
-        list_keys=partial(_list, selection) if is_of_keys else None,
+        is_of_keys=is_of_keys,
         before=_before(selection),
         also={"scores": digests},
         conclude=partial(balance.conclude, asked.balance) if asked.balance else None,
@@ -97,16 +92,20 @@ def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_ke
     return curate.show(run)
 
 
-def _checked(parent: Parent, asked: Asked, *, with_labels: bool) -> tuple[_Selection, dict[str, str]]:
+def _checked(
+    parent: Parent, asked: Asked, *, is_of_keys: bool, keeps_dropped: bool
+) -> tuple[_Selection, dict[str, str]]:
     """What units need to know, and the digests of the scores that are asked for; the rest of manifests can go."""
     known = columns.known(parent.folder, [name for of in parent.config.input for name in of.keep_columns])
     check(asked, known, parent.folder)
-    labels = _labels(parent, known) if with_labels else ()
+    labels = _labels(parent, known) if keeps_dropped and not is_of_keys else ()
     of_scores = known.scores_of([*asked.columns, *labels])
     columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
     light = {name: replace(score, files=score.files.sizes()) for name, score in of_scores.items()}
     scores = {column: light[of.name] for column, of in known.scores.items() if of.name in light}
-    return _Selection(parent, asked, scores, labels), {name: of.facts["digest"] for name, of in sorted(light.items())}
+    return _Selection(parent, asked, scores, labels, is_of_keys), {
+        name: of.facts["digest"] for name, of in sorted(light.items())
+    }
 
 
 def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
@@ -125,7 +124,7 @@ def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
 
 def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Decide the samples of a shard."""
-    keeps = run.config.audit.keep_dropped
+    keeps = run.config.audit.keep_dropped and not selection.is_of_keys
     of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if selection.asked.balance else [])]
     named = list(dict.fromkeys([*selection.asked.columns, *selection.labels]))
     rows = selection.read_unit(unit, [*of_sample, *named])
@@ -136,27 +135,12 @@ def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts
         return pa.array([json.dumps(each, ensure_ascii=False) for each in found], pa.string())
 
     verdicts = _verdicts(selection, run, rows, _thresholds(selection, run))
-    facts = choose_rows.chosen(run, unit["name"], rows, verdicts, scores if keeps else None)
-    if selection.asked.balance:
+    is_of_keys = selection.is_of_keys
+    facts = choose_rows.chosen(run, unit["name"], rows, verdicts, scores if keeps else None, is_of_keys=is_of_keys)
+    if selection.asked.balance and not is_of_keys:
         stays = parquet.strings(rows, "caption").take(CHOSEN_ROWS.array(run, unit["name"]))
         balance.count_chosen(selection.asked.balance, run, unit, stays)
     return facts
-
-
-def _list(selection: _Selection, run: Run, unit: ShardsOfParent) -> ListedFacts:
-    """Decide the samples of some shards, and write the keys of those that stay."""
-    of_sample = ["key", "source", *(["caption"] if selection.asked.balance else [])]
-    counts, digits, thresholds = FailedCounts(), list[npt.NDArray[np.uint8]](), _thresholds(selection, run)
-    for shard in selection.parent.shards[unit["first"] : unit["end"]]:
-        interrupts.check()
-        rows = selection.read(shard, [*of_sample, *selection.asked.columns])
-        *_, stays = choose_rows.counted(counts, rows, _verdicts(selection, run, rows, thresholds))
-        kept: Any = rows["key"].combine_chunks().take(np.flatnonzero(stays))
-        data, offsets = text_buffers(kept)
-        digits.append(data[offsets[0] : offsets[-1]].reshape(-1, 32))
-    LISTED_KEYS.save(run, np.concatenate(digits), unit["name"])
-    of_shards = [len(each) for each in digits]
-    return ListedFacts(kept=sum(of_shards), **counts.facts(), of_shards=of_shards)
 
 
 def _verdicts(selection: _Selection, run: Run, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
@@ -213,7 +197,7 @@ def _before(selection: _Selection) -> tuple[curate.Step, ...]:
         return steps
     return (
         *steps,
-        curate.each(VALUES, partial(keys.plan, selection.parent), partial(_count_values, selection)),
+        curate.each(VALUES, partial(plan_of, (selection.parent,)), partial(_count_values, selection)),
         curate.each(THRESHOLDS, _one, partial(_find_thresholds, selection)),
     )
 
@@ -236,18 +220,15 @@ def _kept(selection: _Selection, rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(stays))
 
 
-def _count_values(selection: _Selection, run: Run, unit: ShardsOfParent) -> CountedFacts:
+def _count_values(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
     """Count the values of each column, of the samples that the conditions keep and that have one."""
-    tops_of = selection.asked.tops
-    numbers = [list[largest_values.Ordered]() for _ in tops_of]
-    for shard in selection.parent.shards[unit["first"] : unit["end"]]:
-        interrupts.check()
-        kept = _kept(selection, selection.read(shard, selection.asked.columns, checks_keys=False))
-        for found, top in zip(numbers, tops_of, strict=True):
-            found.append(largest_values.ordered(kept[top.column].combine_chunks().drop_null()))
-    for column, found in enumerate(numbers):
-        VALUES_OF_COLUMN.save(run, largest_values.distinct(np.concatenate(found)), f"{unit['name']}.{column}")
-    return CountedFacts(rows=[sum(map(len, found)) for found in numbers])
+    kept = _kept(selection, selection.read_unit(unit, selection.asked.columns, checks_keys=False))
+    rows = list[int]()
+    for number, top in enumerate(selection.asked.tops):
+        values = largest_values.ordered(kept[top.column].combine_chunks().drop_null())
+        VALUES_OF_COLUMN.save(run, largest_values.distinct(values), f"{unit['name']}.{number}")
+        rows.append(len(values))
+    return CountedFacts(rows=rows)
 
 
 def _find_thresholds(selection: _Selection, run: Run, _unit: Unit) -> ThresholdFacts:

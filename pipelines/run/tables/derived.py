@@ -17,17 +17,6 @@ class ShardOfParent(Unit):
     rows: int
 
 
-class ShardsOfParent(Unit):
-    """Shards of the one parent that follow one another, by their places from `first` to before `end`, and their rows.
-
-    A unit of several shards costs a mark for all of them.
-    """
-
-    first: int
-    end: int
-    rows: int
-
-
 @dataclass(frozen=True)
 class ChosenFacts(Facts):
     """How many rows of a unit stay, and counts of the stage `select`."""
@@ -35,13 +24,6 @@ class ChosenFacts(Facts):
     kept: int
     counts: list[CountRow]
     failed: list[FailedRow]
-
-
-@dataclass(frozen=True)
-class ListedFacts(ChosenFacts):
-    """The same of several shards, and how many rows of each stay."""
-
-    of_shards: list[int]
 
 
 class CarriedUnit(Unit):
@@ -59,7 +41,6 @@ class CarriedFacts(Facts):
 
 
 CHOSEN = Marks("select/chosen", ChosenFacts)
-LISTED = Marks("select/listed", ListedFacts)
 CARRIED = Marks("select/carried", CarriedFacts)
 
 
@@ -110,9 +91,8 @@ CONCEPTS = Marks("select/concepts", CountedFacts)
 BALANCE = Marks("select/balance", BalanceFacts)
 VALUES = Marks("select/values", CountedFacts)
 THRESHOLDS = Marks("select/thresholds", ThresholdFacts)
-STEPS = (CONCEPTS, BALANCE, VALUES, THRESHOLDS, COMMON, CHOSEN, CARRIED, LISTED)
+STEPS = (CONCEPTS, BALANCE, VALUES, THRESHOLDS, COMMON, CHOSEN, CARRIED)
 
-LISTED_KEYS = Table("work/select/listed/*.keys", Format.NUMPY, np.dtype(np.uint8), "keys that stay: digits, [n, 32]")
 CHOSEN_ROWS = Table("work/select/chosen/*.rows", Format.NUMPY, np.dtype(np.int64), "numbers of the rows that stay")
 COMMON_HASHES = {
     kind: Table(
