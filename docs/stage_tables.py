@@ -30,7 +30,7 @@ def _row(table: Table) -> list[str]:
 
 
 def _readers(table: Table) -> str:
-    return ", ".join(f"`{stage}`" for stage, module in DECLARED.items() if table in module.READS)
+    return ", ".join(f"`{stage}`" for stage, module in DECLARED.items() if table in module.READS) or "no stage"
 
 
 def _columns(table: Table) -> str:
