@@ -8,25 +8,25 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from altalign.errors import AltalignError
 from altalign.machine import interrupts
 from altalign.pipelines.images import block_lists
 from altalign.pipelines.run.domains import Domains
-from altalign.pipelines.web.http.names import THREADS_AT_MOST, Names, Resolver, SystemResolver
+from altalign.pipelines.web.http import names
+from altalign.pipelines.web.http.names import Names, Resolve
 from altalign.pipelines.web.journal.outcomes import Response, Try
 from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.schedule.budget import Budget
+from altalign.pipelines.web.schedule.calls import Call, Delivery
 from altalign.pipelines.web.schedule.fetching import Environment, Fetching
-from altalign.pipelines.web.schedule.tasks import Call, Delivery
 from altalign.settings.curate import FetchSettings
 
 if TYPE_CHECKING:
     from altalign.pipelines.web.http.transport import Transport
 
-__all__ = ["Client", "Load", "Response", "Try", "opened"]
+__all__ = ["Client", "Response", "Try", "opened"]
 
 BYTES_IN_FLIGHT_AT_MOST = 512_000_000
 OPEN_PER_SLOT = 8  # requests under way for each slot, including those that no server answers
@@ -37,25 +37,13 @@ LOOKED_UP_S = 0.5  # how often a waiting caller checks whether the command is to
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Load:
-    """How much a client has to do at a moment, for progress and tests.
+class Load(NamedTuple):
+    """What a client has to do at a moment: images without a response, requests under way, slots, bytes of bodies."""
 
-    Attributes:
-        unfinished: how many URLs have no response yet.
-        running: how many requests are under way, including those for robots.txt.
-        slots: how many of them hold one of the `fetch.threads` slots.
-        connections: how many connections are open, including idle ones.
-        bytes_in_flight: bytes of bodies that are arriving or have not been taken.
-        hosts_given_up: the hosts that are given up at the moment.
-    """
-
-    unfinished: int = 0
-    running: int = 0
-    slots: int = 0
-    connections: int = 0
-    bytes_in_flight: int = 0
-    hosts_given_up: tuple[str, ...] = ()
+    unfinished: int
+    running: int
+    slots: int
+    bytes_in_flight: int
 
 
 @dataclass
@@ -76,7 +64,7 @@ class Client:
         settings: FetchSettings,
         *,
         bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST,
-        resolver: Callable[[], Resolver] = lambda: SystemResolver(),
+        resolve: Resolve = names.of_system,
         environment: Callable[[Environment], Environment] = lambda environment: environment,
     ):
         """Starts nothing before the context is entered.
@@ -84,40 +72,36 @@ class Client:
         Args:
             settings: `[fetch]`; `blocked_domains` and `blocked_urls` are read here.
             bytes_in_flight_at_most: of bodies in memory at a time.
-            resolver: makes the resolver of host names.
+            resolve: finds the addresses of host names.
             environment: replaces the other parts of the environment, for tests.
 
         Raises:
             UsageError: a block list cannot be read, or has a line that is neither domain nor hash.
         """
-        self._settings, self._resolver, self._environment = settings, resolver, environment
+        self._settings, self._resolve, self._environment = settings, resolve, environment
         self._bytes_in_flight_at_most = bytes_in_flight_at_most
         self._domains = Domains.load(settings.blocked_domains)
         self._blocked_urls = block_lists.of_urls(settings)
-        self._open_at_most = _open_at_most(settings.threads)
         self._loop: asyncio.AbstractEventLoop
-        self._thread: threading.Thread | None = None
         self._parts: _Parts
 
     def __enter__(self) -> Self:
         """Starts the loop."""
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._heard)
+        self._loop.set_exception_handler(self._handle)
         self._thread = threading.Thread(target=self._loop.run_forever, name="altalign-web", daemon=True)
         self._thread.start()
         try:
-            self._parts = self._run(self._made())
+            self._parts = self._run(self._open())
         except BaseException:
             self._stop()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends all tries. No thread, task or socket is left, except for a lookup that a name server does not answer."""
         try:
-            self._run(self._closed())
+            self._run(self._close())
         finally:
             self._stop()
 
@@ -133,18 +117,19 @@ class Client:
 
         Raises:
             Interrupted: a signal has asked the command to end.
-            AltalignError: the client was closed, this machine lacks resources, or there is a defect.
+            AltalignError: the client was closed, the network is gone, this machine lacks resources, or there is a
+                defect.
         """
         call = Call(urls, self._settings.unit_deadline_s)
         budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
         self._soon(lambda: fetching.begin(call))
-        came = list[Delivery]()  # in reverse, so that a popped response is held by the caller alone
+        arrived = list[Delivery]()  # in reverse, so that a popped response is held by the caller alone
         try:
             for _ in urls:
-                if not came:
-                    came = self._next(call, on_quiet)
-                    came.reverse()
-                delivery = came.pop()
+                if not arrived:
+                    arrived = self._next(call, on_quiet)
+                    arrived.reverse()
+                delivery = arrived.pop()
                 held_bytes = delivery.bytes
                 if delivery.response is None:
                     raise _as_error(delivery.error) from delivery.error
@@ -155,45 +140,42 @@ class Client:
                 budget.give_back(held_bytes)
                 held_bytes = 0
         finally:
-            budget.give_back(held_bytes + sum(delivery.bytes for delivery in came))
+            budget.give_back(held_bytes + sum(delivery.bytes for delivery in arrived))
             self._soon(lambda: self._drop(call))
 
     def load(self) -> Load:
         """How much there is to do at this moment."""
-        fetching, schedule = self._parts.fetching, self._parts.fetching.schedule
-        connections, in_flight = self._parts.transport.connections, self._parts.budget.in_flight
-        return Load(
-            fetching.unfinished, len(schedule.under_way), schedule.slots, connections, in_flight, fetching.given_up()
-        )
+        fetching, budget = self._parts.fetching, self._parts.budget
+        return Load(fetching.unfinished, len(fetching.schedule.under_way), fetching.schedule.slots, budget.in_flight)
 
-    async def _made(self) -> _Parts:
+    async def _open(self) -> _Parts:
         # the HTTP library takes as long to load as everything else
         from altalign.pipelines.web.http.transport import Transport
 
-        settings = self._settings
+        settings, open_at_most = self._settings, _open_at_most(self._settings.threads)
         addresses = Addresses(settings.ports, settings.allow_addresses)
+        # the reserve is for a body and what it is decoded to
         budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
-        names = Names(self._resolver(), min(self._open_at_most, THREADS_AT_MOST))
+        kept_names = Names(self._resolve, min(open_at_most, names.AT_ONCE))
         transport = Transport(
-            names=names,
+            names=kept_names,
             addresses=addresses,
             budget=budget,
             user_agent=settings.user_agent_sent,
-            connections_at_most=self._open_at_most,
+            connections_at_most=open_at_most,
         )
-        environment = self._environment(Environment(ask=transport.ask))
         fetching = Fetching(
             settings,
             blocked_urls=self._blocked_urls,
             domains=self._domains,
             addresses=addresses,
             budget=budget,
-            environment=environment,
-            open_at_most=self._open_at_most,
+            environment=self._environment(Environment(transport.ask)),
+            open_at_most=open_at_most,
         )
-        return _Parts(names, budget, transport, fetching)
+        return _Parts(kept_names, budget, transport, fetching)
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         parts = self._parts
         parts.fetching.defect(AltalignError("the client that fetches from the web was closed"))
         for close in (parts.fetching.close, parts.transport.close, parts.names.close):
@@ -228,11 +210,10 @@ class Client:
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         self._loop.close()
 
-    def _heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
+    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
         """Handles errors in callbacks. Ours are defects; whoever made a request knows the errors of its connection."""
         error = context.get("exception")
         if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
@@ -256,15 +237,9 @@ def _as_error(error: BaseException | None) -> AltalignError:
     )
 
 
-@dataclass
-class _Shared:
-    """The clients of this process, each with the number of its users."""
-
-    lock: threading.Lock
-    clients: dict[str, tuple[Client, int]]
-
-
-_SHARED = _Shared(threading.Lock(), {})
+# the clients of this process by their settings, each with the number of its users
+_SHARED: dict[str, tuple[Client, int]] = {}
+_LOCK = threading.Lock()
 
 
 @contextmanager
@@ -275,16 +250,16 @@ def opened(settings: FetchSettings, bytes_in_flight_at_most: int = BYTES_IN_FLIG
         UsageError: as `Client`.
     """
     key = settings.model_dump_json()
-    with _SHARED.lock:
-        client, users = _SHARED.clients.get(key) or (None, 0)
+    with _LOCK:
+        client, users = _SHARED.get(key, (None, 0))
         client = client or Client(settings, bytes_in_flight_at_most=bytes_in_flight_at_most).__enter__()
-        _SHARED.clients[key] = client, users + 1
+        _SHARED[key] = client, users + 1
     try:
         yield client
     finally:
-        with _SHARED.lock:
-            client, users = _SHARED.clients.pop(key)
+        with _LOCK:
+            client, users = _SHARED.pop(key)
             if users > 1:
-                _SHARED.clients[key] = client, users - 1
+                _SHARED[key] = client, users - 1
             else:
                 client.__exit__(None, None, None)

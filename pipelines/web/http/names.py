@@ -1,41 +1,28 @@
 """Looks up addresses of hosts: once for all callers, kept for a while, and no caller waits longer than it wants."""
 
 import asyncio
+import errno
+import os
 import socket
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 KEPT_S = 300.0  # the system reports no time to live; most on the web are between a minute and an hour
 KEPT_AT_MOST = 20_000
 LOOKUP_S = 60.0  # longer than any resolver takes by default
 # Most lookups take milliseconds, those at dead name servers up to 30 s, and none can be ended. Measured with 2,000
-# names, half of them dead for 10 s: the last good image came after 61 s with 192 threads, after 14 s with 512, for 8 MB
+# names, half of them dead for 10 s: the last good image came after 61 s with 192 at once, after 14 s with 512, for 8 MB
 # more. Each lookup may have a file open: `client` has fewer under way where few files may be open.
-THREADS_AT_MOST = 512
-CLOSED_WITHIN_S = 1.0  # idle threads end in microseconds
+AT_ONCE = 512
 
 NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
-
-class Resolver(Protocol):
-    """Finds the addresses of a name."""
-
-    async def addresses(self, host: str) -> Sequence[str]:
-        """The addresses of a host, at least one, the preferred first.
-
-        Raises:
-            OSError: it has none (a `gaierror` of `NOT_THERE`), or the lookup failed.
-        """
-        ...
-
-    def close(self) -> None:
-        """Releases its resources."""
-        ...
+# The addresses of a host, at least one, the preferred first. It raises an OSError if there are none (a `gaierror` of
+# NOT_THERE), or the lookup failed.
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 
 class _Lookup(NamedTuple):
@@ -46,11 +33,11 @@ class _Lookup(NamedTuple):
 
 
 class Names:
-    """Keeps the addresses that a resolver finds; callers that ask for the same name share one lookup."""
+    """Keeps the addresses that are found; callers that ask for the same name share one lookup."""
 
-    def __init__(self, resolver: Resolver, at_once: int = THREADS_AT_MOST):
+    def __init__(self, resolve: Resolve, at_once: int = AT_ONCE):
         """No more than `at_once` lookups are under way; the others wait for their turn."""
-        self._resolver, self._turn = resolver, asyncio.Semaphore(at_once)
+        self._resolve, self._turn = resolve, asyncio.Semaphore(at_once)
         self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
         self._under_way: dict[str, _Lookup] = {}
 
@@ -64,94 +51,70 @@ class Names:
             held_up: entered while the lookup waits for its turn: no server is to blame.
 
         Raises:
-            OSError: as `Resolver` says.
+            OSError: as `Resolve` says.
         """
-        kept_until, found = self._kept.get(host, (0.0, ()))
+        kept_until, addresses = self._kept.get(host, (0.0, ()))
         if asyncio.get_running_loop().time() < kept_until:
-            return found
+            return addresses
         lookup = self._under_way.get(host)
         if lookup is None:
             begins = asyncio.Event()
             lookup = self._under_way[host] = _Lookup(asyncio.create_task(self._look_up(host, begins)), begins)
-            lookup.task.add_done_callback(_look_at_exception)
+            # or asyncio would complain of an error if all callers that waited have left
+            lookup.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         if not lookup.begins.is_set():
             with held_up():
                 await lookup.begins.wait()
         return await asyncio.shield(lookup.task)
 
     async def close(self) -> None:
-        """Ends the lookups under way and closes the resolver."""
+        """Ends the lookups under way."""
         tasks = [lookup.task for lookup in self._under_way.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._resolver.close()
 
     async def _look_up(self, host: str, begins: asyncio.Event) -> tuple[str, ...]:
         try:
             async with self._turn:
                 begins.set()
                 async with asyncio.timeout(LOOKUP_S):
-                    found = tuple(await self._resolver.addresses(host))
-            self._kept[host] = asyncio.get_running_loop().time() + KEPT_S, found
+                    addresses = tuple(await self._resolve(host))
+            self._kept[host] = asyncio.get_running_loop().time() + KEPT_S, addresses
             self._kept.move_to_end(host)
             if len(self._kept) > KEPT_AT_MOST:
                 self._kept.popitem(last=False)
-            return found
+            return addresses
         finally:
             begins.set()
             del self._under_way[host]
 
 
-def _look_at_exception(task: "asyncio.Task[tuple[str, ...]]") -> None:
-    """Retrieves the exception, or asyncio would complain if everyone who waited has left."""
-    if not task.cancelled():
-        task.exception()
+async def of_system(host: str) -> Sequence[str]:
+    """The addresses that the system has for a name, looked up in a thread: `getaddrinfo` cannot be interrupted.
 
+    The thread is a daemon, so one that hangs at a dead name server (30 s by default) keeps no process alive.
 
-class SystemResolver:
-    """The system's own resolver, in threads: `getaddrinfo` has no asynchronous form and cannot be interrupted.
-
-    The threads are daemons, so one that hangs at a dead name server (30 s by default) keeps no process alive.
+    Raises:
+        OSError: as `Resolve` says.
     """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[list[str]] = loop.create_future()
 
-    def __init__(self, threads_at_most: int = THREADS_AT_MOST):
-        self._most, self._threads = threads_at_most, list[threading.Thread]()
-        self._wanted: SimpleQueue[tuple[str, asyncio.Future[list[str]]] | None] = SimpleQueue()
-        self._lock, self._unfinished = threading.Lock(), 0
+    def settle(addresses: list[str], error: OSError | None) -> None:
+        if not result.done():
+            result.set_result(addresses) if error is None else result.set_exception(error)
 
-    async def addresses(self, host: str) -> Sequence[str]:
-        """The addresses that the system has for a name.
+    def look_up() -> None:
+        addresses, error = _look_up(host)
+        with suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(settle, addresses, error)
 
-        Raises:
-            OSError: as `Resolver` says.
-        """
-        found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self._wanted.put((host, found))
-        with self._lock:
-            self._unfinished += 1
-            if self._unfinished > len(self._threads) < self._most:
-                thread = threading.Thread(target=self._work, name="altalign-names", daemon=True)
-                with suppress(RuntimeError):  # this machine has no more threads: the existing ones do the work
-                    thread.start()
-                    self._threads.append(thread)
-        return await found
-
-    def close(self) -> None:
-        """Ends the threads: idle ones at once, the others after their lookup."""
-        for _ in self._threads:
-            self._wanted.put(None)
-        end = time.monotonic() + CLOSED_WITHIN_S
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _work(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
-            host, found = wanted
-            if not found.cancelled():
-                _tell(found, *_look_up(host))
-            with self._lock:
-                self._unfinished -= 1
+    try:
+        threading.Thread(target=look_up, name="altalign-names", daemon=True).start()
+    except RuntimeError:  # this machine has no more threads
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
+    return await result
 
 
 def _look_up(host: str) -> tuple[list[str], OSError | None]:
@@ -160,12 +123,3 @@ def _look_up(host: str) -> tuple[list[str], OSError | None]:
     except (OSError, UnicodeError) as error:
         return [], error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "no name")
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries)), None
-
-
-def _tell(found: "asyncio.Future[list[str]]", addresses: list[str], error: OSError | None) -> None:
-    def settle() -> None:
-        if not found.done():
-            found.set_result(addresses) if error is None else found.set_exception(error)
-
-    with suppress(RuntimeError):  # the loop may be closed by now
-        found.get_loop().call_soon_threadsafe(settle)

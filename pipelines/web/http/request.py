@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from altalign.data.reasons import DropReason
@@ -51,14 +52,15 @@ class Answer(NamedTuple):
         return next(iter(self.headers[name]), "")
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request, and how far it has come.
 
     Attributes:
         target: the URL.
         bytes_at_most: the largest decoded body.
-        is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
         keeps_alive: whether the connection will be used again.
+        is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
         needs_new_connection: whether it must not be lost with a kept connection.
         check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
         address: the address that was connected to, or tried last.
@@ -68,35 +70,17 @@ class Request:
         share: its share of the budget; the schedule ends it.
     """
 
-    __slots__ = (
-        "address",
-        "bytes",
-        "bytes_at_most",
-        "check",
-        "is_cut",
-        "is_held_up",
-        "keeps_alive",
-        "needs_new_connection",
-        "share",
-        "status",
-        "target",
-    )
-
-    def __init__(
-        self,
-        target: Target,
-        *,
-        bytes_at_most: int,
-        keeps_alive: bool,
-        is_cut: bool = False,
-        needs_new_connection: bool = False,
-        check: Callable[[Answer], None] = lambda _: None,
-    ):
-        self.target, self.bytes_at_most, self.keeps_alive, self.is_cut = target, bytes_at_most, keeps_alive, is_cut
-        self.needs_new_connection, self.check = needs_new_connection, check
-        self.address: str | None = None
-        self.status: int | None = None
-        self.bytes, self.is_held_up, self.share = 0, False, Share()
+    target: Target
+    bytes_at_most: int
+    keeps_alive: bool
+    is_cut: bool = False
+    needs_new_connection: bool = False
+    check: Callable[[Answer], None] = lambda _: None
+    address: str | None = None
+    status: int | None = None
+    bytes: int = 0
+    is_held_up: bool = False
+    share: Share = field(default_factory=Share)
 
     @contextmanager
     def held_up(self) -> Iterator[None]:

@@ -61,47 +61,18 @@ class Totals:
         return {status: number for status, number in found if number > 0 and status.startswith("http_")}
 
 
-class _Statistics:
-    """The totals of the units' statistics, which are rewritten as they go; each look reads the files that changed."""
-
-    def __init__(self, folder: str, units: Sequence[Unit]):
-        self._folder, self._under_way = folder, {unit["name"] for unit in units}
-        self._read: dict[str, tuple[storage.Stamp | None, Statistics]] = {}
-        self.totals = Totals()
-
-    def look(self) -> Totals:
-        names: list[str] = []
-        with suppress(OSError, AltalignError):
-            names = storage.names(self._folder, "_stats.json")
-        for name in names:
-            if (unit := name.removesuffix("_stats.json")) in self._under_way:
-                with suppress(OSError, AltalignError):  # somebody changed it: a log is no reason to stop
-                    self._look_at(unit, storage.join(self._folder, name))
-        return self.totals
-
-    def _look_at(self, unit: str, path: str) -> None:
-        seen, before = self._read.get(unit, (None, Statistics()))
-        if (changed := storage.stamp(path)) == seen:
-            return
-        stats = cast(Statistics, storage.read_json(path))
-        self.totals.add(before, -1)
-        self.totals.add(stats)
-        self._read[unit] = changed, stats
-        if stats.get("count") == stats.get("images"):
-            self._under_way.remove(unit)
-            del self._read[unit]
-
-
 class WebWatch(progress.Watch):
     """Counts images instead of units, for a unit waits long for its last images."""
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
-        self._statistics = _Statistics(run.path("log", "fetch"), units)
-        self._before_this = self._statistics.look().responses
-        if said := proxies.unused():
-            console.print(said, style="yellow", soft_wrap=True)
+        self._under_way, self._totals = {unit["name"] for unit in units}, Totals()
+        self._statistics: dict[str, tuple[storage.Stamp | None, Statistics]] = {}
+        self._read_statistics()
+        self._before_this = self._totals.responses
+        if line := proxies.unused():
+            console.print(line, style="yellow", soft_wrap=True)
 
     def look(self) -> None:
         """Looks at the statistics until told to stop."""
@@ -111,15 +82,35 @@ class WebWatch(progress.Watch):
         line_at, is_over = self._begin + progress.LINE_EVERY_S, False
         while not is_over:
             is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
-            self._say()
+            self._update()
             if is_over or time.monotonic() >= line_at:
-                self._console.print(", ".join(self._parts()), soft_wrap=True)
+                self._console.print(self._summary(), soft_wrap=True)
                 line_at += progress.LINE_EVERY_S
 
-    def _say(self) -> None:
-        """Writes `progress.json`."""
-        totals, elapsed = self._statistics.look(), time.monotonic() - self._begin
-        said = {
+    def _read_statistics(self) -> None:
+        """Adds up the statistics of the units, which are rewritten as they go: those of the files that changed."""
+        folder, names = self._run.path("log", "fetch"), list[str]()
+        with suppress(OSError, AltalignError):
+            names = storage.names(folder, "_stats.json")
+        for unit in self._under_way.intersection(name.removesuffix("_stats.json") for name in names):
+            with suppress(OSError, AltalignError):  # another process changes it: a log is no reason to stop
+                path = storage.join(folder, f"{unit}_stats.json")
+                seen, before = self._statistics.get(unit, (None, Statistics()))
+                if (changed := storage.stamp(path)) == seen:
+                    continue
+                stats = cast(Statistics, storage.read_json(path))
+                self._totals.add(before, -1)
+                self._totals.add(stats)
+                self._statistics[unit] = changed, stats
+                if stats.get("count") == stats.get("images"):
+                    self._under_way.remove(unit)
+                    del self._statistics[unit]
+
+    def _update(self) -> None:
+        """Reads the statistics and writes `progress.json`."""
+        self._read_statistics()
+        totals = self._totals
+        content = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "units": len(self._rows),
             "units_finished": len(self._finished()),
@@ -128,53 +119,52 @@ class WebWatch(progress.Watch):
             "fetched": totals.ended - totals.failed,
             "no_images": totals.no_images,
             "bytes": totals.bytes,
-            "seconds": round(elapsed, 1),
-            "images_per_s": round(self._images_per_s(totals), 1),
-            "seconds_left": self._seconds_left(totals),
+            "seconds": round(time.monotonic() - self._begin, 1),
+            "images_per_s": round(self._images_per_s(), 1),
+            "seconds_left": self._seconds_left(),
             "reasons": totals.reasons(),
             "hosts": totals.worst_hosts(),
         }
-        with suppress(OSError, AltalignError):  # a full disk is reported by whoever writes the data
-            storage.write_json(self._run.path("log", "fetch", "progress.json"), said)
+        with suppress(OSError, AltalignError):  # a full disk is reported by what writes the data
+            storage.write_json(self._run.path("log", "fetch", "progress.json"), content)
 
-    def _images_per_s(self, totals: Totals) -> float:
+    def _images_per_s(self) -> float:
         """The speed of this attempt."""
-        return (totals.responses - self._before_this) / max(1e-3, time.monotonic() - self._begin)
+        return (self._totals.responses - self._before_this) / max(1e-3, time.monotonic() - self._begin)
 
-    def _seconds_left(self, totals: Totals) -> int | None:
-        speed = self._images_per_s(totals)
-        return round((self._images - totals.ended) / speed) if speed else None
+    def _seconds_left(self) -> int | None:
+        speed = self._images_per_s()
+        return round((self._images - self._totals.ended) / speed) if speed else None
 
-    def _parts(self) -> list[str]:
-        totals, elapsed = self._statistics.totals, time.monotonic() - self._begin
+    def _summary(self) -> str:
         units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
-        done, left = f"{units}, {totals.ended:,} of {self._images:,} images", self._seconds_left(totals)
+        left = self._seconds_left()
         end = "time left unknown" if left is None else f"about {left} s left"
         if self.stop.is_set():
-            end = f"{elapsed:.1f} s"
-        return [done, f"{self._images_per_s(totals):,.0f} images/s", *self._said(), end]
+            end = f"{time.monotonic() - self._begin:.1f} s"
+        images = f"{self._totals.ended:,} of {self._images:,} images, {self._images_per_s():,.0f} images/s"
+        return ", ".join([units, images, self._outcomes(), end])
 
-    def _said(self) -> list[str]:
+    def _outcomes(self) -> str:
         """The share of success, bytes, the most frequent reasons, and the hosts with the most failures."""
-        totals = self._statistics.totals
+        totals = self._totals
         share = (totals.ended - totals.failed) / max(1, totals.ended)
-        found = [f"{share:.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
-        found += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
+        parts = [f"{share:.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
+        parts += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
         worst = ", ".join(f"{shown(host)} {number:,}" for host, number in list(totals.worst_hosts().items())[:3])
-        return [*found, *([f"most failures: {worst}"] if worst else [])]
+        return ", ".join([*parts, *([f"most failures: {worst}"] if worst else [])])
 
     def _bar(self) -> None:
         from rich.live import Live
         from rich.progress import Progress
         from rich.text import Text
 
-        bar, said = Progress(*bar_columns("images {task.fields[speed]}"), console=self._console), Text()
+        bar, below = Progress(*bar_columns("images {task.fields[speed]}"), console=self._console), Text()
         task = bar.add_task(self._name, total=self._images, speed="")
-        with Live(Group(bar, said), console=self._console):
+        with Live(Group(bar, below), console=self._console):
             is_over = False
             while not is_over:
                 is_over = self.stop.wait(SECONDS_BETWEEN_LOOKS)
-                self._say()
-                totals = self._statistics.totals
-                bar.update(task, completed=totals.ended, speed=f"{self._images_per_s(totals):,.0f} images/s")
-                said.plain = ", ".join(self._said())
+                self._update()
+                bar.update(task, completed=self._totals.ended, speed=f"{self._images_per_s():,.0f} images/s")
+                below.plain = self._outcomes()

@@ -22,8 +22,9 @@ from altalign.errors import UnreadableError
 from altalign.filters import image, one_url
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.web.client import Response
+from altalign.pipelines.web.journal import outcomes
 from altalign.pipelines.web.journal.gathered import Gathered
+from altalign.pipelines.web.journal.outcomes import Response
 
 SECONDS_BETWEEN_STATS = 1.0
 HOSTS_AT_MOST = 20  # hosts in the statistics of a unit: those with the most failures
@@ -53,43 +54,39 @@ class UnitLog:
         self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, Gathered(lines)
         self._before = _stats(path)
         self._begin_s, self._begin = time.time(), time.monotonic()
-        self._said = self._begin - SECONDS_BETWEEN_STATS
+        self._written = self._begin - SECONDS_BETWEEN_STATS
         self._responses = self._before.get("responses", 0)
 
     def tries(self, number: int, response: Response) -> None:
         """Logs the tries of an image, or why it was not asked for; the lines are written with the next statistics."""
         self._responses += 1
-        found = [
-            (t.url, t.address, t.started_s, t.seconds, t.status, t.reason, t.detail, t.bytes) for t in response.tries
-        ]
-        for url, address, started_s, seconds, status, reason, detail, size in found or [
-            (self._urls[number], None, time.time(), 0.0, response.http_code, response.reason, response.detail, 0)
-        ]:
-            said: Try = {
+        url, code, reason, detail = self._urls[number] or "", response.http_code, response.reason, response.detail
+        for each in response.tries or [outcomes.Try(url, None, time.time(), 0.0, code, reason, detail, 0)]:
+            line: Try = {
                 "image_id": self._image_ids[number],
-                "url": url,
-                "address": address,
-                "started": round(started_s, 3),
-                "seconds": round(seconds, 3),
-                "status": status,
-                "reason": reason,
-                "detail": detail,
-                "bytes": size,
+                "url": each.url,
+                "address": each.address,
+                "started": round(each.started_s, 3),
+                "seconds": round(each.seconds, 3),
+                "status": each.status,
+                "reason": each.reason,
+                "detail": each.detail,
+                "bytes": each.bytes,
             }
-            self._lines.write(orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE))
+            self._lines.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def stats(self, outcomes: Mapping[int, Outcome], *, is_last: bool = False) -> None:
         """Writes how far the unit is, at most once a second."""
-        if is_last or time.monotonic() >= self._said + SECONDS_BETWEEN_STATS:
-            self._said = time.monotonic()
+        if is_last or time.monotonic() >= self._written + SECONDS_BETWEEN_STATS:
+            self._written = time.monotonic()
             self.flush()
-            of_all_tries = {
-                "duration": round(self._before.get("duration", 0.0) + self._said - self._begin, 3),
+            times = {
+                "duration": round(self._before.get("duration", 0.0) + self._written - self._begin, 3),
                 "start_time": self._before.get("start_time", self._begin_s),
                 "end_time": time.time(),
                 "responses": self._responses,
             }
-            storage.write_json(f"{self._path}_stats.json", {**statistics(outcomes, self._urls), **of_all_tries})
+            storage.write_json(f"{self._path}_stats.json", {**statistics(outcomes, self._urls), **times})
 
     def flush(self) -> None:
         """Writes the lines that are not written yet."""
@@ -103,11 +100,11 @@ def opened(run: Run, name: str, image_ids: Sequence[str], urls: Sequence[str | N
     with storage.growing(f"{path}.jsonl") as lines:
         if lines.bytes and storage.read_range(f"{path}.jsonl", lines.bytes - 1, 1) != b"\n":
             lines.write(b"\n")
-        told = UnitLog(path, image_ids, urls, lines)
+        log = UnitLog(path, image_ids, urls, lines)
         try:
-            yield told
+            yield log
         finally:
-            told.flush()
+            log.flush()
 
 
 def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> None:

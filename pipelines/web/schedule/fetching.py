@@ -19,15 +19,16 @@ from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.policy.robots import KeptRules, Rules
 from altalign.pipelines.web.schedule import reachability
 from altalign.pipelines.web.schedule.budget import Budget
-from altalign.pipelines.web.schedule.hosts import Host, Hosts, Trouble, backoff_s, retry_after_s
+from altalign.pipelines.web.schedule.calls import Call, Delivery, Fetch
+from altalign.pipelines.web.schedule.hosts import Host, Hosts, backoff_s, retry_after_s
 from altalign.pipelines.web.schedule.reachability import Network, Reach
-from altalign.pipelines.web.schedule.schedule import Outcome, Schedule
-from altalign.pipelines.web.schedule.tasks import Call, Delivery, ImageTask, RobotsTask, Task
+from altalign.pipelines.web.schedule.schedule import Schedule
+from altalign.pipelines.web.schedule.trouble import Trouble, TryError
 from altalign.settings.curate import FetchSettings
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
-AT_ONCE = 256  # tasks admitted in one turn of the loop
+AT_ONCE = 256  # fetches begun in one turn of the loop
 EXTENDED_S = 60.0  # how much longer a call may take while the network or this machine is the bottleneck
 
 _NO_ANSWER = frozenset({DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE})
@@ -73,12 +74,17 @@ class Fetching:
         self._blocked_urls, self._loop = blocked_urls, asyncio.get_running_loop()
         self._token = robots.product_token(settings.user_agent_sent)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
-        self._rules, self._robots_tasks = KeptRules(), dict[str, RobotsTask]()
-        self._calls = set[Call]()
-        self._network = Network(environment.connects)
+        self._rules, self._robots = KeptRules(), dict[str, asyncio.Task[Rules]]()
+        self._calls, self._workers = set[Call](), set[asyncio.Task[None]]()
         self.schedule = Schedule(
-            self, budget=budget, slots=settings.threads, open_at_most=open_at_most, timeout_s=settings.timeout_s
+            self._request,
+            environment.ask,
+            budget,
+            slots=settings.threads,
+            open_at_most=open_at_most,
+            timeout_s=settings.timeout_s,
         )
+        self._network = Network(environment.connects, self.schedule.pause)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
@@ -89,21 +95,28 @@ class Fetching:
         call.timer = self._loop.call_at(call.ends_s, self._cut, call)
         for number, target in enumerate(call.targets):
             if isinstance(target, Target):
-                call.left[number] = ImageTask(call, number, target)
+                call.left[number] = Fetch(call, target, number)
             else:
                 response = Response(number, None, DropReason.HTTP_REFUSED, None, target, ())
                 call.deliver(Delivery(response), self._loop.call_soon)
-        self._admit_all(call, list(call.left.values()), 0)
+        self._begin_some(list(call.left.values()))
+
+    def _begin_some(self, fetches: list[Fetch]) -> None:
+        for fetch in fetches[:AT_ONCE]:
+            if not fetch.is_ended:
+                fetch.worker = self._loop.create_task(self._fetch(fetch))
+                self._workers.add(fetch.worker)
+                fetch.worker.add_done_callback(self._workers.discard)
+        if fetches[AT_ONCE:]:
+            self._loop.call_soon(self._begin_some, fetches[AT_ONCE:])
 
     def drop(self, call: Call) -> None:
         """Drops the rest of a call, which no caller waits for."""
         self._calls.discard(call)
         if call.timer is not None:
             call.timer.cancel()
-        for task in list(call.left.values()):
-            task.is_ended = True
-            if task.worker is not None:
-                task.worker.cancel()
+        for fetch in call.left.values():
+            _cancel(fetch)
         call.left.clear()
 
     def defect(self, error: BaseException) -> None:
@@ -117,67 +130,120 @@ class Fetching:
         """How many images have no response yet."""
         return sum(len(call.left) for call in list(self._calls))
 
-    def given_up(self) -> tuple[str, ...]:
-        """The hosts that are given up at the moment."""
-        return self._hosts.given_up(self._loop.time())
-
     async def close(self) -> None:
         """Ends everything that is under way."""
-        await self.schedule.close()
+        self.schedule.close()
+        while workers := [*self._workers, *self._robots.values()]:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.sleep(0)  # what takes them off the list runs in the next turn
         await self._network.close()
-
-    def _admit_all(self, call: Call, tasks: list[ImageTask], begin: int) -> None:
-        try:
-            for task in tasks[begin : begin + AT_ONCE]:
-                if not task.is_ended:
-                    self._admit(task)
-        except Exception as error:
-            self.defect(error)
-        if begin + AT_ONCE < len(tasks) and call in self._calls:
-            self._loop.call_soon(self._admit_all, call, tasks, begin + AT_ONCE)
 
     def _cut(self, call: Call) -> None:
         """Ends the rest of a call whose time is over, unless the network or this machine is the bottleneck."""
-        now = self._loop.time()
         if self.schedule.is_busy:
             call.lasts_s += EXTENDED_S
-            call.ends_s = now + EXTENDED_S
+            call.ends_s += EXTENDED_S
             call.timer = self._loop.call_at(call.ends_s, self._cut, call)
             return
         detail = f"not come within the unit's {call.lasts_s:,.{0 if call.lasts_s >= 10 else 1}f} s"
-        for task in list(call.left.values()):
-            code = None
-            if task.request is not None:
-                task.spent_s += now - task.asked_s - task.held_s
-                code = task.request.status
-            if task.worker is not None:
-                task.worker.cancel()
-            self._end(task, Trouble(_or_not_asked(task, DropReason.HTTP_TIMEOUT), detail, code))
+        for fetch in list(call.left.values()):
+            if fetch in self.schedule.under_way:
+                fetch.spent_s += self._loop.time() - fetch.asked_s - fetch.held_s
+            status = fetch.request.status if fetch.request else None
+            trouble = Trouble(fetch.reason(DropReason.HTTP_TIMEOUT), detail, status)
+            trouble = replace(trouble, http_code=fetch.end_try(trouble))
+            self._respond(fetch, trouble)
+            _cancel(fetch)
 
-    # Who may be asked -------------------------------------------------------------------------------------------------
+    async def _fetch(self, fetch: Fetch) -> None:
+        """Fetches an image, and delivers its response."""
+        try:
+            self._respond(fetch, None, (await self._tries(fetch)).body)
+        except TryError as error:
+            self._respond(fetch, error.trouble)
+        except Exception as error:
+            self.defect(error)
 
-    def _admit(self, task: Task, *, first: bool = False) -> None:
-        """Queues a task at its host if the host may be asked; ends it otherwise."""
-        target = task.target
+    def _respond(self, fetch: Fetch, trouble: Trouble | None, body: bytes | None = None) -> None:
+        call = fetch.call
+        if call.left.pop(fetch.number, None) is None:
+            return
+        reason, detail, code = (trouble.reason, trouble.detail, trouble.http_code) if trouble else (None, "", 200)
+        response = Response(fetch.number, body, reason, code, detail, tuple(fetch.tries))
+        call.deliver(Delivery(response, len(body or b"")), self._loop.call_soon)
+        if not call.left:
+            self.drop(call)
+
+    # Tries ------------------------------------------------------------------------------------------------------------
+
+    async def _tries(self, fetch: Fetch) -> Answer:
+        """Tries until an answer comes, or no try is left.
+
+        Raises:
+            TryError: why the last try brought nothing.
+        """
+        while True:
+            try:
+                answer = await self._try(fetch)
+            except TryError as error:
+                code = fetch.end_try(error.trouble)
+                fetch.counted += error.is_counted
+                wait_s = error.wait_s
+                if wait_s is None:
+                    wait_s = backoff_s(max(1, fetch.counted), self._environment.random)
+                is_last = error.is_final or fetch.counted > self._settings.retries
+                if error.is_counted and (is_last or self._loop.time() + wait_s >= fetch.call.ends_s):
+                    error.trouble = replace(error.trouble, http_code=code)
+                    raise
+            else:
+                fetch.end_try(None)
+                return answer
+            await asyncio.sleep(wait_s)
+
+    async def _try(self, fetch: Fetch) -> Answer:
+        """One try, with its redirects.
+
+        Raises:
+            TryError: it brought nothing.
+        """
+        while True:
+            host = await self._admitted(fetch)
+            answer = await self._ask(host, fetch)
+            status, location = answer.status, answer.header("location")
+            if status in REDIRECTS and location:
+                self._follow(fetch, status, location)
+            elif status == 200 or (fetch.is_robots and status != 429 and status < 500):
+                return answer
+            else:
+                trouble = Trouble(DropReason.HTTP_STATUS, f"status {status}", status)
+                wait_s = self._pause(host, fetch, answer, trouble) if status in (429, 503) else None
+                raise TryError(trouble, is_final=status != 429 and not 500 <= status < 600, wait_s=wait_s)
+
+    async def _admitted(self, fetch: Fetch) -> Host:
+        """The host of the target, once it is known that it may be asked.
+
+        Raises:
+            TryError: it may not.
+        """
+        target = fetch.target
         if refusal := self._refusal(target):
-            self._end(task, Trouble(DropReason.HTTP_REFUSED, refusal))
-            return
-        now = self._loop.time()
-        host = self._hosts.of(target, now)
-        if trouble := _left_alone(host, task, now):
-            self._end(task, trouble)
-            return
-        if isinstance(task, ImageTask) and self._settings.honour_robots:
-            rules = self._rules.of(target.origin, now)
-            if rules is None:
-                self._wait_for_rules(task, first=first)
-                return
+            trouble = Trouble(DropReason.HTTP_REFUSED, refusal)
+            raise TryError(trouble, is_final=True, leads_nowhere=fetch.redirects > 0)
+        host = self._hosts.of(target, self._loop.time())
+        if trouble := host.left_alone(fetch, self._loop.time()):
+            raise TryError(trouble, is_final=True)
+        if self._settings.honour_robots and not fetch.is_robots:
+            rules = self._rules.of(target.origin, self._loop.time()) or await self._rules_of(fetch)
             if rules.delay_s:
                 host.slow_down(rules.delay_s)
             if rule := rules.against(target.url):
-                self._end(task, Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} forbids it ({rule})"))
-                return
-        self.schedule.put(host, task, first=first)
+                detail = f"{target.robots.url} forbids it ({rule})"
+                raise TryError(Trouble(DropReason.HTTP_OPT_OUT, detail), is_final=True)
+            if trouble := host.left_alone(fetch, self._loop.time()):
+                raise TryError(trouble, is_final=True)
+        return host
 
     def _refusal(self, target: Target) -> str:
         """Why a target may not be asked, as far as its URL tells; empty if it may."""
@@ -189,66 +255,137 @@ class Fetching:
             return f"{target.address}:{target.port} ({refusal}) may not be reached (fetch.allow_addresses)"
         return ""
 
-    def _wait_for_rules(self, task: ImageTask, *, first: bool) -> None:
-        origin = task.target.origin
-        robots_task = self._robots_tasks.get(origin)
-        if robots_task is None:
-            robots_task = self._robots_tasks[origin] = RobotsTask(task.target.robots)
-            robots_task.waiting.append(task)
-            self._admit(robots_task, first=True)
-        elif first:
-            robots_task.waiting.insert(0, task)
+    def _follow(self, fetch: Fetch, status: int, location: str) -> None:
+        """Goes on with the target of a redirect.
+
+        Raises:
+            TryError: it leads nowhere, or is one too many.
+        """
+        reason, detail, target = DropReason.HTTP_STATUS, "", fetch.target
+        if fetch.redirects >= (robots.REDIRECTS_AT_MOST if fetch.is_robots else REDIRECTS_AT_MOST):
+            detail = f"more than {fetch.redirects} redirects"
         else:
-            robots_task.waiting.append(task)
+            try:
+                target = target.joined(location)
+            except TargetError as error:
+                reason = DropReason.HTTP_REFUSED if error.is_of_scheme else reason
+                detail = f"redirect to {location[:200]!r}: {error}"
+        if not detail and self._blocked_urls.names_url(target.url):
+            reason, detail = DropReason.URL_BLOCKED, "redirect to a URL that a block list names"
+        if detail:
+            raise TryError(Trouble(reason, detail, status), is_final=True, leads_nowhere=True)
+        fetch.follow(target, status)
 
-    # What requests bring ----------------------------------------------------------------------------------------------
+    def _pause(self, host: Host, fetch: Fetch, answer: Answer, trouble: Trouble) -> float:
+        """Pauses a host that asks for it; returns the seconds until the next try."""
+        asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._environment.wall())
+        wait_s = backoff_s(fetch.counted + 1, self._environment.random) if asked_s is None else asked_s
+        detail = trouble.detail if asked_s is None else f"{trouble.detail}, Retry-After {asked_s:,.0f} s"
+        host.pace.leave_alone(self._loop.time() + wait_s, replace(trouble, detail=detail))
+        host.turn_away(self._loop.time())
+        return wait_s
 
-    @property
-    def may_ask(self) -> bool:
-        """Whether the network seems to be there, as `Requester` says."""
-        return not self._network.is_in_doubt
+    # robots.txt -------------------------------------------------------------------------------------------------------
 
-    def request(self, task: Task, *, keeps_alive: bool) -> Request:
-        """The next request of a task, as `Requester` says."""
-        task.began_s = task.began_s or self._environment.wall()
+    async def _rules_of(self, fetch: Fetch) -> Rules:
+        """The rules of the target's origin, asked for once for all that wait for them.
+
+        Raises:
+            TryError: they cannot be read.
+        """
+        origin = fetch.target.origin
+        task = self._robots.get(origin)
+        if task is None:
+            task = self._robots[origin] = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call))
+            task.add_done_callback(partial(self._end_rules, origin))
+        try:
+            return await asyncio.shield(task)
+        except TryError as error:
+            detail = f"robots.txt: {error.trouble.detail}"
+            raise TryError(replace(error.trouble, detail=detail), is_final=True) from None
+
+    async def _fetch_rules(self, target: Target, call: Call) -> Rules:
+        fetch = Fetch(call, target, is_robots=True, worker=asyncio.current_task())
+        try:
+            answer = await self._tries(fetch)
+            rules = Rules.parse(answer.body, self._token) if answer.status == 200 else Rules()
+        except TryError as error:
+            if not error.leads_nowhere:
+                raise
+            rules = Rules()
+        self._rules.keep(target.origin, rules, self._loop.time())
+        return rules
+
+    def _end_rules(self, origin: str, task: "asyncio.Task[Rules]") -> None:
+        del self._robots[origin]
+        if not task.cancelled():
+            task.exception()  # otherwise asyncio would complain if all that waited have left
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def _request(self, fetch: Fetch, is_more_wanted: bool) -> Request:  # noqa: FBT001 - a callback
+        """The next request of a fetch."""
+        fetch.began_s = fetch.began_s or self._environment.wall()
+        settings = self._settings
         # a kept connection may be gone, and each request counts: the last try does not rest on one
-        retries = self._settings.retries
-        make = partial(Request, task.target, needs_new_connection=task.counted >= retries)
-        if isinstance(task, RobotsTask):
-            return make(bytes_at_most=robots.BYTES_AT_MOST, keeps_alive=retries > 0, is_cut=True)
-        keeps_alive &= retries > 0
-        return make(bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check)
+        return Request(
+            fetch.target,
+            bytes_at_most=robots.BYTES_AT_MOST if fetch.is_robots else settings.bytes_at_most,
+            is_cut=fetch.is_robots,
+            keeps_alive=settings.retries > 0 and (is_more_wanted or fetch.is_robots),
+            needs_new_connection=fetch.counted >= settings.retries,
+            check=(lambda _: None) if fetch.is_robots else self._check,
+        )
 
     def _check(self, answer: Answer) -> None:
         """Refuses an image whose headers opt out."""
         if self._settings.honour_opt_out and (header := robots.opt_out(answer.headers, self._token)):
             raise RequestError(DropReason.HTTP_OPT_OUT, header)
 
-    def ask(self, request: Request) -> Awaitable[Answer]:
-        """Makes a request, as `Requester` says."""
-        return self._environment.ask(request)
+    async def _ask(self, host: Host, fetch: Fetch) -> Answer:
+        """Makes a request, and notes what it says of its host.
 
-    async def ended(self, host: Host, task: Task, request: Request, outcome: Outcome) -> None:
-        """Handles the end of a request, as `Requester` says."""
-        now = self._loop.time()
+        Raises:
+            TryError: it brought nothing.
+        """
+        answer = error = None
+        try:
+            answer = await self.schedule.ask(host, fetch)
+        except RequestError as raised:
+            error = raised
+        request, now = fetch.request, self._loop.time()
+        assert request is not None
         if request.status is not None:
             self._network.answered((request.address or "", request.target.port))
             host.is_known = True
-        if isinstance(outcome, Answer):
+        if answer or (error and request.status is not None and error.reason not in _NO_ANSWER):
             host.answered(now)
-            self._answered(host, task, request, outcome)
-            return
-        trouble = Trouble(outcome.reason, outcome.detail, request.status)
-        if outcome.is_ours:
-            self.schedule.ask_less()
-            self._failed(host, task, request, trouble, is_counted=False)
-            return
-        if outcome.reason not in _NO_ANSWER:
-            if request.status is not None:
-                host.answered(now)
-            self._failed(host, task, request, trouble)
-            return
-        reach = Reach.THERE if outcome.is_certain else await self._reach(host)
+            self.schedule.list_host(host)  # perhaps it may be asked earlier now
+        if answer is not None:
+            return answer
+        assert error is not None
+        trouble = Trouble(error.reason, error.detail, request.status)
+        if error.is_ours:
+            self.schedule.note_shortage()
+            raise TryError(replace(trouble, detail=f"{trouble.detail}; not counted"), is_counted=False)
+        is_given_up = error.reason in _NO_ANSWER and await self._is_given_up(host, fetch, trouble, error)
+        leads_nowhere = trouble.reason is DropReason.HTTP_REFUSED and fetch.redirects > 0
+        raise TryError(trouble, is_final=is_given_up or trouble.reason not in _AGAIN, leads_nowhere=leads_nowhere)
+
+    async def _is_given_up(self, host: Host, fetch: Fetch, trouble: Trouble, error: RequestError) -> bool:
+        """Notes that a host has not answered, unless the network was gone; returns whether it is given up.
+
+        Raises:
+            TryError: the network was gone.
+        """
+        now, reach = self._loop.time(), Reach.THERE
+        if not error.is_certain:
+            host.unsettled += 1  # until it is known whether the host is to blame, it gets fewer requests
+            try:
+                reach = await self._network.reach()
+            finally:
+                host.unsettled -= 1
+                self.schedule.list_host(host)
         if reach is Reach.GONE:
             self.defect(
                 AltalignError(
@@ -256,162 +393,17 @@ class Fetching:
                     "run the same command again when it is back, it goes on where it stopped"
                 )
             )
-        if task.is_ended:
-            return
-        if reach is Reach.BACK:
-            trouble = replace(trouble, detail=f"{trouble.detail}; not counted, for the network was gone")
-            self._failed(host, task, request, trouble, is_counted=False)
-            return
+        if reach is not Reach.THERE:
+            detail = f"{trouble.detail}; not counted, for the network was gone"
+            raise TryError(replace(trouble, detail=detail), is_counted=reach is Reach.GONE, is_final=True)
         patience_s = 0.9 * self._settings.timeout_s
-        is_given_up = host.failed(now, task.asked_s, trouble, patience_s=patience_s, is_certain=outcome.is_certain)
-        self._failed(host, task, request, trouble)
+        is_given_up = host.failed(now, fetch.asked_s, trouble, patience_s=patience_s, is_certain=error.is_certain)
         if is_given_up:
-            self._clear(host)
-
-    async def _reach(self, host: Host) -> Reach:
-        """Whether the network is there, so the host is to blame. Until that is known, it gets fewer requests."""
-        host.unsettled += 1
-        try:
-            return await self._network.reach()
-        finally:
-            host.unsettled -= 1
-            self.schedule.wake()
-
-    def _answered(self, host: Host, task: Task, request: Request, answer: Answer) -> None:
-        status, location = answer.status, answer.header("location")
-        if status in REDIRECTS and location:
-            self._redirected(host, task, request, answer, location)
-        elif isinstance(task, RobotsTask) and status != 429 and status < 500:
-            self._keep_rules(task, Rules.parse(answer.body, self._token) if status == 200 else Rules())
-        elif status == 200:
-            self.schedule.body_came(len(answer.body))
-            self._end(task, None, answer.body, request)
-        else:
-            trouble = Trouble(DropReason.HTTP_STATUS, f"status {status}", status)
-            wait_s = self._pause(host, task, answer, trouble) if status in (429, 503) else None
-            self._failed(host, task, request, trouble, wait_s=wait_s)
-
-    def _redirected(self, host: Host, task: Task, request: Request, answer: Answer, location: str) -> None:
-        """Follows a redirect in the same try; another host is asked when its turn comes."""
-        is_robots = isinstance(task, RobotsTask)
-        trouble = None
-        if task.redirects >= (robots.REDIRECTS_AT_MOST if is_robots else REDIRECTS_AT_MOST):
-            trouble = Trouble(DropReason.HTTP_STATUS, f"more than {task.redirects} redirects", answer.status)
-        else:
-            try:
-                task.target = task.target.joined(location)
-            except TargetError as error:
-                reason = DropReason.HTTP_REFUSED if error.is_of_scheme else DropReason.HTTP_STATUS
-                trouble = Trouble(reason, f"redirect to {location[:200]!r}: {error}", answer.status)
-        if self._blocked_urls.names_url(task.target.url):
-            trouble = Trouble(DropReason.URL_BLOCKED, "redirect to a URL that a block list names", answer.status)
-        if trouble is None:
-            task.redirects += 1
-            task.redirect_code = answer.status
-            self._admit(task, first=True)
-        elif isinstance(task, RobotsTask):
-            self._keep_rules(task, Rules())
-        else:
-            self._failed(host, task, request, trouble)
-
-    def _pause(self, host: Host, task: Task, answer: Answer, trouble: Trouble) -> float:
-        """Pauses a host that asks for it; returns the seconds until the next try."""
-        asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._environment.wall())
-        wait_s = backoff_s(task.counted + 1, self._environment.random) if asked_s is None else asked_s
-        detail = trouble.detail if asked_s is None else f"{trouble.detail}, Retry-After {asked_s:,.0f} s"
-        host.pace.leave_alone(self._loop.time() + wait_s, Trouble(trouble.reason, detail, trouble.http_code))
-        self._clear(host)
-        return wait_s
-
-    def _failed(
-        self,
-        host: Host,
-        task: Task,
-        request: Request,
-        trouble: Trouble,
-        *,
-        wait_s: float | None = None,
-        is_counted: bool = True,
-    ) -> None:
-        """Handles a try that ended without an image: schedules another one, or ends the task."""
-        task.end_try(trouble.http_code, trouble.reason, trouble.detail, request)
-        task.counted += is_counted
-        now = self._loop.time()
-        at_s = now + (backoff_s(max(1, task.counted), self._environment.random) if wait_s is None else wait_s)
-        is_again = trouble.reason in _AGAIN or trouble.http_code == 429 or 500 <= (trouble.http_code or 0) < 600
-        if not is_counted or (
-            is_again and task.counted <= self._settings.retries and not host.is_given_up(now) and at_s < task.ends_s
-        ):
-            task.begin_again()
-            self.schedule.later(at_s, partial(self._again, task))
-        else:
-            self._end(task, trouble)
-
-    def _again(self, task: Task) -> None:
-        if not task.is_ended:
-            self._admit(task)
-
-    def _clear(self, host: Host) -> None:
-        """Ends the tasks that wait for a host in vain."""
-        now = self._loop.time()
-        for waiting in (host.waiting, host.waiting_again):
-            tasks = [(task, _left_alone(host, task, now)) for task in waiting]
-            waiting.clear()
-            waiting.extend(task for task, trouble in tasks if trouble is None)
-            for task, trouble in tasks:
-                if trouble is not None:
-                    self._end(task, trouble)
-
-    def _end(
-        self, task: Task, trouble: Trouble | None, body: bytes | None = None, request: Request | None = None
-    ) -> None:
-        """Ends a task: hands over what it brought, or the reason why it brought nothing."""
-        if task.is_ended:
-            return
-        task.is_ended = True
-        request = request or task.request
-        reason, detail, code = (trouble.reason, trouble.detail, trouble.http_code) if trouble else (None, "", 200)
-        if task.began_s:
-            code = task.redirect_code if request is None else code
-            task.end_try(code, reason, detail, request)
-        if isinstance(task, ImageTask):
-            call = task.call
-            del call.left[task.number]
-            response = Response(task.number, body, reason, code, detail, tuple(task.tries))
-            call.deliver(Delivery(response, len(body or b"")), self._loop.call_soon)
-            if not call.left:
-                self.drop(call)
-        elif isinstance(task, RobotsTask) and trouble is not None:
-            if trouble.reason is DropReason.HTTP_REFUSED and task.redirects:
-                self._keep_rules(task, Rules())
-                return
-            self._robots_tasks.pop(task.start.origin, None)
-            for waiting in task.waiting:
-                self._end(waiting, Trouble(trouble.reason, f"robots.txt: {detail}", code))
-
-    def _keep_rules(self, task: RobotsTask, rules: Rules) -> None:
-        """Keeps the rules of a site and admits the tasks that waited for them."""
-        task.is_ended = True
-        origin = task.start.origin
-        self._rules.keep(origin, rules, self._loop.time())
-        del self._robots_tasks[origin]
-        for waiting in task.waiting:
-            if not waiting.is_ended:
-                self._admit(waiting)
+            host.turn_away(self._loop.time())
+        return is_given_up
 
 
-def _left_alone(host: Host, task: Task, now: float) -> Trouble | None:
-    """Why a host cannot be asked in time for a task; None if it can."""
-    if host.is_given_up(now) and host.trouble is not None:
-        detail = f"{host.name} was given up after {host.failures} failures in a row, the last: {host.trouble.detail}"
-        return Trouble(_or_not_asked(task, host.trouble.reason), detail)
-    pause = host.pace.pause
-    if pause is not None and host.pace.paused_until_s >= task.ends_s:
-        detail = f"{host.name} asks to be left alone ({pause.detail})"
-        return Trouble(_or_not_asked(task, pause.reason), detail, pause.http_code)
-    return None
-
-
-def _or_not_asked(task: Task, reason: DropReason) -> DropReason:
-    """This reason; but `http_not_asked` of a task that has not been asked for once."""
-    return reason if task.tries or task.began_s else DropReason.HTTP_NOT_ASKED
+def _cancel(fetch: Fetch) -> None:
+    fetch.is_ended = True
+    if fetch.worker is not None:
+        fetch.worker.cancel()

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from altalign.data.reasons import DropReason
+from altalign.pipelines.web.schedule.trouble import Trouble, TryError
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from altalign.pipelines.web.http.request import Request
     from altalign.pipelines.web.http.target import Target
-    from altalign.pipelines.web.schedule.tasks import Task
+    from altalign.pipelines.web.schedule.calls import Fetch
 
 # Failures in a row, over at least the time of one try, before a host is given up for a while. One of which many URLs
 # hang is given more, so that it is given up once in a million rows of failures that are chance.
@@ -28,13 +31,7 @@ BACKOFF_S, BACKOFF_S_AT_MOST = 1.0, 60.0  # longest pause before the second try;
 RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # longer pauses make no difference
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """Why a host is not asked, or how a try failed."""
-
-    reason: DropReason
-    detail: str
-    http_code: int | None = None
+Waiting = tuple["Fetch", "asyncio.Future[Request]"]
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +73,7 @@ class Host:
         name: its name, for people.
         pace: how often it may be asked, shared with its other ports.
         connections_at_most: how many requests may be under way.
-        waiting: tasks that were not asked for, in order; `waiting_again`: those whose try failed, which come after.
+        waiting: fetches that wait for their turn, in order; `waiting_again`: those whose try failed, which come after.
         running: how many requests are under way.
         unsettled: how many requests failed without it being clear yet whether the host is to blame.
         is_known: whether it has ever answered.
@@ -95,8 +92,8 @@ class Host:
     name: str
     pace: Pace
     connections_at_most: int
-    waiting: "deque[Task]" = field(default_factory=deque)
-    waiting_again: "deque[Task]" = field(default_factory=deque)
+    waiting: "deque[Waiting]" = field(default_factory=deque)
+    waiting_again: "deque[Waiting]" = field(default_factory=deque)
     running: int = 0
     unsettled: int = 0
     is_known: bool = False
@@ -121,7 +118,7 @@ class Host:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a task waits for it."""
+        """Whether a fetch waits for it."""
         return bool(self.waiting or self.waiting_again)
 
     @property
@@ -153,21 +150,45 @@ class Host:
             self.pace.interval_s = delay_s
             self.pace.at_once = self.connections_at_most = 1
 
-    def put(self, task: "Task", *, first: bool = False) -> None:
-        """Queues a task: in front, or behind those that were not asked for more often."""
-        if first:
-            self.waiting.appendleft(task)
+    def put(self, fetch: "Fetch", turn: "asyncio.Future[Request]") -> None:
+        """Queues a fetch: those of robots.txt and redirects in front, and behind those that were asked for less."""
+        if fetch.is_robots or fetch.redirects:
+            self.waiting.appendleft((fetch, turn))
         else:
-            (self.waiting_again if task.counted else self.waiting).append(task)
+            (self.waiting_again if fetch.counted else self.waiting).append((fetch, turn))
 
-    def take(self) -> "Task | None":
-        """The next task that has not ended meanwhile; None if there is none."""
+    def take(self) -> "Waiting | None":
+        """The next fetch that has not ended meanwhile; None if there is none."""
         for waiting in (self.waiting, self.waiting_again):
             while waiting:
-                task = waiting.popleft()
-                if not task.is_ended:
-                    return task
+                fetch, turn = waiting.popleft()
+                if not turn.done():
+                    return fetch, turn
         return None
+
+    def left_alone(self, fetch: "Fetch", now: float) -> Trouble | None:
+        """Why it cannot be asked in time for a fetch; None if it can."""
+        if self.is_given_up(now) and self.trouble is not None:
+            detail = (
+                f"{self.name} was given up after {self.failures} failures in a row, the last: {self.trouble.detail}"
+            )
+            return Trouble(fetch.reason(self.trouble.reason), detail)
+        pause = self.pace.pause
+        if pause is not None and self.pace.paused_until_s >= fetch.call.ends_s:
+            detail = f"{self.name} asks to be left alone ({pause.detail})"
+            return Trouble(fetch.reason(pause.reason), detail, pause.http_code)
+        return None
+
+    def turn_away(self, now: float) -> None:
+        """Ends the fetches that wait in vain."""
+        for waiting in (self.waiting, self.waiting_again):
+            for _ in range(len(waiting)):
+                fetch, turn = waiting.popleft()
+                trouble = self.left_alone(fetch, now)
+                if trouble is None:
+                    waiting.append((fetch, turn))
+                elif not turn.done():
+                    turn.set_exception(TryError(trouble, is_final=True))
 
     def answered(self, now: float) -> None:
         """Notes an answer, whatever it says."""
@@ -232,10 +253,6 @@ class Hosts:
             pace = self._paces.setdefault(target.host, Pace(self._interval_s, self._at_once))
             host = self._hosts[key] = Host(target.origin.partition("//")[2], pace, self._at_once)
         return host
-
-    def given_up(self, now: float) -> tuple[str, ...]:
-        """The names of the hosts that are given up at the moment. May be called from another thread."""
-        return tuple(host.name for host in list(self._hosts.values()) if host.is_given_up(now))
 
     def _forget(self, now: float) -> None:
         self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}

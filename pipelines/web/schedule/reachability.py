@@ -24,13 +24,17 @@ class Reach(Enum):
 class Network:
     """Remembers the endpoints that answered last; belongs to the loop."""
 
-    def __init__(self, connects: Callable[[Endpoint], Awaitable[bool]]):
-        """Creates it without any known endpoint; `connects` tells whether a connection to one can be made."""
-        self._connects = connects
+    def __init__(self, connects: Callable[[Endpoint], Awaitable[bool]], pause: Callable[..., None]):
+        """Creates it without any known endpoint.
+
+        Args:
+            connects: whether a connection to an endpoint can be made.
+            pause: called with `is_paused=True` once the network seems to be gone, with False once more is known.
+        """
+        self._connects, self._pause = connects, pause
         self._known: OrderedDict[Endpoint, None] = OrderedDict()
         self._news = asyncio.Event()
         self._attempts: asyncio.Task[Reach] | None = None
-        self.is_in_doubt = False  # an attempt has failed: no host should be asked before the next
 
     def answered(self, endpoint: Endpoint) -> None:
         """Notes that an endpoint answered."""
@@ -56,6 +60,7 @@ class Network:
 
     async def _look(self) -> Reach:
         self._news.clear()
+        is_in_doubt = False
         try:
             for pause_s in PAUSES_S:
                 try:
@@ -65,11 +70,13 @@ class Network:
                 except TimeoutError:
                     is_there = any(await asyncio.gather(*map(self._connects, list(self._known))))
                 if is_there:
-                    return Reach.BACK if self.is_in_doubt else Reach.THERE
-                self.is_in_doubt = True
+                    return Reach.BACK if is_in_doubt else Reach.THERE
+                is_in_doubt = True
+                self._pause(is_paused=True)
             return Reach.GONE
         finally:
-            self._attempts, self.is_in_doubt = None, False
+            self._attempts = None
+            self._pause(is_paused=False)
 
 
 async def connects(endpoint: Endpoint) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from altalign.pipelines.web.client import Client
-from altalign.pipelines.web.schedule.tasks import Task
+from altalign.pipelines.web.schedule.calls import Fetch
 
 STEP_S = 0.2  # more at once is what a process sees that stood still
 LOOKS_EVERY_S = 0.002
@@ -38,7 +38,7 @@ class Clock:
         for _ in range(math.ceil(seconds / STEP_S)):
             self.jump(STEP_S)
 
-    def go_on_while(self, waits: Callable[[Task], bool]) -> None:
+    def go_on_while(self, waits: Callable[[Fetch], bool]) -> None:
         """From now on time goes on in no time as long as all tasks under way do nothing but wait, as `waits` knows."""
 
         def turn() -> None:

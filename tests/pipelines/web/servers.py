@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from altalign.pipelines.web.schedule.tasks import Task
+from altalign.pipelines.web.schedule.calls import Fetch
 
 # What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that
 # short); HANG waits for ever, and DRIP sends a byte now and then, for ever.
@@ -52,7 +52,7 @@ class Server:
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"{'https' if self.certificate else 'http'}://{host}:{self.port}{path}"
 
-    def hangs(self, task: Task) -> bool:
+    def hangs(self, task: Fetch) -> bool:
         """Whether nothing that counts comes any more of what a task has asked for. Asked in each turn of `Clock`."""
         path = task.target.url.partition(f":{self.port}")[2]
         self._seen.setdefault(path, set()).add(task.request)
@@ -207,6 +207,3 @@ class Pointing:
         if isinstance(found, Exception):
             raise found
         return found
-
-    def close(self) -> None:
-        pass

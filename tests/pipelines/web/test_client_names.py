@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from altalign.data.reasons import DropReason
-from altalign.pipelines.web import client as of_process
 from altalign.pipelines.web.client import Client
 from altalign.pipelines.web.http import names
-from altalign.pipelines.web.http.names import SystemResolver
-from altalign.pipelines.web.schedule.tasks import Task
+from altalign.pipelines.web.schedule.calls import Fetch
 from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import Pointing, Server, Steps, script
 from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
@@ -38,7 +36,7 @@ def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeyp
         neighbour.settimeout(0)
         urls = [server.url("/image", f"{n}.test") for n in range(20) for _ in range(2)]
         settings = settings_of(server.port, honour_robots=True, retries=0, connections_per_host=1)
-        with Client(settings, resolver=lambda: resolver) as client:
+        with Client(settings, resolve=resolver.addresses) as client:
             found = list(client.fetch(urls))
         with pytest.raises(BlockingIOError):
             neighbour.accept()
@@ -75,14 +73,14 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
         return real(b"127.0.0.1", *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(of_process, "THREADS_AT_MOST", lookups_at_once)
+    monkeypatch.setattr(names, "AT_ONCE", lookups_at_once)
     with Server({"/image": script(200, IMAGE)}) as server:
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
         settings = settings_of(server.port, threads=8, retries=0)
-        with Client(settings, resolver=lambda: SystemResolver(lookups_at_once)) as client:
+        with Client(settings) as client:
             clock, lookups = Clock(client), client._parts.names._under_way
 
-            def waits(task: Task) -> bool:
+            def waits(task: Fetch) -> bool:
                 lookup = lookups.get(task.target.host)
                 return "hang" in task.target.host or (lookup is not None and not lookup.begins.is_set())
 

@@ -39,9 +39,6 @@ class Resolver:
             self._addresses[host] = "127.0.0.2"
         return [address]
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass
 class Finished:
@@ -76,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             allow_addresses=[f"127.0.0.1:{port}" for port in ports.values() if port],
             blocked_domains=[str(folder / "blocked.txt")],
         )
-        with Client(settings, resolver=lambda: Resolver(CASES)) as client:
+        with Client(settings, resolve=Resolver(CASES).addresses) as client:
             responses = list(client.fetch([case.url(ports) for case in CASES]))
         events = server.events()
     assert sorted(response.number for response in responses) == list(range(len(CASES)))  # each once

@@ -269,7 +269,6 @@ def test_a_port_where_nobody_listens_is_given_up_and_asked_again_later(monkeypat
     played = play(web, urls_of("dead", 500) + urls_of("a", 400), settings_of(timeout_s=4, connections_per_host=8))
     assert {response.reason for response in played.responses if response.number < 500} == {UNREACHABLE, NOT_ASKED}
     assert len(web.asked("dead")) < 40
-    assert played.fetching.given_up() == ("dead",) or played.ended_s > 9
 
 
 def test_a_host_that_comes_back_is_asked_on() -> None:

@@ -16,8 +16,8 @@ from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.journal.outcomes import Response
 from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.schedule.budget import Budget
+from altalign.pipelines.web.schedule.calls import Call, Delivery
 from altalign.pipelines.web.schedule.fetching import Environment, Fetching
-from altalign.pipelines.web.schedule.tasks import Call, Delivery
 from altalign.settings.curate import FetchSettings
 
 NO_HEADERS: dict[str, list[str]] = {name: [] for name in HEADERS_READ}
