@@ -9,7 +9,6 @@ run alone, whose files were written whole elsewhere.
 """
 
 import glob
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +16,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
-from altalign.errors import UnreadableError, UsageError
-from altalign.storage import blocks, disk_errors, disk_locks, local, seals
+from altalign.errors import UsageError
+from altalign.storage import blocks, disk_errors, disk_locks, json_files, local
+from altalign.storage.backends import at, reader
 from altalign.storage.blocks import Block, Hashed, Written
-from altalign.storage.disk_errors import full_disk, is_forbidden, is_full_disk
+from altalign.storage.disk_errors import full_disk, is_full_disk
 from altalign.storage.local import is_partial
 from altalign.storage.paths import (
     STORES,
@@ -50,7 +50,6 @@ __all__ = [
     "absolute",
     "folder_of",
     "full_disk",
-    "is_forbidden",
     "is_full_disk",
     "is_inside",
     "is_of_web",
@@ -68,27 +67,6 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def _at(path: str) -> Any:  # one of three modules of the same functions, of which that of the web only reads
-    if not is_remote(path):
-        return local
-    if is_of_web(path):
-        from altalign.storage import web
-
-        return web
-    # Arrow, and a client of the store: a third of a second that local runs need not wait for
-    from altalign.storage import objects
-
-    return objects
-
-
-def _reader(path: str) -> Any:
-    if not is_remote(path):
-        return local
-    from altalign.storage import reading
-
-    return reading
-
-
 # Names ---------------------------------------------------------------------------------------------------------------
 
 
@@ -104,11 +82,7 @@ def check(path: str) -> None:
 
 
 def check_input(path: str) -> None:
-    """The same for an input, which may also be on the web.
-
-    Raises:
-        UsageError: saying what to do.
-    """
+    """The same for an input, which may also be on the web."""
     _check(path, "s3://BUCKET/…, gs://BUCKET/…, https://… or hf://…")
 
 
@@ -118,7 +92,7 @@ def _check(path: str, known: str) -> None:
     if is_remote(path) and not path.startswith((*STORES, *WEB)):
         raise UsageError(f"{path}: no kind of storage that is known; give a local path, {known}")
     if is_remote(path):
-        _at(path).check(path)
+        at(path).check(path)
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -126,20 +100,17 @@ def _check(path: str, known: str) -> None:
 
 def open_read(path: str) -> BinaryIO:
     """A seekable binary file."""
-    return _reader(path).open_read(path) if is_remote(path) else Path(path).open("rb")
+    return reader(path).open_read(path) if is_remote(path) else Path(path).open("rb")
 
 
 def open_again(path: str, file: BinaryIO) -> BinaryIO:
-    """A second handle of an open file, with its own position; close it first.
-
-    What one of the two has read of a store, the other need not ask for.
-    """
-    return _reader(path).open_again(path, file)
+    """A second handle of an open file, with its own position, that shares what was read of a store; close it first."""
+    return reader(path).open_again(path, file)
 
 
 def ask_for(path: str, file: BinaryIO, offset: int, length: int) -> None:
     """Begin to read a range of an open file in the background. Errors are raised when it is read."""
-    _reader(path).ask_for(file, offset, length)
+    reader(path).ask_for(file, offset, length)
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
@@ -149,7 +120,7 @@ def read_range(path: str, offset: int, length: int) -> bytes:
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
-    return _reader(path).read_ranges(path, ranges)
+    return reader(path).read_ranges(path, ranges)
 
 
 def read_pieces(path: str) -> Iterator[bytes]:
@@ -159,7 +130,7 @@ def read_pieces(path: str) -> Iterator[bytes]:
 
 def read_bytes(path: str) -> bytes:
     """A whole file."""
-    return _reader(path).read_bytes(path) if is_remote(path) else Path(path).read_bytes()
+    return reader(path).read_bytes(path) if is_remote(path) else Path(path).read_bytes()
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -168,15 +139,7 @@ def read_json(path: str) -> dict[str, Any]:
     Raises:
         UnreadableError: it is no JSON, or no object.
     """
-    try:
-        value = json.loads(read_bytes(path))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
-    return value
+    return _object(path, json_files.read_plain)
 
 
 def read_sealed(path: str) -> dict[str, Any]:
@@ -185,21 +148,24 @@ def read_sealed(path: str) -> dict[str, Any]:
     Raises:
         UnreadableError: a byte of it is not as it was written.
     """
+    return _object(path, json_files.read_sealed)
+
+
+def _object(path: str, read: Callable[[str, bytes], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return seals.opened(read_bytes(path))
+        data = read_bytes(path)
     except FileNotFoundError:
         return {}
-    except ValueError:
-        raise UnreadableError(f"{path}: not as it was written: its seal is of other bytes") from None
+    return read(path, data)
 
 
 def in_arrow(path: str) -> "tuple[FileSystem, str]":
     """Arrow's file system for a path, and the path in that file system, for lazy scans."""
     if is_remote(path):
-        return _at(path).in_arrow(path)
+        return at(path).in_arrow(path)
     from pyarrow.fs import LocalFileSystem  # a tenth of a second, which most commands need not wait for
 
-    return LocalFileSystem(), absolute(path)  # which a change of directory does not affect
+    return LocalFileSystem(), absolute(path)
 
 
 def mappable(path: str) -> str:
@@ -207,7 +173,7 @@ def mappable(path: str) -> str:
 
     It is the file itself, or a copy that all processes of this machine share.
     """
-    return _at(path).mappable(path) if is_remote(path) else path
+    return at(path).mappable(path) if is_remote(path) else path
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator[_R]:
@@ -228,20 +194,20 @@ def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator
 def kind(path: str) -> Kind:
     """What is at a path; links are followed. In a store, a folder is a common prefix of object names."""
     if is_remote(path):
-        return _at(path).kind(path)
+        return at(path).kind(path)
     place = Path(path)
     return "folder" if place.is_dir() else "file" if place.is_file() else "other" if place.exists() else "missing"
 
 
 def exists(path: str) -> bool:
     """Whether there is a whole file at `path`."""
-    return _at(path).exists(path) if is_remote(path) else Path(path).is_file()
+    return at(path).exists(path) if is_remote(path) else Path(path).is_file()
 
 
 def stamp(path: str) -> Stamp:
     """Size and time of a file; in a store, size and digest."""
     if is_remote(path):
-        return _at(path).stamp(path)
+        return at(path).stamp(path)
     status = os.stat(path)  # noqa: PTH116 - of a million files
     return Stamp(status.st_size, status.st_mtime_ns)
 
@@ -253,12 +219,12 @@ def stamps(paths: Sequence[str]) -> Iterator[Stamp]:
 
 def names(folder: str, suffix: str = "") -> list[str]:
     """Sorted names of the whole files of a folder; none where there is no folder."""
-    return _at(folder).names(folder, suffix)
+    return at(folder).names(folder, suffix)
 
 
 def entries(folder: str) -> list[str]:
     """Names of all that a folder has in it, folders too; none where there is no folder."""
-    return _at(folder).entries(folder)
+    return at(folder).entries(folder)
 
 
 def below(folder: str, name: str) -> list[str]:
@@ -269,7 +235,7 @@ def below(folder: str, name: str) -> list[str]:
 def files_below(folder: str) -> list[str]:
     """Paths of all files below a folder."""
     if is_remote(folder):
-        return _at(folder).files_below(folder)
+        return at(folder).files_below(folder)
     return [str(path) for path in Path(folder).rglob("*") if path.is_file()]
 
 
@@ -279,7 +245,7 @@ def find(pattern: str) -> list[str]:
     A path that exists as it is written matches itself, whatever brackets it has.
     """
     if is_remote(pattern):
-        return _at(pattern).find(pattern)
+        return at(pattern).find(pattern)
     # Path.glob refuses absolute patterns
     return [pattern] if Path(pattern).exists() else glob.glob(pattern, recursive=True)  # noqa: PTH207
 
@@ -310,7 +276,7 @@ def write(path: str, *, durable: bool = False, found: Callable[[], Written] | No
         FullDiskError: no space is left.
     """
     block = blocks.current()
-    with _at(path).write(path, durable=durable) as file:
+    with at(path).write(path, durable=durable) as file:
         if block is None or found is not None:
             yield file
         else:
@@ -330,7 +296,7 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     Raises:
         FullDiskError: no space is left.
     """
-    with _at(path).growing(path, keep=keep) as file:
+    with at(path).growing(path, keep=keep) as file:
         yield file
     if (block := blocks.current()) is not None:
         block.files[path] = None
@@ -339,18 +305,14 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
 def put_file(file: str, path: str) -> None:
     """A copy of a local file; in a store, without another copy on the disk."""
     if is_remote(path):
-        _at(path).put_file(file, path)
+        at(path).put_file(file, path)
     else:
         with Path(file).open("rb") as original, write(path) as copy:
             shutil.copyfileobj(original, copy)
 
 
 def take_file(path: str, file: str) -> None:
-    """The same the other way: a local file, whole, of one that is anywhere.
-
-    Raises:
-        FullDiskError: no space is left.
-    """
+    """The same the other way: a local file, whole, of one that is anywhere."""
     with local.write(file) as copy:
         copy.writelines(read_pieces(path))
 
@@ -363,12 +325,12 @@ def write_bytes(path: str, data: bytes, *, durable: bool = False) -> None:
 
 def write_json(path: str, value: object, *, durable: bool = False) -> None:
     """A JSON file, indented, in the order given."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable=durable)
+    write_bytes(path, json_files.plain(value), durable=durable)
 
 
 def write_sealed(path: str, value: Mapping[str, object], *, durable: bool = False) -> None:
     """The same with a seal, by which `read_sealed` knows that no byte has changed."""
-    write_bytes(path, seals.sealed(value), durable=durable)
+    write_bytes(path, json_files.sealed(value), durable=durable)
 
 
 def move(path: str, target: str) -> None:
@@ -376,7 +338,7 @@ def move(path: str, target: str) -> None:
 
     Both are in one run. Whoever is killed leaves the file under its old name, its new one, or, in a store, both.
     """
-    _at(target).move(path, target)
+    at(target).move(path, target)
 
 
 def link(path: str, target: str) -> None:
@@ -384,7 +346,7 @@ def link(path: str, target: str) -> None:
 
     Neither name may be written through afterwards: files are replaced, never changed.
     """
-    _at(target).link(path, target)
+    at(target).link(path, target)
 
 
 def move_folder(path: str, target: str) -> None:
@@ -393,7 +355,7 @@ def move_folder(path: str, target: str) -> None:
     Whoever is killed may do it again. In a store the files are copied, and those of before stay.
     """
     if is_remote(target):
-        _at(target).move_folder(path, target)
+        at(target).move_folder(path, target)
     else:
         delete_units([target])
         local.move(path, target)
@@ -414,7 +376,7 @@ def sync(block: Block) -> None:
 
 def delete(path: str) -> None:
     """Delete a file, or a folder and all in it; nothing where there is none."""
-    _at(path).delete(path)
+    at(path).delete(path)
     if (block := blocks.current()) is not None:
         block.files.pop(path, None)
         block.deleted.add(path)
@@ -434,12 +396,12 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
         if but:
             _delete_files([path for path in files[folder] if not whole_name(path).endswith((*but, ".json"))])
         else:
-            _at(folder).delete(folder)
+            at(folder).delete(folder)
     local.sync((), map(folder_of, folders))
 
 
 def _delete_files(paths: Sequence[str]) -> None:
-    for _ in each(lambda path: _at(path).delete_file(path), paths, of=next(iter(paths), "")):
+    for _ in each(lambda path: at(path).delete_file(path), paths, of=next(iter(paths), "")):
         pass
     local.sync((), {folder_of(path) for path in paths})
 
@@ -449,7 +411,7 @@ def sweep(folder: str) -> None:
 
     Nobody else may be writing there.
     """
-    _at(folder).sweep(folder)
+    at(folder).sweep(folder)
 
 
 # A run as a whole ----------------------------------------------------------------------------------------------------
@@ -461,12 +423,12 @@ def locked(folder: str) -> AbstractContextManager[None]:
     Raises:
         UsageError: another one holds it, or nobody may write there.
     """
-    return _at(folder).locked(folder) if is_remote(folder) else disk_locks.locked(folder)
+    return at(folder).locked(folder) if is_remote(folder) else disk_locks.locked(folder)
 
 
 def holder(folder: str) -> str | None:
     """The process that holds a run folder, and its machine where that is another; None where none does."""
-    return _at(folder).holder(folder) if is_remote(folder) else disk_locks.holder(folder)
+    return at(folder).holder(folder) if is_remote(folder) else disk_locks.holder(folder)
 
 
 def temporary(folder: str) -> AbstractContextManager[None]:
@@ -483,4 +445,4 @@ def local_folder(folder: str) -> str:
 
     Of a run in a store it is one that stands for it, and may be deleted while no command is at work.
     """
-    return _at(folder).local_folder(folder) if is_remote(folder) else folder
+    return at(folder).local_folder(folder) if is_remote(folder) else folder

@@ -129,9 +129,10 @@ def find(pattern: str) -> list[str]:
     scheme = Place.of(pattern).scheme
     is_deep = plain < len(parts) - 1 or "**" in parts or scheme == "gs"  # Arrow's list of one GCS folder has no folders
     infos = clients.listed(f"{scheme}://{'/'.join(parts[:plain])}", is_recursive=is_deep)
-    kinds = {info.path: _KINDS[info.type] for info in infos}
+    kinds: dict[str, _Kind] = {}
     if scheme == "gs":
-        kinds = {str(folder): "folder" for path in kinds for folder in PurePosixPath(path).parents} | kinds
+        kinds = dict.fromkeys((str(folder) for info in infos for folder in PurePosixPath(info.path).parents), "folder")
+    kinds |= {info.path: _KINDS[info.type] for info in infos}
     found = []
     for name, kind_of_name in kinds.items():
         if _matches(name.split("/")[plain:], parts[plain:]):

@@ -11,7 +11,7 @@ import pytest
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.storage import arrays, growing_objects, parquet
+from altalign.storage import arrays, backends, growing_objects, parquet
 from tests.object_stores.servers import Server
 
 LARGE = 12 << 20  # two parts of an upload, at least
@@ -273,7 +273,7 @@ def test_a_file_that_is_written_anew_has_another_stamp(base: str) -> None:
 def test_marks_are_deleted_before_anything_else(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all(base, "u/0.json", "u/done.json", "u/0.images", "u/0.parquet", "v/1.json", "v/1.bin")
     deleted: list[str] = []
-    module: Any = storage._at(base)
+    module: Any = backends.at(base)
     real = module.delete_file
     monkeypatch.setattr(module, "delete_file", lambda path: deleted.append(path.removeprefix(f"{base}/")) or real(path))
     storage.delete_units([f"{base}/u", f"{base}/absent"], but=(".images", ".journal"))
