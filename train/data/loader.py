@@ -18,12 +18,14 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing.util import Finalize
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from altalign.errors import AltalignError, UnreadableError, UsageError
@@ -33,7 +35,7 @@ from altalign.train.data.batches import Batch, padded
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.nlip_captions import Prompts, Swapped
 from altalign.train.data.on_device import Decoder, Undecoded
-from altalign.train.data.order import Numbers, Order
+from altalign.train.data.order import GlobalBatches, Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.undecodable import Undecodable
@@ -45,17 +47,6 @@ _PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open
 _AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
 _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
 _CPU = torch.device("cpu")
-
-
-class GlobalBatches(Protocol):
-    """`order.Sampler`, `order.OneSource` or `order.DistinctImages`."""
-
-    order: Order
-    size: int
-
-    def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """Pairs and epochs of a global batch."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -78,11 +69,16 @@ class _Made:
     undecoded: dict[int, Undecoded] = field(default_factory=dict[int, Undecoded])
 
 
-@dataclass(frozen=True)
-class _Failed:
-    """An error, for the process that trains to raise: torch would put a traceback into its words."""
+class _Seen(NamedTuple):
+    """A pair as training sees it."""
 
-    error: Exception
+    number: int
+    key: str
+    caption: str
+    image: Tensor | Undecoded
+
+
+_Pieces = Generator[tuple[_Piece, "_Made | Exception"], None, None]  # an error is for the process that trains to raise
 
 
 def batches(
@@ -135,42 +131,31 @@ def batches(
     size = max(_PIECE, -(-local // _PIECES_AT_MOST))
     numbers = range(first_batch, after_batch) if after_batch is not None else count(first_batch)
     pieces = _pieces(sampler, numbers, rank, ranks, size)
-    workers, of_batch = settings.workers, -(-local // size)
-    made = _made_by_workers(maker, pieces, workers, of_batch) if workers else _made_here(maker, pieces)
-    if settings.decoding == "device":
-        made = _completed(made, Decoder(device, settings.crop_px), maker)
-    yield from _of_pieces(made, undecodable, pinned=device.type == "cuda")
-
-
-def _of_pieces(
-    made: "Generator[tuple[_Piece, _Made], None, None]", undecodable: Callable[[Undecodable], None], *, pinned: bool
-) -> Generator[Batch, None, None]:
-    """Batches of the pieces that are made for them; closing the iterator closes that of the pieces."""
+    workers = settings.workers
+    made = _by_workers(maker, pieces, workers, -(-local // size)) if workers else (maker[piece] for piece in pieces)
+    decoder = Decoder(device, settings.crop_px) if settings.decoding == "device" else None
     parts: list[Batch] = []
     try:
         for piece, one in made:
-            for found in one.undecodable:
-                undecodable(found)
-            parts.append(one.batch)
+            whole = _whole(piece, _checked(one), decoder, maker)
+            for lost in whole.undecodable:
+                undecodable(lost)
+            parts.append(whole.batch)
             if piece.is_last:
-                yield _joined(parts, pinned=pinned)
+                yield _joined(parts, pinned=device.type == "cuda")
                 parts = []
     finally:
         made.close()
 
 
-def _completed(
-    made: "Generator[tuple[_Piece, _Made], None, None]", decoder: Decoder, maker: "_Maker"
-) -> "Generator[tuple[_Piece, _Made], None, None]":
-    """The pieces with the images that the device decodes; one with an undecodable image is made again without it."""
+def _whole(piece: _Piece, made: _Made, decoder: Decoder | None, maker: "_Maker") -> _Made:
+    """A piece with the images that the device decodes; one with an undecodable image is made again without it."""
+    if decoder is None:
+        return made
     try:
-        for piece, one in made:
-            try:
-                yield piece, _Made(decoder.completed(one.batch, one.undecoded), one.undecodable)
-            except augment.UndecodableError:
-                yield _checked(maker.without_a_device()[piece])
-    finally:
-        made.close()
+        return _Made(decoder.completed(made.batch, made.undecoded), made.undecodable)
+    except augment.UndecodableError:
+        return _checked(maker.without_a_device()[piece][1])
 
 
 def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
@@ -199,103 +184,89 @@ def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: in
             yield _Piece(number, first, pairs[first:after], epochs[first:after], after == own.stop)
 
 
+@dataclass(frozen=True)
 class _Maker(Dataset[Any]):
     """Makes pieces, in any process."""
 
-    def __init__(
-        self,
-        samples: Samples,
-        order: Order,
-        size: int,
-        tokenizer: CaptionTokenizer | ClassNumbers,
-        settings: DataSettings,
-        seed: int,
-        swapped: Swapped | None,
-        prompts: Prompts | None,
-    ):
-        self._swapped, self._prompts = swapped, prompts
-        self._samples, self._order, self._size, self._tokenizer, self._settings, self._seed = (
-            samples,
-            order,
-            size,
-            tokenizer,
-            settings,
-            seed,
-        )
+    samples: Samples
+    order: Order
+    size: int  # of a global batch
+    tokenizer: CaptionTokenizer | ClassNumbers
+    settings: DataSettings
+    seed: int
+    swapped: Swapped | None
+    prompts: Prompts | None
 
-    def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | _Failed]":
+    def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | Exception]":
         try:
             return piece, self._made(piece)
         except AltalignError as error:
-            return piece, _Failed(error)
+            return piece, error
         except Exception as error:
             error.add_note(traceback.format_exc())  # which does not travel by itself
-            return piece, _Failed(error)
+            return piece, error
 
     def without_a_device(self) -> "_Maker":
         """One that decodes every image itself, from tars that it opens itself: it may work in another thread."""
-        maker = copy(self)
-        maker._samples = copy(self._samples)
-        maker._settings = self._settings.model_copy(update={"decoding": "full"})
-        return maker
+        return replace(self, samples=copy(self.samples), settings=self.settings.model_copy(update={"decoding": "full"}))
 
     def _made(self, piece: _Piece) -> _Made:
-        numbers, rows = piece.pairs.copy(), self._samples.pairs(piece.pairs)
-        side = self._settings.crop_px
-        images = torch.empty(len(numbers), side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-        captions, keys, found = [], [], []
-        undecoded: dict[int, Undecoded] = {}
-        for place, (data, caption) in enumerate(self._samples.read(rows)):
-            row, attempt, epoch = rows[place], 0, int(piece.epochs[place])
-            lost: list[tuple[str, str, str]] = []
-            while True:
-                key = key_of(row)
-                try:
-                    seen = as_trained.image(data, self._settings, seed=self._seed, epoch=epoch, key=key)
-                    if isinstance(seen, Undecoded):
-                        undecoded[place] = seen
-                    else:
-                        images[place - len(undecoded)] = seen
-                    break
-                except augment.UndecodableError as error:
-                    lost.append((key, self._samples.shard_of(row), str(error)))
-                if attempt == _SPARES_AT_MOST:
-                    raise UnreadableError(
-                        f"{lost[-1][1]}: {key}: {lost[-1][2]}; so were {attempt} others that were to take its place: "
-                        "what is wrong with the shards?"
-                    )
-                numbers[place] = self._order.spare(
-                    int(numbers[place]), piece.batch * self._size + piece.first + place, attempt
-                )
-                row = self._samples.pairs(numbers[place : place + 1])[0]
-                ((data, caption),) = self._samples.read(self._samples.pairs(numbers[place : place + 1]))
-                attempt += 1
-            found += [Undecodable(piece.batch, piece.first + place, *one, spare=key) for one in lost]
-            captions.append(caption)
-            keys.append(key)
-        drawn = {"seed": self._seed, "epochs": piece.epochs.tolist(), "keys": keys}
-        if self._swapped is not None:
-            captions = self._swapped.of(captions, **drawn)
-        encoded = as_trained.tokens(captions, self._tokenizer, self._settings, **drawn)
-        tokens, mask = padded(encoded, self._tokenizer.tokens_at_most)
-        prompted = None
-        if self._prompts is not None and isinstance(self._tokenizer, CaptionTokenizer):
-            texts = self._prompts.of(captions, self._tokenizer, **drawn)
-            prompted = padded(texts, width := self._prompts.settings.tokens_at_most, width=width)
-        sources, epochs = self._samples.sources_of(numbers), piece.epochs.tolist()
+        rows, side, numbers = self.samples.pairs(piece.pairs), self.settings.crop_px, piece.pairs.copy()
+        images = torch.empty(len(rows), side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        captions, keys, lost, undecoded = list[str](), list[str](), list[Undecodable](), dict[int, Undecoded]()
+        for place, (row, (data, caption)) in enumerate(zip(rows, self.samples.read(rows), strict=True)):
+            one = self._seen(piece, place, row, data, caption, lost)
+            if isinstance(one.image, Undecoded):
+                undecoded[place] = one.image
+            else:
+                images[place - len(undecoded)] = one.image
+            numbers[place] = one.number
+            captions.append(one.caption)
+            keys.append(one.key)
         if undecoded:
             images = images[: len(keys) - len(undecoded)].clone()  # without the memory of the others
-        return _Made(Batch(keys, sources, epochs, images, tokens, mask, prompted), found, undecoded)
+        visits: Any = {"seed": self.seed, "epochs": piece.epochs.tolist(), "keys": keys}
+        if self.swapped is not None:
+            captions = self.swapped.of(captions, **visits)
+        encoded = as_trained.tokens(captions, self.tokenizer, self.settings, **visits)
+        tokens, mask = padded(encoded, self.tokenizer.tokens_at_most)
+        prompted = None
+        if self.prompts is not None and isinstance(self.tokenizer, CaptionTokenizer):
+            texts = self.prompts.of(captions, self.tokenizer, **visits)
+            prompted = padded(texts, width := self.prompts.settings.tokens_at_most, width=width)
+        batch = Batch(keys, self.samples.sources_of(numbers), visits["epochs"], images, tokens, mask, prompted)
+        return _Made(batch, lost, undecoded)
+
+    def _seen(
+        self, piece: _Piece, place: int, row: np.void, data: bytes, caption: str, lost: list[Undecodable]
+    ) -> _Seen:
+        """The pair at a place of a piece, or the first of its spares that decodes; the others go into `lost`.
+
+        Raises:
+            UnreadableError: none of many does.
+        """
+        number, epoch, position = int(piece.pairs[place]), int(piece.epochs[place]), piece.first + place
+        failed: list[tuple[str, str, str]] = []
+        for attempt in range(_SPARES_AT_MOST + 1):
+            key = key_of(row)
+            try:
+                image = as_trained.image(data, self.settings, seed=self.seed, epoch=epoch, key=key)
+            except augment.UndecodableError as error:
+                failed.append((key, self.samples.shard_of(row), str(error)))
+            else:
+                lost += [Undecodable(piece.batch, position, *one, spare=key) for one in failed]
+                return _Seen(number, key, caption, image)
+            number = self.order.spare(number, piece.batch * self.size + position, attempt)
+            (row,) = spare = self.samples.pairs(np.array([number], np.int64))
+            ((data, caption),) = self.samples.read(spare)
+        key, shard, why = failed[-1]
+        raise UnreadableError(
+            f"{shard}: {key}: {why}; so were {_SPARES_AT_MOST} others that were to take its place: what is wrong with "
+            "the shards?"
+        )
 
 
-def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Piece, _Made], None, None]":
-    for piece in pieces:
-        yield _checked(maker[piece])
-
-
-def _made_by_workers(
-    maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int
-) -> "Generator[tuple[_Piece, _Made], None, None]":
+def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> _Pieces:
     """Pieces in order, made by processes that a server forks.
 
     The server has neither threads nor a GPU: forking this process might deadlock.
@@ -308,7 +279,7 @@ def _made_by_workers(
         loader = DataLoader(
             maker,
             batch_size=None,
-            sampler=_Once(pieces),
+            sampler=pieces,  # pyright: ignore[reportArgumentType] - gone through once
             num_workers=workers,
             prefetch_factor=ahead,
             collate_fn=_as_it_is,
@@ -318,14 +289,9 @@ def _made_by_workers(
         running = iter(loader)
     ending = Finalize(None, _end, (running,), exitpriority=0)  # and before Python waits for its children
     try:
-        while True:
-            try:
-                one = next(running)
-            except StopIteration:
-                return
-            except (RuntimeError, OSError, EOFError) as error:  # what befalls a worker at its work comes as `_Failed`
-                raise _worker_ended(error) from None
-            yield _checked(one)
+        yield from running
+    except (RuntimeError, OSError, EOFError) as error:  # what befalls a worker at its work comes as a piece's error
+        raise _worker_ended(error) from None
     finally:
         ending()
 
@@ -337,16 +303,6 @@ def _end(running: Any) -> None:
     """
     running._shutdown_workers()
     children.end(running._workers)
-
-
-class _Once:
-    """What DataLoader takes for a sampler: goes through the pieces once."""
-
-    def __init__(self, pieces: Iterator[_Piece]):
-        self._pieces = pieces
-
-    def __iter__(self) -> Iterator[_Piece]:
-        return self._pieces
 
 
 def _as_it_is(one: object) -> object:
@@ -366,11 +322,10 @@ def _begin_worker(_: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":
-    piece, made = one
-    if isinstance(made, _Failed):
-        raise made.error
-    return piece, made
+def _checked(made: _Made | Exception) -> _Made:
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def _worker_ended(error: Exception) -> AltalignError:

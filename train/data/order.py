@@ -21,12 +21,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from altalign.errors import UsageError
 from altalign.train.data.weights import Weights
+from altalign.train.settings.training import TrainConfig
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
@@ -245,6 +247,17 @@ def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[f
     return [weights[name] for name in sources]
 
 
+class GlobalBatches(Protocol):
+    """`Sampler`, `OneSource` or `DistinctImages`."""
+
+    order: Order
+    size: int
+
+    def batch(self, number: int) -> tuple[Numbers, Numbers]:
+        """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
+        ...
+
+
 class Sampler:
     """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1.
 
@@ -255,7 +268,7 @@ class Sampler:
         self.order, self.size = order, size
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
+        """As `GlobalBatches.batch`."""
         return self.order.draws(number * self.size, (number + 1) * self.size)
 
 
@@ -293,7 +306,7 @@ class OneSource:
         self._turns = _Turns(quotas(shares, cycle), (order.seed, _BATCHES))
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """As `Sampler.batch`."""
+        """As `GlobalBatches.batch`."""
         source, turn = self._turns.at(np.array([number], np.int64))
         return self.order.draws_of(source.repeat(self.size), turn * self.size + np.arange(self.size, dtype=np.int64))
 
@@ -347,7 +360,7 @@ class DistinctImages:
         self.resume(number, Waiting(number * self.size, [], []))
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """As `Sampler.batch`.
+        """As `GlobalBatches.batch`.
 
         Raises:
             UsageError: there are fewer images than a batch has pairs, or ever more pairs would wait.
@@ -387,6 +400,36 @@ class DistinctImages:
             self._states.pop(min(self._states))
         self._states[number + 1] = after
         return pairs[taken], epochs[taken]
+
+
+def global_batches(
+    config: TrainConfig,
+    sources: Mapping[str, int],
+    pair_weights: Mapping[str, Weights],
+    images_of: Callable[[Numbers], Words],
+) -> GlobalBatches:
+    """The global batches of a training, of pairs of these sources; `images_of` as for `DistinctImages`.
+
+    Raises:
+        UsageError: the settings do not fit the sources.
+    """
+    data, size = config.data, config.loop.global_batch
+    order = Order(
+        sources,
+        data.source_weights,
+        config.run.seed,
+        sequential=data.sampling == "sequential",
+        pair_weights=pair_weights,
+        together=data.read_together,
+    )
+    if size > order.epoch_draws:
+        raise UsageError(
+            f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own "
+            "negative; give fewer"
+        )
+    if data.sampling == "distinct_images":
+        return DistinctImages(order, size, images_of)
+    return OneSource(order, size) if data.sampling == "one_source" else Sampler(order, size)
 
 
 def _first_of_each(values: Words) -> npt.NDArray[np.bool_]:

@@ -5,6 +5,7 @@ the training read.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from altalign import storage
 from altalign.errors import UsageError
 from altalign.train.data import changed_runs
 from altalign.train.data.index import HELD_OUT, Pairs, read_pairs, weights_of
-from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler
+from altalign.train.data.order import DistinctImages, global_batches
 from altalign.train.run import training_folder
 from altalign.train.settings.training import TrainConfig
 
@@ -71,25 +72,17 @@ class _Part:
             raise UsageError(f"{config.run.folder}: it has no index of its pairs ({name}/index.json); train it first")
         self._files = [of["file"] for of in facts["sources"].values()]
         sizes = {name: of["pairs"] for name, of in facts["sources"].items()}
-        is_sequential = config.data.sampling == "sequential"
-        of_pairs = weights_of(folder, facts)
-        order = Order(
-            sizes,
-            config.data.source_weights,
-            config.run.seed,
-            sequential=is_sequential,
-            pair_weights=of_pairs,
-            together=config.data.read_together,
-        )
-        size = config.loop.global_batch
-        self._sampler: Sampler | OneSource | DistinctImages
-        if config.data.sampling == "distinct_images":
-            pairs = np.concatenate([read_pairs(storage.join(folder, file)) for file in self._files])
-            images = pairs["image_id"][:, 0].astype(np.uint64)
-            self._sampler = DistinctImages(order, size, lambda wanted: images[wanted])
+        self._sampler = global_batches(config, sizes, weights_of(folder, facts), self._images_of)
+        if isinstance(self._sampler, DistinctImages):
             self._sampler.begin(first)
-        else:
-            self._sampler = OneSource(order, size) if config.data.sampling == "one_source" else Sampler(order, size)
+
+    @cached_property
+    def _images(self) -> npt.NDArray[np.uint64]:
+        pairs = np.concatenate([read_pairs(storage.join(self._folder, file)) for file in self._files])
+        return pairs["image_id"][:, 0].astype(np.uint64)
+
+    def _images_of(self, numbers: Numbers) -> npt.NDArray[np.uint64]:
+        return self._images[numbers]
 
     def pairs_of(self, keys: frozenset[str]) -> dict[int, str]:
         """The pairs of these keys that are trained on: their keys, by the pairs' numbers."""

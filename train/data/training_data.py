@@ -15,10 +15,9 @@ from altalign.train.data import by_key, changed_runs, packed, parts, tokenizer
 from altalign.train.data import noise_estimates as estimates
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.index import KEPT
-from altalign.train.data.loader import GlobalBatches
 from altalign.train.data.nlip_captions import Prompts, Swapped
 from altalign.train.data.noise_estimates import Estimates
-from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, Waiting
+from altalign.train.data.order import DistinctImages, GlobalBatches, Waiting, global_batches
 from altalign.train.data.pair_selection import WORDS, Asked
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
@@ -157,25 +156,11 @@ def chosen_said(samples: Samples) -> str:
 
 
 def _opened(config: TrainConfig, say: Callable[[str], None], *, data_changed: bool) -> TrainingData:
-    chosen, samples = config.data, samples_of(config, say, data_changed=data_changed)
+    samples = samples_of(config, say, data_changed=data_changed)
     if "chosen" in samples.facts:
         say(chosen_said(samples))
-    is_sequential, of_pairs = chosen.sampling == "sequential", samples.weights
-    order = Order(
-        samples.sources,
-        chosen.source_weights,
-        config.run.seed,
-        sequential=is_sequential,
-        pair_weights=of_pairs,
-        together=chosen.read_together,
-    )
-    size = config.loop.global_batch
-    if size > order.epoch_draws:
-        raise UsageError(
-            f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own "
-            "negative; give fewer"
-        )
-    sampler = _sampler(config, order, samples)  # before a tokenizer is trained: settings that cannot be are refused
+    # before a tokenizer is trained: settings that cannot be are refused
+    sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
     known = _estimates(config, samples)
     swapped = _swapped(config, known, samples)
     return TrainingData(samples, sampler, _tokenizer(config, samples, say), known, swapped, prompts_of(config))
@@ -227,13 +212,6 @@ def _estimates(config: TrainConfig, samples: Samples) -> Estimates | None:
             "measure a training run of the same [data]"
         )
     return found
-
-
-def _sampler(config: TrainConfig, order: Order, samples: Samples) -> GlobalBatches:
-    size = config.loop.global_batch
-    if config.data.sampling == "distinct_images":
-        return DistinctImages(order, size, samples.images_of)
-    return OneSource(order, size) if config.data.sampling == "one_source" else Sampler(order, size)
 
 
 def _tokenizer(config: TrainConfig, samples: Samples, say: Callable[[str], None]) -> CaptionTokenizer | ClassNumbers:

@@ -7,7 +7,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -135,19 +135,10 @@ class Metrics:
 
 
 class Unwritten:
-    """The metrics of a rank that writes none."""
+    """The metrics of a rank that writes none: every method of `Metrics` does nothing."""
 
-    def began(self, step: int) -> None:
-        """Do nothing."""
-
-    def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
-        """Do nothing."""
-
-    def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
-        """Do nothing."""
-
-    def published(self) -> None:
-        """Do nothing."""
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_, **__: None
 
 
 @contextmanager

@@ -9,40 +9,22 @@ from altalign.train.data import noise_losses
 from altalign.train.data.noise_losses import Measured
 from altalign.train.data.samples import Samples
 from altalign.train.exchange.encoders import decoder_of
-from altalign.train.report.samples import Decode, Seen, seen_of
+from altalign.train.report.samples import Decode, Seen, gallery
 from altalign.train.settings.training import TrainConfig
 
 PAIRS = 12  # of each gallery
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A pair, its loss, and how noisy it is held for."""
-
-    pair: Seen
-    loss: float
-    eps: float
-
-
-@dataclass(frozen=True)
 class NoiseView:
-    """The section of the report.
+    """The section of the report."""
 
-    Attributes:
-        pairs: how many were measured.
-        noisy: how many of them are more likely noisy than clean.
-        is_one: whether the losses do not fall into two groups.
-        groups: share, mean and deviation of each, the lower first.
-        cleanest: the pairs with the least losses.
-        noisiest: those with the greatest eps, the greatest loss first.
-    """
-
-    pairs: int
-    noisy: int
-    is_one: bool
-    groups: list[tuple[float, float, float]]
-    cleanest: list[Judged]
-    noisiest: list[Judged]
+    pairs: int  # that were measured
+    noisy: int  # of them, more likely noisy than clean
+    is_one: bool  # whether the losses do not fall into two groups
+    groups: list[tuple[float, float, float]]  # share, mean and deviation of each, the lower first
+    cleanest: list[Seen]  # the pairs with the least losses
+    noisiest: list[Seen]  # those with the greatest eps, the greatest loss first
 
 
 def of_run(config: TrainConfig, samples: Samples) -> NoiseView | None:
@@ -64,11 +46,8 @@ def of_run(config: TrainConfig, samples: Samples) -> NoiseView | None:
     )
 
 
-def _judged(samples: Samples, decode: Decode, measured: Measured, places: Sequence[int]) -> list[Judged]:
+def _judged(samples: Samples, decode: Decode, measured: Measured, places: Sequence[int]) -> list[Seen]:
     """Pairs at these places of what was measured, with their pictures."""
-    pairs = [(place, seen_of(samples, decode, int(measured.numbers[place]))) for place in places]
-    return [
-        Judged(seen, float(measured.losses[place]), float(measured.eps[place]))
-        for place, seen in pairs
-        if seen is not None
-    ]
+    notes = [f"eps {measured.eps[place]:.3f}, loss {measured.losses[place]:.3g}" for place in places]
+    numbers = measured.numbers[list(places)].tolist()
+    return gallery(samples, decode, [(number, note, "") for number, note in zip(numbers, notes, strict=True)])

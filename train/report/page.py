@@ -10,7 +10,7 @@ from altalign import __version__
 from altalign.pages import frame
 from altalign.train.report.curves import Chart
 from altalign.train.report.noise import NoiseView
-from altalign.train.report.samples import Example
+from altalign.train.report.samples import Seen
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "training.css")
@@ -18,31 +18,18 @@ _STYLES = ("page.css", "training.css")
 
 @dataclass(frozen=True)
 class Report:
-    """What the page of a training shows.
-
-    Attributes:
-        folder: the run.
-        about: what was trained, in a line.
-        results: of each evaluation set, its metrics by name.
-        charts: of the steps.
-        recalls: over the evaluations, where there were any.
-        negatives: how hard the negatives of each source are.
-        examples: what augmentation makes of pairs.
-        facts: of the run, in words.
-        settings: config.toml.
-        noise: how noisy the pairs are, where that was measured.
-    """
+    """What the page of a training shows."""
 
     folder: str
-    about: str
-    results: dict[str, dict[str, float]]
-    charts: Sequence[Chart]
-    recalls: Chart | None
-    negatives: Chart | None
-    examples: Sequence[Example]
-    facts: dict[str, str]
-    settings: str
-    noise: NoiseView | None = None
+    about: str  # what was trained, in a line
+    results: dict[str, dict[str, float]]  # of each evaluation set, its metrics by name
+    charts: Sequence[Chart]  # of the steps
+    recalls: Chart | None  # over the evaluations, where there were any
+    negatives: Chart | None  # how hard the negatives of each source are
+    examples: Sequence[tuple[str, list[Seen]]]  # sources, and what augmentation makes of a pair of each
+    facts: dict[str, str]  # of the run, in words
+    settings: str  # config.toml
+    noise: NoiseView | None = None  # how noisy the pairs are, where that was measured
 
 
 def html(template: str, **values: object) -> bytes:

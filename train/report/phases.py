@@ -15,7 +15,7 @@ from altalign.train.exchange.encoders import decoder_of
 from altalign.train.report import curves, metrics, noise, page
 from altalign.train.report.curves import Chart
 from altalign.train.report.noise import NoiseView
-from altalign.train.report.samples import Seen, seen_of
+from altalign.train.report.samples import Seen, gallery
 from altalign.train.run import training_folder
 from altalign.train.settings.training import TrainConfig
 
@@ -23,37 +23,17 @@ PAIRS = 12  # of the gallery of captions
 
 
 @dataclass(frozen=True)
-class Written:
-    """A pair with its own caption, the one that was written for it, and how noisy it is held for, if that is known."""
-
-    pair: Seen
-    caption: str
-    eps: float | None
-
-
-@dataclass(frozen=True)
 class PhaseView:
-    """The section of a phase.
+    """The section of a phase."""
 
-    Attributes:
-        name: as in the settings.
-        does: what it does.
-        steps: of a training.
-        is_there: whether it is finished.
-        results: of its last evaluation, by set.
-        charts: losses and recalls over its steps.
-        noise: how noisy the pairs are.
-        written: captions beside the pairs' own, the noisiest pairs first.
-    """
-
-    name: str
+    name: str  # as in the settings
     does: str
-    steps: int = 0
-    is_there: bool = False
-    results: Mapping[str, Mapping[str, float]] | None = None
-    charts: Sequence[Chart] = ()
-    noise: NoiseView | None = None
-    written: Sequence[Written] = ()
+    steps: int = 0  # of a training
+    is_there: bool = False  # whether it is finished
+    results: Mapping[str, Mapping[str, float]] | None = None  # of its last evaluation, by set
+    charts: Sequence[Chart] = ()  # losses and recalls over its steps
+    noise: NoiseView | None = None  # how noisy the pairs are
+    written: Sequence[Seen] = ()  # captions beside the pairs' own, the noisiest pairs first
 
 
 def write(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> None:
@@ -86,23 +66,17 @@ def _trained(name: str, config: TrainConfig) -> PhaseView:
     return PhaseView(name, "train", steps=steps, is_there=is_there, results=results, charts=charts)
 
 
-def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[Written]:
-    """Pairs of the whole with what the captioner has written for them."""
+def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[Seen]:
+    """Pairs of the whole with what the captioner has written for them, and how noisy they are held for, if known."""
     place = training_folder.path(captioner, *CAPTIONS.split("/"))
     if not storage.exists(place):
         return []
-    samples, decode = samples_of(whole), decoder_of(captioner)
+    samples = samples_of(whole)
     keys, numbers = in_order(samples)
     captions = pq.read_table(pa.BufferReader(storage.read_bytes(place)), columns=["caption"])["caption"].to_pylist()
-    eps = (
-        noise_estimates.read(measured).of(noise_estimates.names_of(keys))
-        if measured and storage.exists(measured)
-        else None
-    )
-    order = np.argsort(-eps, kind="stable") if eps is not None else np.arange(len(keys))
-    found = [(row, seen_of(samples, decode, int(numbers[row]))) for row in order[:PAIRS].tolist()]
-    return [
-        Written(seen, str(captions[row]), float(eps[row]) if eps is not None else None)
-        for row, seen in found
-        if seen is not None
-    ]
+    order, notes = range(len(keys)), [""] * len(keys)
+    if measured and storage.exists(measured):
+        eps = noise_estimates.read(measured).of(noise_estimates.names_of(keys))
+        order, notes = np.argsort(-eps, kind="stable").tolist(), [f"eps {one:.3f}" for one in eps.tolist()]
+    pairs = [(int(numbers[row]), notes[row], str(captions[row])) for row in order[:PAIRS]]
+    return gallery(samples, decoder_of(captioner), pairs)

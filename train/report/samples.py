@@ -1,6 +1,7 @@
 """What training sees of some pairs: their images and captions in several epochs, as augmentation makes them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -24,33 +25,28 @@ Decode = Callable[[bytes], torch.Tensor]
 
 @dataclass(frozen=True)
 class Seen:
-    """An image (a data URI) and a caption, as a tower sees them."""
+    """An image (a data URI) and a caption, as a tower sees them; a note, and a caption that a model wrote."""
 
     image: str
     caption: str
+    note: str = ""
+    written: str = ""
 
 
-@dataclass(frozen=True)
-class Example:
-    """A pair as evaluation sees it, then as training does in its first epochs."""
-
-    source: str
-    whole: Seen
-    epochs: list[Seen]
-
-
-def of_pairs(config: TrainConfig, samples: Samples, tokenizer: CaptionTokenizer, encoders: Encoders) -> list[Example]:
-    """Examples of the sources in turn."""
-    found = []
+def of_pairs(
+    config: TrainConfig, samples: Samples, tokenizer: CaptionTokenizer, encoders: Encoders
+) -> list[tuple[str, list[Seen]]]:
+    """Pairs of the sources in turn: the source; the pair as evaluation sees it, and as training does in epochs."""
+    found = list[tuple[str, list[Seen]]]()
     for source, number in in_turn(samples.sources):
         (pair,) = rows = samples.pairs(np.array([number], np.int64))
         ((image, caption),) = samples.read(rows)
         try:
-            whole = Seen(picture_of(encoders.decode(image)), caption)
+            whole = Seen(picture_of(encoders.decode(image)), caption, "in evaluation")
             epochs = [_seen(config, tokenizer, image, caption, epoch, key_of(pair)) for epoch in range(EPOCHS)]
         except UndecodableError:  # training has named it
             continue
-        found.append(Example(source, whole, epochs))
+        found.append((source, [whole, *epochs]))
     return found
 
 
@@ -68,16 +64,17 @@ def in_turn(sources: Mapping[str, int]) -> list[tuple[str, int]]:
 def _seen(config: TrainConfig, tokenizer: CaptionTokenizer, image: bytes, caption: str, epoch: int, key: str) -> Seen:
     drawn = {"seed": config.run.seed, "epoch": epoch, "key": key}
     pieces = as_trained.tokens([caption], tokenizer, config.data, seed=config.run.seed, epochs=[epoch], keys=[key])[0]
-    return Seen(picture_of(as_trained.pixels(image, config.data, **drawn)), tokenizer.shown(pieces))
+    return Seen(picture_of(as_trained.pixels(image, config.data, **drawn)), tokenizer.shown(pieces), f"epoch {epoch}")
 
 
-def seen_of(samples: Samples, decode: Decode, number: int) -> Seen | None:
-    """The pair of a number as evaluation sees it; None where its image cannot be decoded."""
-    ((image, caption),) = samples.read(samples.pairs(np.array([number], np.int64)))
-    try:
-        return Seen(picture_of(decode(image)), caption)
-    except UndecodableError:
-        return None
+def gallery(samples: Samples, decode: Decode, pairs: Iterable[tuple[int, str, str]]) -> list[Seen]:
+    """Pairs by number, note and written caption, as evaluation sees them, less those that cannot be decoded."""
+    found = list[Seen]()
+    for number, note, written in pairs:
+        ((image, caption),) = samples.read(samples.pairs(np.array([number], np.int64)))
+        with suppress(UndecodableError):
+            found.append(Seen(picture_of(decode(image)), caption, note, written))
+    return found
 
 
 def picture_of(pixels: torch.Tensor) -> str:

@@ -23,7 +23,7 @@ from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.train.data import augment, loader, tokenizer, undecodable
 from altalign.train.data.batches import Batch, padded
 from altalign.train.data.loader import batches
-from altalign.train.data.order import DistinctImages, Order, Sampler
+from altalign.train.data.order import DistinctImages, GlobalBatches, Order, Sampler
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.undecodable import Undecodable
@@ -45,13 +45,11 @@ class Data:
     def sampler(self, size: int = 12) -> Sampler:
         return Sampler(Order(self.samples.sources, {}, 3), size)
 
-    def batches(
-        self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object
-    ) -> list[Batch]:
+    def batches(self, *, workers: int = 0, sampler: "GlobalBatches | None" = None, **given: object) -> list[Batch]:
         return list(self.iterator(workers=workers, sampler=sampler, **{"after_batch": 10, **given}))
 
     def iterator(
-        self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object
+        self, *, workers: int = 0, sampler: "GlobalBatches | None" = None, **given: object
     ) -> Generator[Batch, None, None]:
         chosen = DataSettings(**SETTINGS, workers=workers)
         defaults = {"seed": 3, "first_batch": 0, "undecodable": no_undecodable}

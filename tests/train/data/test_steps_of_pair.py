@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from altalign.train.data import training_data
-from altalign.train.data.order import Order
+from altalign.train.data.order import global_batches
 from altalign.train.data.steps_of_pair import Seen, Trained
 from altalign.train.data.training_data import samples_of
 from altalign.train.settings.training import TrainConfig
@@ -40,10 +39,7 @@ def test_the_steps_of_every_pair_are_those_of_the_batches(data: dict[str, object
     samples = samples_of(config)
     keys = [row["key"].tobytes().hex() for row in samples.pairs(np.arange(len(samples), dtype=np.int64))]
     trained, steps = Trained(config), 25
-    is_sequential = config.data.sampling == "sequential"
-    weights = {"sequential": is_sequential, "pair_weights": samples.weights}
-    order = Order(samples.sources, config.data.source_weights, config.run.seed, **weights)
-    sampler = training_data._sampler(config, order, samples)  # pyright: ignore[reportPrivateUsage]
+    sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
     expected: dict[str, list[Seen]] = {key: [] for key in keys}
     for number in range(steps):
         for pair, epoch in zip(*sampler.batch(number), strict=True):

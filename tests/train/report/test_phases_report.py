@@ -6,9 +6,10 @@ import pytest
 
 from altalign.train.papers.nlip import phases
 from altalign.train.report import page
-from altalign.train.report.phases import PhaseView, Written
+from altalign.train.report.phases import PhaseView
+from altalign.train.report.samples import Seen
 from tests.train.papers.nlip.captions.phased import PHASES, config
-from tests.train.report.test_training_report import HOSTILE
+from tests.train.report.test_training_report import HOSTILE, PICTURE
 from tests.train.report.test_training_report import report as of_one
 
 
@@ -36,11 +37,10 @@ def test_the_page_has_a_section_of_each_phase(tmp_path: Path) -> None:
 
 def test_strangers_words_are_text() -> None:
     one = of_one()
-    assert one.noise is not None
     views = [
         PhaseView("warm-up", "train", 3, is_there=True, results=one.results, charts=one.charts),
         PhaseView("estimate", "noise", is_there=True, noise=one.noise),
-        PhaseView("captions", "captions", is_there=True, written=[Written(one.noise.cleanest[0].pair, HOSTILE, 0.25)]),
+        PhaseView("captions", "captions", is_there=True, written=[Seen(PICTURE, HOSTILE, "eps 0.250", HOSTILE)]),
         PhaseView("last", "train"),
     ]
     shown = page.html("phases.html", folder=f"runs/{HOSTILE}", phases=views, settings=one.settings).decode()

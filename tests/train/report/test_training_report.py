@@ -6,9 +6,9 @@ import pytest
 
 from altalign.train.report import page, samples
 from altalign.train.report.curves import Chart, Curve
-from altalign.train.report.noise import Judged, NoiseView
+from altalign.train.report.noise import NoiseView
 from altalign.train.report.page import Report
-from altalign.train.report.samples import Example, Seen
+from altalign.train.report.samples import Seen
 from tests.altalign.audit.report.chromium import browser, opened
 
 HOSTILE = '<script>alert(1)</script>\u202e"&'
@@ -27,7 +27,7 @@ def report() -> Report:
         charts=[chart],
         recalls=Chart("Mean recall, percent", [Curve("retrieval/held", [(100, 40.0)])], 100),
         negatives=negatives,
-        examples=[Example(HOSTILE, seen, [seen] * 4)],
+        examples=[(HOSTILE, [seen] * 5)],
         facts={"Trained on": HOSTILE},
         settings=f"[run]\nfolder = {HOSTILE}",
         noise=NoiseView(
@@ -35,8 +35,8 @@ def report() -> Report:
             noisy=234,
             is_one=False,
             groups=[(0.8, 1.25, 0.5), (0.2, 4.5, 0.75)],
-            cleanest=[Judged(seen, 0.1, 0.0)],
-            noisiest=[Judged(seen, 5.5, 0.999)],
+            cleanest=[Seen(PICTURE, HOSTILE, "eps 0.000, loss 0.1")],
+            noisiest=[Seen(PICTURE, HOSTILE, "eps 0.999, loss 5.5")],
         ),
     )
 
