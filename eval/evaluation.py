@@ -173,8 +173,8 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
             pairs = captioned_set([chosen.path], "karpathy", images=chosen.images, split=chosen.split)
             pairs = pairs.with_captions(at_most=chosen.captions_at_most)
             ids = crisscrossed.read_ids(chosen.path)
-            ratings = {"folder": chosen.ratings, "split": chosen.split}
-            return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, **ratings)
+            split = chosen.split
+            return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, folder=chosen.ratings, split=split)
         case "captioning":
             pairs = _captioned(chosen, None)
             return pairs.files, captioning.captioning(pairs, features)
