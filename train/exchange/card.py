@@ -4,28 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from altalign import __version__, storage
 from altalign.train.exchange.encoders import Trained
 from altalign.train.run import training_folder
 
-_OPENED = {
-    "align": """from transformers import AlignModel, AutoProcessor
-
-model = AlignModel.from_pretrained("DIR").eval()
-processor = AutoProcessor.from_pretrained("DIR")""",
-    "open_clip": """import open_clip
-
-model, _, transform = open_clip.create_model_and_transforms("local-dir:DIR")
-tokenizer = open_clip.get_tokenizer("local-dir:DIR")
-tokenizer.clean_fn = str  # else it cleans captions first""",
-    "onnx": """import onnxruntime
-
-image = onnxruntime.InferenceSession("DIR/image.onnx")
-text = onnxruntime.InferenceSession("DIR/text.onnx")""",
-    "timm": """import timm
-
-model = timm.create_model("local-dir:DIR", pretrained=True).eval()""",
-}
 _LIBRARIES = {"align": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime", "timm": "timm"}
 
 
@@ -57,73 +41,31 @@ def lineage(of: Trained) -> dict[str, Any]:
 
 
 def _text(of: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) -> str:
-    image, text = of.config.image_tower, of.config.text_tower
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # Markdown
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     resize, crop = of.evaluation_sizes
-    numbers = sum(parameter.numel() for parameter in of.model.parameters())
-    runs = [f"- `{folder}`: manifest.json has SHA-256 `{digest}`" for folder, digest in facts["manifests"].items()]
-    runs += [f"- `{pattern}`: without lineage, for no curation has made it" for pattern in facts["without_lineage"]]
-    measured = [
-        f"| {name} | {values['image_to_text_r1']:.1f} | {values['text_to_image_r1']:.1f} | {values['rsum']:.1f} |"
-        for name, values in facts["metrics"].items()
-        if "rsum" in values
-    ]
-    table = ["| Set | image to text R@1 | text to image R@1 | sum of six |", "|---|---:|---:|---:|", *measured]
-    apart = ", ".join(f"{what} {value:.1e}" for what, value in facts["largest_differences"].items())
-    return "\n".join(
-        [
-            "---",
-            f"library_name: {_LIBRARIES[to]}",
-            "tags: [image-text, altalign]",
-            "---",
-            "",
-            "# A dual encoder trained by altalign",
-            "",
-            f"{_image_tower(image.architecture)} and {'BART' if text.architecture == 'bart' else 'BERT'} of "
-            f"{text.layers} layers x {text.width}; "
-            f"{numbers / 1e6:.1f} M parameters; embeddings of {of.model.width:,}. Images are resized to {resize} x "
-            f"{resize} px, of which the model sees the middle {crop} px; pixels are scaled to -1..1. Captions have at "
-            f"most {of.tokenizer.tokens_at_most} word pieces of {of.tokenizer.vocabulary:,}.",
-            "",
-            "## Open it",
-            "",
-            "```python",
-            _OPENED[to].replace("DIR", "."),
-            "```",
-            "",
-            f"Opened again after it was written, embeddings differed from the trained model's by at most: {apart}.",
-            "",
-            *(f"- {note}" for note in notes),
-            "",
-            "## What it was trained on",
-            "",
-            *(runs or ["- not known"]),
-            "",
-            *_captioned(facts["captioned_manifests"]),
-            f"{of.step:,} steps, {facts['samples_seen'] or 0:,} pairs seen. `training.toml` has all settings, "
-            "`lineage.json` these facts.",
-            "",
-            "## What was measured",
-            "",
-            *(table if measured else ["Nothing was evaluated after this step."]),
-            "",
-        ]
+    return templates.get_template("card.md").render(
+        library=_LIBRARIES[to],
+        towers=_towers(of),
+        parameters=sum(parameter.numel() for parameter in of.model.parameters()),
+        width=of.model.width,
+        tokenizer=of.tokenizer,
+        resize=resize,
+        crop=crop,
+        differences=", ".join(f"{what} {value:.1e}" for what, value in facts["largest_differences"].items()),
+        facts=facts,
+        notes=notes,
+        measured={name: values for name, values in facts["metrics"].items() if "rsum" in values},
     )
 
 
-def _image_tower(architecture: str) -> str:
-    return f"A ViT ({architecture})" if architecture.startswith("vit_") else f"EfficientNet-{architecture.upper()}"
-
-
-def _captioned(manifests: Mapping[str, str]) -> list[str]:
-    """What was learned through written captions, where there are any, and what is no zero-shot result any more."""
-    if not manifests:
-        return []
-    return [
-        "Captions of its noisy pairs were written by a model that had learned from these captioned pairs:",
-        "",
-        *(f"- `{folder}`: manifest.json has SHA-256 `{digest}`" for folder, digest in manifests.items()),
-        "",
-        "**Results on the data set that they are of are not zero-shot**: on MSCOCO, where they are MSCOCO's. Those on "
-        "Flickr30K, whose captions are alike, profit too.",
-        "",
-    ]
+def _towers(of: Trained) -> str:
+    image, text = of.config.image_tower.architecture, of.config.text_tower
+    of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
+    return f"{of_image} and {'BART' if text.architecture == 'bart' else 'BERT'} of {text.layers} layers x {text.width}"
