@@ -38,7 +38,7 @@ help:
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
-	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
+	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
@@ -156,8 +156,8 @@ $(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-b
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/loaders -r tools/loaders.txt
 	@touch $@
 
-test-readers: $(READERS)/.made
-	$(READERS)/bin/python -m pytest $(XDIST) tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/docs/test_read_the_shards.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
+test-readers: $(READERS)/.made $(BENCH)/.made
+	IMG2DATASET=$(abspath $(BENCH))/bin/img2dataset $(READERS)/bin/python -m pytest $(XDIST) tests/end_to_end/test_img2dataset.py tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/docs/test_read_the_shards.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
