@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import Images
+from altalign.eval.image_sources import Images, text_lines
 from altalign.eval.outcomes import Example, Outcomes, Result
 from altalign.eval.precision import NEVER, in_float32
 
@@ -119,7 +118,7 @@ def read_queries(path: str) -> list[Query]:
         UnreadableError: a line is no such query, or there is none.
     """
     found = []
-    for number, line in enumerate(storage.read_bytes(path).decode().splitlines(), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         try:
             value = json.loads(line)
             sign = {said: sign for sign, said in _SIGNS.items()}[value.get("sign", "+")]

@@ -116,6 +116,12 @@ def reading(path: str, what: str) -> Iterator[None]:
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); give a whole one") from error
 
 
+def text_lines(path: str) -> list[str]:
+    """The lines of a text file in UTF-8. Raises as `reading`."""
+    with reading(path, "text"):
+        return storage.read_bytes(path).decode("utf-8-sig").splitlines()
+
+
 # Files and folders ---------------------------------------------------------------------------------------------------
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval import retrieval
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import NO_FILE, Images, files_in
+from altalign.eval.image_sources import NO_FILE, Images, files_in, text_lines
 from altalign.eval.outcomes import Outcomes, Result
 
 
@@ -68,10 +67,10 @@ def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Captioned:
     Raises:
         UnreadableError: a file is not there, or has another number of lines.
     """
-    names = [line.split("#")[0].strip() for line in _lines(images)]
+    names = [line.split("#")[0].strip() for line in text_lines(images)]
     found: dict[str, list[list[str]]] = {}
     for language, files in captions.items():
-        columns = [_lines(file) for file in files]
+        columns = [text_lines(file) for file in files]
         for file, column in zip(files, columns, strict=True):
             if len(column) != len(names):
                 raise UnreadableError(f"{file}: {len(column):,} lines, and {images} has {len(names):,}; give its own")
@@ -86,7 +85,7 @@ def read_xm3600(path: str, languages: Sequence[str]) -> Captioned:
         UnreadableError: it is no such file, or an image has no caption in a language.
     """
     try:
-        rows = [json.loads(line) for line in _lines(path)]
+        rows = [json.loads(line) for line in text_lines(path)]
         chosen = languages or sorted(
             {key for row in rows for key, of in row.items() if isinstance(of, dict) and "caption" in of}
         )
@@ -99,10 +98,3 @@ def read_xm3600(path: str, languages: Sequence[str]) -> Captioned:
     if not found or not all(all(captions) for captions in found.values()):
         raise UnreadableError(f"{path}: an image without a caption in a language; leave the language out")
     return Captioned(names, found)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return storage.read_bytes(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableError(f"{path}: cannot be read ({error}); give a text file") from None

@@ -32,8 +32,8 @@ from altalign.eval.image_sources import (
     paths_of,
     read_place,
     read_places,
-    reading,
     reasons,
+    text_lines,
 )
 
 NO_CAPTION, NO_LABEL, EMPTY_CLASS = "no caption", "no label", "class without images"  # reasons to leave out
@@ -385,10 +385,8 @@ def lines_of(path: str) -> list[tuple[str, int | str]]:
     Raises:
         UnreadableError: it is no such list.
     """
-    with reading(path, "a list of files and classes"):
-        lines = storage.read_bytes(path).decode().splitlines()
     rows = list[tuple[str, int | str]]()
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         if not line.strip():
             continue
         file, _, label = line.strip().rpartition(" ")

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.correlation import spearman
-from altalign.eval.image_sources import reading
+from altalign.eval.image_sources import text_lines
 from altalign.eval.outcomes import Outcomes, Result
 
 _COLUMNS = ("word1", "word2", "POS", "SimLex999", "concQ", "SimAssoc333")  # of the file as its authors give it
@@ -78,9 +77,7 @@ def read_word_pairs(path: str) -> list[WordPair]:
     Raises:
         UnreadableError: a line is neither.
     """
-    with reading(path, "text"):
-        text = storage.read_bytes(path).decode()
-    lines = [line.split("\t") for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
     header = lines[0] if lines and set(_COLUMNS) <= set(lines[0]) else None
     try:
         pairs = (

@@ -79,6 +79,8 @@ def test_another_file_is_one_line(tmp_path: Path, line: str) -> None:
     with pytest.raises(UnreadableError, match="no query") as caught:
         read_queries(str(tmp_path / "queries.jsonl"))
     assert "\n" not in str(caught.value)
+    with pytest.raises(UnreadableError, match=r"nowhere\.jsonl: cannot be read as text"):
+        read_queries(str(tmp_path / "nowhere.jsonl"))
 
 
 def test_a_query_of_no_image_is_named() -> None:
