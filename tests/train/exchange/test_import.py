@@ -227,6 +227,19 @@ def test_an_open_clip_model_embeds_as_the_one_it_came_from(open_clip: tuple[str,
     check_embeds_alike(run, f"open_clip:{folder}")
 
 
+@torch.no_grad()
+def test_a_model_of_timm_embeds_images_and_no_text(tmp_path: Path) -> None:
+    import timm
+
+    model = timm.create_model("resnet10t", num_classes=0).eval()
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    encoder = torch_models.opened(f"timm:resnet10t:{tmp_path}/weights.safetensors", device="cpu")
+    pixels = torch.stack([encoder.decode(picture(number, (50, 40))) for number in range(2)])
+    torch.testing.assert_close(encoder.encode_image(pixels), torch.nn.functional.normalize(model(pixels), dim=-1))
+    with pytest.raises(UsageError, match="an image tower alone, which embeds no text"):
+        encoder.encode_text(["a kite"])
+
+
 def test_a_training_run_embeds_images_for_decontamination(run: str) -> None:
     import numpy as np
 
