@@ -95,7 +95,8 @@ def evaluate(argv: Sequence[str]) -> int:
         "--model",
         metavar="NAME",
         default="",
-        help="another model on these sets: open_clip:DIR, open_clip:MODEL:FILE, timm:MODEL:FILE, a folder of AlignModel, a run",
+        help="another model on these sets: open_clip:DIR, open_clip:MODEL:FILE, timm:MODEL:FILE, a folder of "
+        "AlignModel, a run",
     )
     parser.add_argument("--out", metavar="FOLDER", default="", help="with --sets or two evaluations: where results go")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="of a model; a run: [loop] device")
