@@ -270,7 +270,6 @@ def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str 
     """
     row = 0
     for batch in batches_of(path, (image_column, column)):
-        _check_images(path, image_column, batch.schema.field(image_column).type)
         for image, cell in zip(_images_of(batch, image_column, path), batch.column(column).to_pylist(), strict=True):
             yield digest(image) if image else None, Place(path, row, name=f"{path}#{row}", column=image_column), cell
             row += 1
@@ -298,17 +297,14 @@ def schema_of(path: str) -> pa.Schema:
         return schema
 
 
-def _check_images(path: str, column: str, type_: pa.DataType) -> None:
-    of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
-    if not (pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of)):
-        raise UsageError(f"{path}: column {column!r} is {type_}, not bytes of images; name another image_column")
-
-
 def _images_of(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | None]:
     """Bytes of each row's image; None where there are none."""
-    with reading(path, "a table"):
-        values = batch.column(column).to_pylist()
-        return [(value["bytes"] if isinstance(value, dict) else value) or None for value in values]
+    kind: Any = batch.schema.field(column).type
+    of = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    if not (pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of)):
+        raise UsageError(f"{path}: column {column!r} is {kind}, not bytes of images; name another image_column")
+    values = batch.column(column).to_pylist()
+    return [(value["bytes"] if isinstance(value, dict) else value) or None for value in values]
 
 
 def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:

@@ -185,16 +185,12 @@ def _of_rows(rows: Iterable[_Row], images_at_most: int, paths: Sequence[str], *,
 
 
 def _captioned_rows(path: str, image_column: str, caption_column: str) -> Iterator[_Row]:
-    schema = sources.schema_of(path)
-    if schema.names.count(caption_column) == 1:
-        kind: Any = schema.field(caption_column).type
-        is_many = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind)
-        of = kind.value_type if is_many else kind
-        if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
-            why = f"column {caption_column!r} is {kind}, not captions or lists of them"
-            raise UsageError(f"{path}: {why}; name another caption_column")
     for identity, place, cell in sources.table_rows(path, image_column, caption_column):
-        yield identity, place, [cell] if isinstance(cell, str) else [one for one in cell or () if one is not None]
+        captions = [one for one in (cell if isinstance(cell, list) else [cell]) if one is not None]
+        if wrong := next((one for one in captions if not isinstance(one, str)), None):
+            why = f"column {caption_column!r} holds {type(wrong).__name__}, not captions or lists of them"
+            raise UsageError(f"{path}: {why}; name another caption_column")
+        yield identity, place, captions
 
 
 def _captions(sample: Sample) -> list[str]:

@@ -118,7 +118,7 @@ def test_fewer_images_are_among_more_and_keep_all_captions(tmp_path: Path) -> No
         ({"image_column": "jpg"}, "no column 'jpg' \\(there are image, caption\\)"),
         ({"caption_column": "text"}, "no column 'text'"),
         ({"image_column": "caption"}, "'caption' is string, not bytes of images"),
-        ({"caption_column": "image"}, "'image' is binary, not captions"),
+        ({"caption_column": "image"}, "'image' holds bytes, not captions"),
     ],
 )
 def test_columns_that_are_not_there_or_of_another_kind_are_named(
