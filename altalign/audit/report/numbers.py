@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from altalign import __version__, storage
 from altalign.audit.checks import findings
 from altalign.audit.checks.findings import Check
 from altalign.audit.report import (
-    balanced,
     distributions,
     fidelity,
     files,
@@ -22,35 +22,12 @@ from altalign.audit.report import (
 )
 from altalign.audit.report.distributions import Distribution
 from altalign.audit.run_folder import RunFolder
+from altalign.data.audit_tables import BALANCED
 from altalign.data.counts import Counts
 from altalign.data.reasons import KEPT, Stage
 from altalign.rules import reason_words
 
-
-@dataclass(frozen=True)
-class StageTime:
-    """When a stage ran, for how long, and how many rows it took a second (None: it receives no rows)."""
-
-    name: str
-    started: str
-    seconds: float
-    attempts: int
-    rows: int | None
-    rows_per_s: float | None
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What differs from run to run: versions, engine, times."""
-
-    altalign: str
-    reported_by: str
-    schema_version: int
-    rules_version: str
-    engine: Mapping[str, object]
-    machine: str
-    stages: list[StageTime]
-    seconds: float
+BALANCED_AT_MOST = 40  # concepts of a selection that balances, those in most captions first
 
 
 @dataclass(frozen=True)
@@ -68,10 +45,10 @@ class Numbers:
     words: top_words.TopWords | None
     scores: scores.Scores | None
     slices: list[slices.Slice]
-    balanced: list[balanced.Entry]
+    balanced: list[dict[str, Any]]
     checks: Sequence[Check]
     fidelity: fidelity.Fidelity
-    run: RunFacts
+    run: Mapping[str, Any]
     settings: str
     took_most: str
 
@@ -112,7 +89,7 @@ class Numbers:
             "words": asdict(self.words) if self.words else None,
             "fidelity": asdict(self.fidelity),
             **({"scores": self.scores.to_json()} if self.scores else {}),
-            **({"balanced": [asdict(each) for each in self.balanced]} if self.balanced else {}),
+            **({"balanced": self.balanced} if self.balanced else {}),
             **({"slices": [asdict(each) for each in self.slices]} if self.slices else {}),
         }
 
@@ -143,7 +120,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         words=top_words.of_run(run, rows),
         scores=scores.of_run(run, of_samples),
         slices=slices.of_run(run, words or {}),
-        balanced=balanced.of_run(run),
+        balanced=(files.rows(run, BALANCED) or [])[:BALANCED_AT_MOST],
         checks=checks,
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),
@@ -152,13 +129,14 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
     )
 
 
-def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> RunFacts:
-    facts, stages = run.facts, []
+def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> dict[str, Any]:
+    """What differs from run to run: versions, engine, times of stages, and how many rows each took a second."""
     received = {stage.value: sum(count for (of, _), count in rows.items() if of == stage) for stage in Stage}
     received |= {"tables": received[Stage.JUDGE], "write": rows[Stage.DECONTAMINATE.value, KEPT]}
-    for name, of_stage in facts["stages"].items():
-        seconds, through = of_stage["seconds"], received.get(name)
+    stages = []
+    for name, of_stage in run.facts["stages"].items():
+        through, seconds = received.get(name), of_stage["seconds"]
         speed = through / seconds if through and seconds else None
-        stages.append(StageTime(name, of_stage["started"], seconds, of_stage["attempts"], through, speed))
-    versions = (facts["altalign"], __version__, facts["schema_version"], facts["rules_version"])
-    return RunFacts(*versions, facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages))
+        stages.append({**of_stage, "name": name, "rows": through, "rows_per_s": speed})
+    seconds = sum(each["seconds"] for each in stages)
+    return {"machine": "", **run.facts, "reported_by": __version__, "stages": stages, "seconds": seconds}

@@ -284,6 +284,6 @@ def test_an_edge_whose_outside_was_seen_once_is_not_told_as_none(found: Numbers)
 
 @pytest.mark.parametrize("machine", ["", "8 cores, 32 GB"])
 def test_a_machine_that_was_not_recorded_is_not_spoken_of(found: Numbers, machine: str):
-    said = page.html(replace(found, run=replace(found.run, machine=machine))).decode()
+    said = page.html(replace(found, run={**found.run, "machine": machine})).decode()
     assert ("<dt>machine</dt>" in said) == bool(machine)
     assert machine in said
