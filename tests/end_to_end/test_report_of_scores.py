@@ -70,11 +70,11 @@ def test_distributions_have_every_sample_on_its_side_of_the_thresholds(selected:
 def test_languages_are_those_of_plain_loops(selected: Path) -> None:
     found, kept, dropped = scores_of(selected), rows(selected).to_pylist(), gone(selected)
     received = Counter(row["language"] for row in (*kept, *dropped))
-    assert {each.name: each.received for each in found.languages} == received
+    assert {each["name"]: each["received"] for each in found.languages} == received
     for each in found.languages:
-        lost = Counter(rule for row in dropped if row["language"] == each.name for rule in row["failed"])
-        assert each.lost == lost
-        assert each.kept == sum(row["language"] == each.name for row in kept)
+        lost = Counter(rule for row in dropped if row["language"] == each["name"] for rule in row["failed"])
+        assert each["lost"] == lost
+        assert each["kept"] == sum(row["language"] == each["name"] for row in kept)
 
 
 def test_samples_are_a_tenth_apart_and_on_both_sides_of_a_threshold(selected: Path) -> None:
@@ -145,9 +145,9 @@ def test_rows_that_fail_another_rule_stay_out(scored: Path, tmp_path: Path) -> N
 def test_a_run_that_was_only_scored_has_its_distributions_and_no_thresholds(scored: Path) -> None:
     found = scores_of(scored / "run")
     assert all(not each.thresholds for each in found.distributions)
-    assert all(each.kept == each.received for each in found.languages)
+    assert all(each["kept"] == each["received"] for each in found.languages)
     assert found.thresholds == []
-    assert [each.name for each in found.named] == ["language", "picture", "similarity", "text"]
+    assert [each["name"] for each in found.named] == ["language", "picture", "similarity", "text"]
 
 
 def test_the_share_kept_of_a_list_of_words_is_that_of_a_plain_loop(

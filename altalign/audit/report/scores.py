@@ -29,46 +29,26 @@ _OF_CURVE = Names("samples", "selected", "fail this threshold alone")
 
 
 @dataclass(frozen=True)
-class Named:
-    """A score, with what it rests on in words."""
-
-    name: str
-    kind: str
-    columns: list[str]
-    rests_on: str
-    digest: str
-
-
-@dataclass(frozen=True)
-class Language:
-    """Samples of a label: how many the selection received and kept, and how many fail each of its rules."""
-
-    name: str
-    received: int
-    kept: int
-    lost: dict[str, int]
-
-
-@dataclass(frozen=True)
 class Scores:
     """The scores of a run.
 
     Attributes:
-        named: the scores.
+        named: `name`, `kind`, `columns`, `digest` of each score, and what it rests on in words (`rests_on`).
         asked: the condition of the selection that made the run, or "".
         distributions: of each column.
         thresholds: for each threshold of the selection, what another one would keep; empty where not all was read.
         shelves: samples along the range of columns, and around thresholds.
-        languages: of the first score of languages; empty without one.
+        languages: labels of the first score of languages: how many samples the selection `received` and `kept`, and
+            how many fail each of its rules (`lost`); empty without such a score.
         files: how many shards were read, of how many.
     """
 
-    named: list[Named]
+    named: list[dict[str, Any]]
     asked: str
     distributions: list[Distribution]
     thresholds: list[Distribution]
     shelves: list[Shelf]
-    languages: list[Language]
+    languages: list[dict[str, Any]]
     files: tuple[int, int]
 
     @property
@@ -79,10 +59,10 @@ class Scores:
     def to_json(self) -> dict[str, Any]:
         """The numbers, without pictures."""
         return {
-            "named": [asdict(each) for each in self.named],
+            "named": self.named,
             "distributions": [asdict(each) for each in self.distributions],
             "thresholds": [asdict(each) for each in self.thresholds],
-            "languages": [asdict(each) for each in self.languages],
+            "languages": self.languages,
             "shelves": {f"{each.column}: {each.about}": [label for label, _ in each.cards] for each in self.shelves},
             "files": list(self.files),
         }
@@ -114,11 +94,12 @@ def of_run(run: RunFolder, galleries: Galleries) -> Scores | None:
     )
 
 
-def _named(score: Score) -> Named:
+def _named(score: Score) -> dict[str, Any]:
     settings, facts = score.facts.get("settings", {}), score.facts
     parts = [f"{name} {settings[name]}" for name in ("model", "weights", "run", "function") if settings.get(name)]
     rests_on = ", ".join(parts) or "no model"
-    return Named(score.name, str(facts["kind"]), list(score.columns), rests_on, str(facts["digest"])[:12])
+    named = {"name": score.name, "kind": str(facts["kind"]), "columns": list(score.columns)}
+    return {**named, "rests_on": rests_on, "digest": str(facts["digest"])[:12]}
 
 
 # Distributions --------------------------------------------------------------------------------------------------------
@@ -206,7 +187,7 @@ def _curve(drawn: Distribution, limit: Limit, values: Floats) -> Distribution:
 # Languages ------------------------------------------------------------------------------------------------------------
 
 
-def _languages(values: Values, measured: Sequence[Score]) -> list[Language]:
+def _languages(values: Values, measured: Sequence[Score]) -> list[dict[str, Any]]:
     """The labels of the first score of languages, the most frequent first."""
     label = next((score.name for score in measured if score.facts["kind"] == "language"), "")
     if not label:
@@ -218,7 +199,5 @@ def _languages(values: Values, measured: Sequence[Score]) -> list[Language]:
         gone[name] += 1
         lost.setdefault(name, Counter()).update(failed)
     names = sorted(kept | gone, key=lambda name: (-kept[name] - gone[name], name))[:LABELS_AT_MOST]
-    return [
-        Language(name, kept[name] + gone[name], kept[name], dict(lost.get(name, Counter()).most_common()))
-        for name in names
-    ]
+    rows = ((name, kept[name] + gone[name], kept[name], lost.get(name, Counter())) for name in names)
+    return [{"name": name, "received": n, "kept": k, "lost": dict(of.most_common())} for name, n, k, of in rows]
