@@ -28,7 +28,6 @@ from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, kept_ro
 from altalign.pipelines.run.tables.fetched import image_range
 from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import Run
-from altalign.storage import parquet
 from altalign.storage.ranges import Ranges
 
 READS = (
@@ -158,12 +157,12 @@ def _write_totals(run: Run, counts: Counts, shards: manifest.Shards, images: int
     counts.reconcile(outputs.COUNTED_STAGES, pairs=pairs)
     failed_counts.check(counts)
     outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
-    parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+    written.COUNTS_OF_RUN.write(run, counts.to_arrow())
     size = sum(facts.bytes for _, facts in shards)
     facts = {"stages": counts.summary(outputs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
     if learned.is_wanted(run):
         facts["near_duplicates"] = outputs.found(run)
-    storage.write_json(run.path("summary.json"), facts)
+    storage.write_json(written.SUMMARY.path(run), facts)
     images_and_bytes.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
     gallery_rows.write(run, [name for name, _ in shards])
     return facts
