@@ -20,7 +20,7 @@ from altalign.pipelines.web.journal.outcomes import Response, Try
 from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.schedule.budget import Budget
 from altalign.pipelines.web.schedule.calls import Call, Delivery
-from altalign.pipelines.web.schedule.fetching import Environment, Fetching
+from altalign.pipelines.web.schedule.fetching import Fetching
 from altalign.settings.curate import FetchSettings
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class Client:
         *,
         bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST,
         resolve: Resolve = names.of_system,
-        environment: Callable[[Environment], Environment] = lambda environment: environment,
     ):
         """Starts nothing before the context is entered.
 
@@ -73,12 +72,11 @@ class Client:
             settings: `[fetch]`; `blocked_domains` and `blocked_urls` are read here.
             bytes_in_flight_at_most: of bodies in memory at a time.
             resolve: finds the addresses of host names.
-            environment: replaces the other parts of the environment, for tests.
 
         Raises:
             UsageError: a block list cannot be read, or has a line that is neither domain nor hash.
         """
-        self._settings, self._resolve, self._environment = settings, resolve, environment
+        self._settings, self._resolve = settings, resolve
         self._bytes_in_flight_at_most = bytes_in_flight_at_most
         self._domains = Domains.load(settings.blocked_domains)
         self._blocked_urls = block_lists.of_urls(settings)
@@ -166,11 +164,11 @@ class Client:
         )
         fetching = Fetching(
             settings,
+            transport.ask,
             blocked_urls=self._blocked_urls,
             domains=self._domains,
             addresses=addresses,
             budget=budget,
-            environment=self._environment(Environment(transport.ask)),
             open_at_most=open_at_most,
         )
         return _Parts(kept_names, budget, transport, fetching)

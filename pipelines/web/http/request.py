@@ -59,9 +59,8 @@ class Request:
     Attributes:
         target: the URL.
         bytes_at_most: the largest decoded body.
-        keeps_alive: whether the connection will be used again.
+        keeps_alive: whether it may be made on a kept connection, which is kept again; False: on one of its own.
         is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
-        needs_new_connection: whether it must not be lost with a kept connection.
         check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
         address: the address that was connected to, or tried last.
         status: the status code; None before the answer.
@@ -74,7 +73,6 @@ class Request:
     bytes_at_most: int
     keeps_alive: bool
     is_cut: bool = False
-    needs_new_connection: bool = False
     check: Callable[[Answer], None] = lambda _: None
     address: str | None = None
     status: int | None = None

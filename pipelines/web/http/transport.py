@@ -32,7 +32,7 @@ LINE_BYTES_AT_MOST = 32_768  # of a header
 HEADERS_AT_MOST = 256
 ADDRESSES_AT_MOST = 4  # of a host; they are tried in parallel if the first does not answer soon
 PEERS_AT_MOST = 20_000
-IDLE_S = 15.0  # how long an idle connection is kept
+IDLE_S = 2.0  # how long an idle connection is kept
 # of an unwanted body: reading it costs less than another connection
 DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
 READ_AHEAD_BYTES = 131_072  # of a body that waits for the budget; up to twice this is read
@@ -63,10 +63,10 @@ class Transport:
         self._sockets = set[socket.socket]()  # also some that are closed by now
         self._peers = dict[str, str]()  # the address that was connected to last, by origin
         self._resolver, self._user_agent = _CheckedResolver(names, addresses), user_agent
-        self._keeping = self._session(keepalive_timeout=IDLE_S)
-        self._closing = self._session(force_close=True)
+        self._keeping = self._session({}, keepalive_timeout=IDLE_S)
+        self._closing = self._session({"Connection": "close"}, force_close=True)
 
-    def _session(self, **connector: Any) -> aiohttp.ClientSession:
+    def _session(self, headers: dict[str, str], **connector: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=self._resolver,
@@ -76,7 +76,7 @@ class Transport:
                 ssl=_tls(),
                 **connector,
             ),
-            headers={"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity"},
+            headers={"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity", **headers},
             cookie_jar=aiohttp.DummyCookieJar(),
             # the schedule ends requests that take too long
             timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
@@ -126,13 +126,9 @@ class Transport:
         """
         _REQUEST.set(request)
         request.keeps_alive = request.keeps_alive and len(self._sockets) < self._connections_at_most
-        session = self._closing if request.needs_new_connection else self._keeping
+        session = self._keeping if request.keeps_alive else self._closing
         try:
-            response = await session.get(
-                URL(request.target.url, encoded=True),
-                allow_redirects=False,
-                headers=None if request.keeps_alive else {"Connection": "close"},
-            )
+            response = await session.get(URL(request.target.url, encoded=True), allow_redirects=False)
             try:
                 return await self._answer(request, response)
             finally:
@@ -272,6 +268,8 @@ def _failed(error: Exception, request: Request) -> RequestError:
     if isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
         detail = f"{target.host}: no name that can be looked up"
         return RequestError(DropReason.HTTP_UNREACHABLE, detail, is_certain=True)
+    if isinstance(error, TimeoutError):  # of a lookup, which is ended before the request where it takes very long
+        return RequestError(DropReason.HTTP_TIMEOUT, f"{target.host}: no address")
     if isinstance(error, CodingError):
         return RequestError(DropReason.HTTP_BROKEN, str(error))
     if isinstance(error, aiohttp.ClientPayloadError):

@@ -28,7 +28,7 @@ class Budget:
         """Reserves as many of all bytes as one body needs at most."""
         self._most, self._call_soon = bytes_at_most, call_soon_threadsafe
         self._open_to_all = bytes_at_most - min(reserved_bytes, bytes_at_most)
-        self._waiting: list[tuple[Share, int, asyncio.Future[None]]] = []
+        self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
         self._lock = threading.Lock()
         self._returned, self._is_notified = 0, False
         self.used = 0
@@ -54,14 +54,13 @@ class Budget:
 
     async def take(self, share: Share, count: int) -> None:
         """Gives a share `count` more bytes, as soon as they are free."""
-        entry = share, count, asyncio.get_running_loop().create_future()
-        self._waiting.append(entry)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = share, count
         self._serve()
         try:
-            await entry[2]
+            await waiter
         finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
+            self._waiting.pop(waiter, None)
 
     def end(self, share: Share, kept: int = 0) -> None:
         """Ends a share: its body has arrived or never will. `kept` bytes stay in flight until they are given back."""
@@ -87,11 +86,10 @@ class Budget:
 
     def _serve(self) -> None:
         """Wakes the bodies whose bytes are free: those that have begun, then the others in order of arrival."""
-        for entry in sorted(self._waiting, key=lambda each: not each[0].bytes):
-            share, count, waiter = entry
+        for waiter, (share, count) in sorted(self._waiting.items(), key=lambda item: not item[1][0].bytes):
             if not self._fits(share, count):
                 return
-            self._waiting.remove(entry)
+            del self._waiting[waiter]
             if not waiter.done():
                 share.bytes += count
                 self.used += count

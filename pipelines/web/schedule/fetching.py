@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from altalign.data.reasons import DropReason
@@ -28,28 +28,10 @@ from altalign.settings.curate import FetchSettings
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
-AT_ONCE = 256  # fetches begun in one turn of the loop
 EXTENDED_S = 60.0  # how much longer a call may take while the network or this machine is the bottleneck
 
 _NO_ANSWER = frozenset({DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE})
 _AGAIN = _NO_ANSWER | {DropReason.HTTP_BROKEN}
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What is outside the loop; tests replace it.
-
-    Attributes:
-        ask: makes a request.
-        connects: whether a connection to an address and port can be made.
-        wall: returns the seconds since 1970.
-        random: returns a number from 0 to 1.
-    """
-
-    ask: Callable[[Request], Awaitable[Answer]]
-    connects: Callable[[reachability.Endpoint], Awaitable[bool]] = reachability.connects
-    wall: Callable[[], float] = time.time
-    random: Callable[[], float] = random.random
 
 
 class Fetching:
@@ -58,19 +40,33 @@ class Fetching:
     def __init__(
         self,
         settings: FetchSettings,
+        ask: Callable[[Request], Awaitable[Answer]],
         *,
         blocked_urls: BlockList,
         domains: Domains,
         addresses: Addresses,
         budget: Budget,
-        environment: Environment,
         open_at_most: int,
+        connects: Callable[[reachability.Endpoint], Awaitable[bool]] = reachability.connects,
+        wall: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
     ):
         """Must be called in the loop.
 
-        No redirect to one of `blocked_urls` is followed; `open_at_most` limits the requests that are under way.
+        Args:
+            settings: `[fetch]`.
+            ask: makes a request.
+            blocked_urls: no redirect to one of them is followed.
+            domains: those that are never asked.
+            addresses: those that may be reached.
+            budget: of bytes of bodies.
+            open_at_most: how many requests may be under way.
+            connects: whether a connection to an address and port can be made.
+            wall: returns the seconds since 1970.
+            draw: returns a random number from 0 to 1.
         """
-        self._settings, self._domains, self._addresses, self._environment = settings, domains, addresses, environment
+        self._settings, self._domains, self._addresses = settings, domains, addresses
+        self._wall, self._draw = wall, draw
         self._blocked_urls, self._loop = blocked_urls, asyncio.get_running_loop()
         self._token = robots.product_token(settings.user_agent_sent)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
@@ -78,13 +74,13 @@ class Fetching:
         self._calls, self._workers = set[Call](), set[asyncio.Task[None]]()
         self.schedule = Schedule(
             self._request,
-            environment.ask,
+            ask,
             budget,
             slots=settings.threads,
             open_at_most=open_at_most,
             timeout_s=settings.timeout_s,
         )
-        self._network = Network(environment.connects, self.schedule.pause)
+        self._network = Network(connects, self.schedule.pause)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
@@ -99,16 +95,10 @@ class Fetching:
             else:
                 response = Response(number, None, DropReason.HTTP_REFUSED, None, target, ())
                 call.deliver(Delivery(response), self._loop.call_soon)
-        self._begin_some(list(call.left.values()))
-
-    def _begin_some(self, fetches: list[Fetch]) -> None:
-        for fetch in fetches[:AT_ONCE]:
-            if not fetch.is_ended:
-                fetch.worker = self._loop.create_task(self._fetch(fetch))
-                self._workers.add(fetch.worker)
-                fetch.worker.add_done_callback(self._workers.discard)
-        if fetches[AT_ONCE:]:
-            self._loop.call_soon(self._begin_some, fetches[AT_ONCE:])
+        for fetch in call.left.values():
+            fetch.worker = self._loop.create_task(self._fetch(fetch))
+            self._workers.add(fetch.worker)
+            fetch.worker.add_done_callback(self._workers.discard)
 
     def drop(self, call: Call) -> None:
         """Drops the rest of a call, which no caller waits for."""
@@ -192,7 +182,7 @@ class Fetching:
                 fetch.counted += error.is_counted
                 wait_s = error.wait_s
                 if wait_s is None:
-                    wait_s = backoff_s(max(1, fetch.counted), self._environment.random)
+                    wait_s = backoff_s(max(1, fetch.counted), self._draw)
                 is_last = error.is_final or fetch.counted > self._settings.retries
                 if error.is_counted and (is_last or self._loop.time() + wait_s >= fetch.call.ends_s):
                     error.trouble = replace(error.trouble, http_code=code)
@@ -278,8 +268,8 @@ class Fetching:
 
     def _pause(self, host: Host, fetch: Fetch, answer: Answer, trouble: Trouble) -> float:
         """Pauses a host that asks for it; returns the seconds until the next try."""
-        asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._environment.wall())
-        wait_s = backoff_s(fetch.counted + 1, self._environment.random) if asked_s is None else asked_s
+        asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._wall())
+        wait_s = backoff_s(fetch.counted + 1, self._draw) if asked_s is None else asked_s
         detail = trouble.detail if asked_s is None else f"{trouble.detail}, Retry-After {asked_s:,.0f} s"
         host.pace.leave_alone(self._loop.time() + wait_s, replace(trouble, detail=detail))
         host.turn_away(self._loop.time())
@@ -323,17 +313,16 @@ class Fetching:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def _request(self, fetch: Fetch, is_more_wanted: bool) -> Request:  # noqa: FBT001 - a callback
+    def _request(self, fetch: Fetch) -> Request:
         """The next request of a fetch."""
-        fetch.began_s = fetch.began_s or self._environment.wall()
+        fetch.began_s = fetch.began_s or self._wall()
         settings = self._settings
         # a kept connection may be gone, and each request counts: the last try does not rest on one
         return Request(
             fetch.target,
             bytes_at_most=robots.BYTES_AT_MOST if fetch.is_robots else settings.bytes_at_most,
             is_cut=fetch.is_robots,
-            keeps_alive=settings.retries > 0 and (is_more_wanted or fetch.is_robots),
-            needs_new_connection=fetch.counted >= settings.retries,
+            keeps_alive=fetch.counted < settings.retries,
             check=(lambda _: None) if fetch.is_robots else self._check,
         )
 

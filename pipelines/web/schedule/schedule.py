@@ -35,7 +35,7 @@ class Schedule:
 
     def __init__(
         self,
-        make_request: Callable[[Fetch, bool], Request],
+        make_request: Callable[[Fetch], Request],
         ask: Callable[[Request], Awaitable[Answer]],
         budget: Budget,
         *,
@@ -46,7 +46,7 @@ class Schedule:
         """Must be called in the loop.
 
         Args:
-            make_request: the next request of a fetch; the second argument is whether its host has more to be asked for.
+            make_request: the next request of a fetch.
             ask: makes a request.
             budget: no request is begun while it has no room for another body.
             slots: how many requests may be answered at the same time.
@@ -163,7 +163,7 @@ class Schedule:
         fetch, turn = waiting
         host.running += 1
         host.pace.begin(now)
-        request = self._make_request(fetch, host.is_wanted)
+        request = self._make_request(fetch)
         fetch.begin_request(request, now)
         self.slots += 1
         self.under_way[fetch] = request

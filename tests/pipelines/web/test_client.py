@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 import tracemalloc
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts
 from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST, Client, Response, opened
+from altalign.pipelines.web.http.transport import Transport
 from altalign.pipelines.web.http.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
 from altalign.pipelines.web.schedule import hosts
 from altalign.pipelines.web.schedule.calls import Fetch
@@ -27,7 +27,6 @@ from altalign.settings.curate import FetchSettings
 from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import (
     CLOSE,
-    DRIP,
     HANG,
     RESET,
     Pointing,
@@ -118,43 +117,23 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDED = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 TWICE = gzip.compress(brotli.compress(IMAGE))
 GIVEN: dict[str, list[Step]] = {
-    "chunked": [CHUNKED, b"%x\r\n" % 100, IMAGE[:100], b"\r\n%x;x=y\r\n" % 10140, IMAGE[100:], b"\r\n0\r\n\r\n"],
-    "until the connection ends": [ENDED, IMAGE, CLOSE],
-    "HTTP/1.0": [b"HTTP/1.0 200 OK\r\n\r\n", IMAGE, CLOSE],
     "in many small pieces": [
         script(200, b"", len(IMAGE))[0],
         *(part for at in range(0, len(IMAGE), 512) for part in (IMAGE[at : at + 512], 0.001)),
     ],
-    "after early hints": [
-        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n",
-        0.01,
-        *script(200, IMAGE),
-    ],
     "with bytes beyond its length, later": [*script(200, IMAGE), 0.05, b"more of it"],
-    "with bare line feeds": [b"HTTP/1.1 200 OK\nContent-Length: %d\n\n" % len(IMAGE), IMAGE],
     "with a head of many segments": [
         *(script(200, IMAGE)[0][at : at + 1] for at in range(60)),
         script(200, IMAGE)[0][60:],
     ],
     "with a long header": script(200, IMAGE, Content_Security_Policy="x" * 20_000),
-    "with a header that is no ASCII": script(200, IMAGE, X_Name="é\xff"),
-    "gzip": script(200, gzip.compress(IMAGE), Content_Encoding="gzip"),
     "gzip in two members": script(
         200, gzip.compress(IMAGE[:99]) + gzip.compress(IMAGE[99:]), Content_Encoding="x-gzip"
     ),
-    "deflate": script(200, zlib.compress(IMAGE), Content_Encoding="Deflate"),
-    "bare deflate": script(200, zlib.compress(IMAGE, wbits=-15), Content_Encoding="deflate"),
-    "br": script(200, brotli.compress(IMAGE), Content_Encoding="br"),
-    "br in gzip": script(200, TWICE, Content_Encoding="br, gzip"),
     "br in gzip, in two headers": [
         b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n"
         + script(200, TWICE, Content_Encoding="gzip")[0].partition(b"\r\n")[2]
     ],
-    "identity": script(200, IMAGE, Content_Encoding="identity"),
-    "an unknown encoding": script(200, IMAGE, Content_Encoding="aws-chunked"),
-    "an opt-out for others": script(200, IMAGE, X_Robots_Tag="otherbot: noai"),
-    "a tag that says nothing of it": script(200, IMAGE, X_Robots_Tag="nofollow, max-snippet:5"),
-    "rights that are not reserved": script(200, IMAGE, tdm_reservation="0"),
 }
 
 
@@ -178,111 +157,7 @@ def test_whatever_a_server_makes_of_it_the_image_comes(steps: list[Step]) -> Non
     assert len(server.asked) == 1
 
 
-BOMB = gzip.compress(bytes(50_000_000))
 REFUSED = DropReason.HTTP_REFUSED
-FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
-    "not found": (script(404, b"nothing"), DropReason.HTTP_STATUS, 404),
-    "no content": ([b"HTTP/1.1 204 No Content\r\n\r\n"], DropReason.HTTP_STATUS, 204),
-    "a part": (script(206, IMAGE), DropReason.HTTP_STATUS, 206),
-    "gone wrong": (script(500, b"oops"), DropReason.HTTP_STATUS, 500),
-    "an unknown status": (script(999, b"oops"), DropReason.HTTP_STATUS, 999),
-    "a redirect to nowhere": (script(302), DropReason.HTTP_STATUS, 302),
-    "a redirect to no URL": (script(302, Location="http://[/"), DropReason.HTTP_STATUS, 302),
-    "a redirect to a file": (script(302, Location="file:///etc/passwd"), REFUSED, 302),
-    "a redirect inside": (script(301, Location="http://127.0.0.1:1/"), REFUSED, 301),
-    "a redirect to metadata": (script(307, Location="http://169.254.169.254/latest"), REFUSED, 307),
-    "a redirect to another spelling": (script(308, Location="http://2130706433:1/"), REFUSED, 308),
-    "a redirect to IPv6": (script(302, Location="http://[::ffff:10.0.0.1]/"), REFUSED, 302),
-    "a switch of protocols": ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"], DropReason.HTTP_STATUS, 101),
-    "silence": ([HANG], DropReason.HTTP_TIMEOUT, None),
-    "half a head": ([b"HTTP/1.1 200 OK\r\nServ", HANG], DropReason.HTTP_TIMEOUT, None),
-    "half a body": ([*script(200, IMAGE, length=99_999), HANG], DropReason.HTTP_TIMEOUT, 200),
-    "a drip": ([script(200, b"", 99_999)[0], DRIP], DropReason.HTTP_TIMEOUT, 200),
-    "a drip of a head": ([b"HTTP/1.1 200 OK\r\nX: ", DRIP], DropReason.HTTP_TIMEOUT, None),
-    "a reset": ([RESET], DropReason.HTTP_BROKEN, None),
-    "an end": ([CLOSE], DropReason.HTTP_BROKEN, None),
-    "an end in the head": ([b"HTTP/1.1 200 OK\r\nServ", CLOSE], DropReason.HTTP_BROKEN, None),
-    "an end in the body": ([*script(200, IMAGE, length=99_999), CLOSE], DropReason.HTTP_BROKEN, 200),
-    "a reset in the body": ([*script(200, IMAGE, length=99_999), 0.1, RESET], DropReason.HTTP_BROKEN, 200),
-    "an end in a chunk": ([CHUNKED, b"1000\r\nabc", CLOSE], DropReason.HTTP_BROKEN, 200),
-    "no end of chunks": ([CHUNKED, b"3\r\nabc\r\n", CLOSE], DropReason.HTTP_BROKEN, 200),
-    "a chunk of no size": ([CHUNKED + b"zz\r\nabc\r\n"], DropReason.HTTP_BROKEN, None),
-    "an empty body": (script(200, b""), DropReason.HTTP_BROKEN, 200),
-    "an empty chunked body": ([CHUNKED, b"0\r\n\r\n"], DropReason.HTTP_BROKEN, 200),
-    "no HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n", CLOSE], DropReason.HTTP_BROKEN, None),
-    "two lengths": (
-        [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", CLOSE],
-        DropReason.HTTP_BROKEN,
-        None,
-    ),
-    "a length that is none": (
-        [b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabcdef", CLOSE],
-        DropReason.HTTP_BROKEN,
-        None,
-    ),
-    "a flood of headers": ([b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 100_000, HANG], DropReason.HTTP_BROKEN, None),
-    "a header without an end": (
-        [b"HTTP/1.1 200 OK\r\nX: ", *[b"y" * 10_000] * 100, HANG],
-        DropReason.HTTP_BROKEN,
-        None,
-    ),
-    "broken gzip": (script(200, gzip.compress(IMAGE)[:-9], Content_Encoding="gzip"), DropReason.HTTP_BROKEN, 200),
-    "what is no gzip": (script(200, IMAGE, Content_Encoding="gzip"), DropReason.HTTP_BROKEN, 200),
-    "what is no brotli": (script(200, b"\xff" + IMAGE, Content_Encoding="br"), DropReason.HTTP_BROKEN, 200),
-    "many encodings": (script(200, IMAGE, Content_Encoding="gzip," * 9 + "gzip"), DropReason.HTTP_BROKEN, 200),
-    "a length that is too great": ([*script(200, b"", length=100_001), HANG], DropReason.HTTP_TOO_LARGE, 200),
-    "a length beyond all": ([*script(200, b"", length=10**18), HANG], DropReason.HTTP_TOO_LARGE, 200),
-    "more than it says": (
-        [CHUNKED, *[b"10000\r\n" + bytes(0x10000) + b"\r\n"] * 100, HANG],
-        DropReason.HTTP_TOO_LARGE,
-        200,
-    ),
-    "no end": ([ENDED, *[bytes(65_536)] * 1_000, HANG], DropReason.HTTP_TOO_LARGE, 200),
-    "a bomb": (script(200, BOMB, Content_Encoding="gzip"), DropReason.HTTP_TOO_LARGE, 200),
-    "a bomb in brotli": (
-        script(200, brotli.compress(bytes(50_000_000), quality=3), Content_Encoding="br"),
-        DropReason.HTTP_TOO_LARGE,
-        200,
-    ),
-    "a bomb in a bomb": (
-        script(200, gzip.compress(BOMB), Content_Encoding="gzip, gzip"),
-        DropReason.HTTP_TOO_LARGE,
-        200,
-    ),
-    "an opt-out": (script(200, IMAGE, X_Robots_Tag="noai"), DropReason.HTTP_OPT_OUT, 200),
-    "an opt-out among others": (
-        script(200, IMAGE, X_Robots_Tag="nofollow, NoImageIndex"),
-        DropReason.HTTP_OPT_OUT,
-        200,
-    ),
-    "an opt-out for us": (script(200, IMAGE, X_Robots_Tag="Altalign: noimageai"), DropReason.HTTP_OPT_OUT, 200),
-    "an opt-out with bytes that no terminal should see": (
-        script(200, IMAGE, X_Robots_Tag="noai, \x1b[2J\xe9"),
-        DropReason.HTTP_OPT_OUT,
-        200,
-    ),
-    "a preference against training": (
-        script(200, IMAGE, Content_Usage="search=y, train-ai=n"),
-        DropReason.HTTP_OPT_OUT,
-        200,
-    ),
-    "a signal against training": (script(200, IMAGE, Content_Signal="ai-train=no"), DropReason.HTTP_OPT_OUT, 200),
-    "rights that are reserved": (script(200, IMAGE, TDM_Reservation="1"), DropReason.HTTP_OPT_OUT, 200),
-}
-
-
-@pytest.mark.parametrize(("steps", "reason", "code"), FAILING.values(), ids=FAILING.keys())
-def test_whatever_a_server_does_instead_has_its_reason(steps: list[Step], reason: DropReason, code: int | None) -> None:
-    is_slow = reason == DropReason.HTTP_TIMEOUT
-    response, server = fetch_path(steps, bytes_at_most=100_000, hangs=is_slow)
-    assert (response.body, response.reason, response.http_code) == (None, reason, code)
-    assert response.detail.isprintable()
-    assert 0 < len(response.detail) <= 400
-    (each,) = response.tries
-    assert (each.reason, each.detail) == (reason, response.detail)
-    assert len(server.asked) == 1
-    if is_slow:
-        assert each.seconds >= 20
 
 
 # Who may be asked -----------------------------------------------------------------------------------------------------
@@ -603,83 +478,7 @@ def test_one_try_is_one_request_whatever_the_library_thinks() -> None:
 # robots.txt -----------------------------------------------------------------------------------------------------------
 
 
-def fetch_with_robots(robots: list[Step], **values: Any) -> tuple[Response, Server]:
-    with Server({"/robots.txt": robots, "/image": script(200, IMAGE)}) as server:
-        settings = settings_of(server.port, honour_robots=True, **{"retries": 0, **values})
-        (response,) = fetch([server.url("/image")], settings, while_waits=server.hangs).values()
-        return response, server
-
-
 DISALLOW = b"User-agent: *\nDisallow: /\n"
-
-
-@pytest.mark.parametrize(
-    "robots",
-    [
-        script(404),
-        script(403, b"no"),
-        script(410),
-        script(204),
-        script(200, b""),
-        script(200, b"User-agent: *\nDisallow: /private\n"),
-        script(200, b"User-agent: altalign\nAllow: /\n\nUser-agent: *\nDisallow: /\n"),
-        script(200, b"<html>Disallow: /</html>"),
-        script(200, b"\xff\xfe\x00" * 999),
-        script(200, b"# " + b"x" * 600_000 + b"\n" + DISALLOW),
-        [CHUNKED, *[b"10000\r\n" + b"#" * 0xFFFF + b"\n\r\n"] * 100, HANG],
-        script(302, Location="http://10.0.0.1/robots.txt"),
-        script(302, Location="file:///robots.txt"),
-        script(302, Location="/robots.txt"),
-        script(302),
-    ],
-)
-def test_a_robots_txt_that_forbids_nothing(robots: list[Step]) -> None:
-    response, server = fetch_with_robots(robots)
-    assert response.detail == ""
-    assert response.body == IMAGE
-    assert server.paths["/image"] == 1
-
-
-@pytest.mark.parametrize(
-    "robots",
-    [
-        script(200, DISALLOW),
-        script(200, b"User-agent: altalign\nDisallow: /im*e$\n"),
-        script(200, gzip.compress(DISALLOW), Content_Encoding="gzip"),
-    ],
-)
-def test_a_robots_txt_that_forbids_the_image(robots: list[Step]) -> None:
-    response, server = fetch_with_robots(robots)
-    assert (response.reason, response.http_code, response.tries) == (DropReason.HTTP_OPT_OUT, None, ())
-    assert response.detail == f"{server.url('/robots.txt')} forbids it (Disallow)"
-    assert server.paths == {"/robots.txt": 1}
-
-
-@pytest.mark.parametrize("line", ["Content-Usage: / train-ai=n", "Content-Signal: search=yes,ai-train=no"])
-def test_a_robots_txt_that_opts_out_of_training_forbids_the_image(line: str) -> None:
-    robots = f"User-agent: *\nAllow: /\n{line}\n".encode()
-    response, server = fetch_with_robots(script(200, robots), honour_opt_out=False)
-    assert response.reason == DropReason.HTTP_OPT_OUT
-    assert response.detail == f"{server.url('/robots.txt')} forbids it ({line.partition(':')[0]})"
-    assert server.paths == {"/robots.txt": 1}
-
-
-@pytest.mark.parametrize(
-    ("robots", "reason", "code"),
-    [
-        (script(500), DropReason.HTTP_STATUS, 500),
-        (script(503), DropReason.HTTP_STATUS, 503),
-        (script(429), DropReason.HTTP_STATUS, 429),
-        ([HANG], DropReason.HTTP_TIMEOUT, None),
-        ([RESET], DropReason.HTTP_BROKEN, None),
-        ([*script(200, b"x", length=99), HANG], DropReason.HTTP_TIMEOUT, 200),
-    ],
-)
-def test_without_its_robots_txt_a_site_is_not_asked(robots: list[Step], reason: DropReason, code: int | None) -> None:
-    response, server = fetch_with_robots(robots, retries=1)
-    assert (response.reason, response.http_code, response.tries) == (reason, code, ())
-    assert response.detail.startswith("robots.txt: ")
-    assert server.paths == {"/robots.txt": 2}
 
 
 def test_robots_txt_is_asked_for_once_an_origin_and_for_redirects_too() -> None:
@@ -922,13 +721,13 @@ def test_no_socket_is_left() -> None:
     assert open_sockets() == before
 
 
-def test_a_defect_of_ours_stops_the_unit_and_names_itself() -> None:
-    def broken(_: object) -> object:
+def test_a_defect_of_ours_stops_the_unit_and_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> object:
         raise ZeroDivisionError("never")
 
-    settings = settings_of()
+    monkeypatch.setattr(Transport, "ask", broken)
     with (
-        Client(settings, environment=lambda environment: type(environment)(ask=broken)) as client,
+        Client(settings_of()) as client,
         pytest.raises(AltalignError, match="ZeroDivisionError: never; this is a defect"),
-    ):  # type: ignore[arg-type]
+    ):
         list(client.fetch(["http://a.test/"]))

@@ -12,7 +12,7 @@ from tests.pipelines.web.dead_hosts import DEAD
 
 ROOT = Path(__file__).parents[3]
 HOSTS, TIMEOUT_S = 10_000, 5.0
-PEAK_MB = 400  # measured: 180; docs/reference/bad-input.md
+PEAK_MB = 400  # measured: 317; docs/reference/bad-input.md
 THREADS = 520  # those for names, and those that a process of Python has
 MIXED = {"unanswered": {"http_timeout", "http_unreachable"}, "silent": {"http_timeout"}}
 

@@ -17,7 +17,7 @@ from altalign.pipelines.web.journal.outcomes import Response
 from altalign.pipelines.web.policy.addresses import Addresses
 from altalign.pipelines.web.schedule.budget import Budget
 from altalign.pipelines.web.schedule.calls import Call, Delivery
-from altalign.pipelines.web.schedule.fetching import Environment, Fetching
+from altalign.pipelines.web.schedule.fetching import Fetching
 from altalign.settings.curate import FetchSettings
 
 NO_HEADERS: dict[str, list[str]] = {name: [] for name in HEADERS_READ}
@@ -139,17 +139,19 @@ def play(
 
     async def main() -> Played:
         budget = Budget(BYTES_IN_FLIGHT_AT_MOST, 2 * settings.bytes_at_most, loop.call_soon)
-        environment = Environment(web.ask, web.connects, lambda: EPOCH_S + loop.time(), random)
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
         fetching = Fetching(
             settings,
+            web.ask,
             blocked_urls=BlockList(),
             domains=Domains(),
             addresses=addresses,
             budget=budget,
-            environment=environment,
             open_at_most=most,
+            connects=web.connects,
+            wall=lambda: EPOCH_S + loop.time(),
+            draw=random,
         )
         call = Call(urls, settings.unit_deadline_s)
         call.deliveries = told = _Told()
