@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from http.client import responses
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import aiohttp
 
@@ -28,19 +28,8 @@ _TEMPORARY = (408, 429, 500, 502, 503, 504)
 _MISSING = (404, 410)
 _DENIED = (401, 403)
 _KNOWN_FOR_S = 60.0
-
-
-class _Facts(NamedTuple):
-    """What a server tells of a path."""
-
-    kind: Literal["file", "folder"]
-    size: int | None  # None: it is not told
-    version: str  # ETag, time of change or digest; empty: none is told
-    has_ranges: bool
-
-
-# what commands ask for several times while they begin
-_KNOWN: dict[str, tuple[float, _Facts]] = {}
+# what fsspec tells of paths, which commands ask for several times while they begin
+_KNOWN: dict[str, tuple[float, dict[str, Any]]] = {}
 
 
 def _system(path: str) -> Any:
@@ -113,7 +102,9 @@ def _trouble(error: BaseException, path: str) -> Exception:
     status = _status(error)
     if isinstance(error, FileNotFoundError) or status in _MISSING:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    reason = f"{status} {responses.get(status, '')}".strip() if status else first_line(error)
+    reason = first_line(error).replace(" ssl:default", "")
+    if status:
+        reason = f"{status} {responses.get(status, '')}".strip()
     if status in _DENIED and path.startswith(_HUB):
         text = (
             f"no such repository, or a private one ({reason}); look at its name (hf://datasets/OWNER/NAME), and set "
@@ -131,16 +122,19 @@ def _trouble(error: BaseException, path: str) -> Exception:
     return StoreError(f"{path}: {text}")
 
 
-def _facts(path: str) -> _Facts:
-    """What is known of a path; asked for at most once a while."""
-    at, known = _KNOWN.get(path, (0.0, None))
-    if known is None or time.monotonic() - at > _KNOWN_FOR_S:
-        info = _asked(path, lambda: _system(path).info(path))
-        version = next((info[name] for name in ("ETag", "Last-Modified", "xet_hash", "blob_id") if info.get(name)), "")
-        kind = "folder" if info["type"] == "directory" else "file"
-        known = _Facts(kind, info["size"], version.strip('"'), has_ranges=info.get("partial", True))
+def _info(path: str) -> dict[str, Any]:
+    """What fsspec tells of a path; asked for at most once a while."""
+    at, known = _KNOWN.get(path, (0.0, {}))
+    if not known or time.monotonic() - at > _KNOWN_FOR_S:
+        known = _asked(path, lambda: _system(path).info(path))
         _KNOWN[path] = time.monotonic(), known
     return known
+
+
+def _version(info: dict[str, Any]) -> str:
+    """ETag, time of change or digest; empty where none is told."""
+    names = ("ETag", "Last-Modified", "xet_hash", "blob_id")
+    return next((info[name] for name in names if info.get(name)), "").strip('"')
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -150,9 +144,9 @@ class WebFile:
     """See `altalign.storage.reading.Source`."""
 
     def __init__(self, path: str):
-        facts, self.path, self._copy = _facts(path), path, ""
-        if facts.has_ranges and facts.size is not None:
-            self.size = facts.size
+        info, self.path, self._copy = _info(path), path, ""
+        if info.get("partial", True) and info["size"] is not None:
+            self.size: int = info["size"]
         else:
             self._copy = mappable(path)
             self.size = Path(self._copy).stat().st_size
@@ -179,8 +173,9 @@ def mappable(path: str) -> str:
     Raises:
         StoreError: the server tells neither its size nor its version, so that no copy is known to be of it.
     """
-    facts = _facts(path)
-    if facts.size is None and not facts.version:
+    info = _info(path)
+    version = Stamp(info["size"] or 0, 0, _version(info))
+    if info["size"] is None and not version.digest:
         raise StoreError(
             f"{path}: the server tells neither the size nor a version of it (Content-Length, ETag, Last-Modified); "
             "download it, and name the file"
@@ -191,8 +186,7 @@ def mappable(path: str) -> str:
         file.truncate()
         _system(path).get_file(path, file)
 
-    stamp = Stamp(facts.size or 0, 0, facts.version)
-    return local_copies.copy(path, stamp, lambda file: _asked(path, lambda: fetch(file)))
+    return local_copies.copy(path, version, lambda file: _asked(path, lambda: fetch(file)))
 
 
 # What is there -------------------------------------------------------------------------------------------------------
@@ -220,7 +214,7 @@ def check(path: str) -> None:
 def kind(path: str) -> Literal["file", "folder", "missing"]:
     """What is at a path."""
     try:
-        return _facts(path).kind
+        return "folder" if _info(path)["type"] == "directory" else "file"
     except FileNotFoundError:
         return "missing"
 
@@ -232,8 +226,8 @@ def exists(path: str) -> bool:
 
 def stamp(path: str) -> Stamp:
     """Size, and the ETag, modification time or digest that the server tells; with none of them, the size of a copy."""
-    facts = _facts(path)
-    return Stamp(WebFile(path).size if facts.size is None else facts.size, 0, facts.version)
+    info = _info(path)
+    return Stamp(WebFile(path).size if info["size"] is None else info["size"], 0, _version(info))
 
 
 def find(pattern: str) -> list[str]:
