@@ -79,7 +79,7 @@ def config(tmp_path: Path, folder: str) -> TrainConfig:
             "text_tower": {"architecture": "bart", "layers": 1, "width": 16, "heads": 2},
             "loss": {"label_smoothing": 0.0, "directions": "mean"},
             "reconstruction": {"weight": 1.0, "blocks": 1, "width": 64},
-            "captioner": {"weight": 1.0, "layers": 1, "tokens_at_most": 12, "words_at_least": 2},
+            "captioner": {"weight": 1.0, "layers": 1, "tokens_at_most": 12},
             "optimizer": {"name": "adamw"},
             "schedule": {"steps": 3, "warmup_steps": 0},
             "loop": {"global_batch": 8, "chunk": 4, "precision": "float32", "device": "cpu", "checkpoint_every": 1},
