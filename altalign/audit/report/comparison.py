@@ -6,7 +6,8 @@ from typing import Any
 
 from altalign.audit.compare_pairs import Example
 from altalign.audit.report import page
-from altalign.audit.report.galleries import Picture, thumbnail
+from altalign.audit.report.galleries import Picture
+from altalign.audit.report.shard_pictures import thumbnail
 from altalign.filters import image
 from altalign.machine import interrupts
 from altalign.pages import frame

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from altalign import storage
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import GALLERY, SAMPLES
 from altalign.data.reasons import KEPT, Stage, stages_of
-from altalign.filters import pixels, thumbnails
-from altalign.machine import memory
 from altalign.pages import frame
 from altalign.rules.reason_words import of_select, of_stage
 
@@ -224,18 +221,6 @@ def _kind(data: bytes) -> str | None:
 
 def _picture(data: bytes | None) -> Picture | None:
     return Picture(data) if data and _kind(data) else None
-
-
-def thumbnail(tar: str, offset: int, size: int, *, pixels_at_most: int) -> Picture | None:
-    """A thumbnail of an image in a shard; None if it cannot be decoded, or not in this machine's memory."""
-    limits = {"colour": True, "pixels_at_most": pixels_at_most, "short_side_px": thumbnails.WEBP_SIDE_PX}
-    data = storage.read_range(tar, offset, size)
-    try:
-        with memory.reserved(0 if memory.is_ample() else pixels.peak_bytes(data, **limits)):
-            decoded = pixels.decode(data, **limits).pixels
-    except MemoryError:
-        return None
-    return None if decoded is None else Picture(thumbnails.webp(decoded))
 
 
 def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from altalign.audit import run_parquet
-from altalign.audit.report.galleries import Card, Galleries, thumbnail
+from altalign.audit.report.galleries import Card, Galleries
 from altalign.audit.report.score_values import Limit, Values
+from altalign.audit.report.shard_pictures import thumbnail
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import Stage
 
