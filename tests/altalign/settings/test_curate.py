@@ -26,6 +26,7 @@ STAGES = {
     "text.bytes_at_most": "judge",
     "text.images_per_text_at_most": "tables",
     "text.vocabulary_size": "tables",
+    "text.tables": "tables",
     "text.filters": "judge",
     "image.short_side_above_px": "fetch",
     "image.aspect_ratio_below": "fetch",
