@@ -91,13 +91,11 @@ def _method(name: str, experiment: Experiment, results: Results) -> str:
     runs = list(results["runs"].values())
     cpu_s, wall_s = (sum(run["values"][name] for run in runs) for name in ("cpu_s", "wall_s"))
     return (
-        f"Each arm is trained with the seeds {', '.join(map(str, experiment.seeds))}: {len(runs)} of "
-        f"{len(experiment.arms) * len(experiment.seeds)} runs have ended, {cpu_s / 60:.0f} minutes of CPU on "
-        f"{results['machine']}; a run had {100 * cpu_s / wall_s:.0f} % of a core. A difference is the mean over the "
-        "seeds of an arm's value minus that of the arm it replaces, with its 95 % interval by Student's t in "
-        "brackets. Where the interval contains 0, the arms are *not told apart*; one in twenty intervals misses. "
-        f"`make experiment NAME={name}` trains what is missing and writes this page; `experiments/{name}.toml` has "
-        "the settings."
+        f"{len(runs)} of {len(experiment.arms) * len(experiment.seeds)} runs have ended, {cpu_s / 60:.0f} minutes of "
+        f"CPU on {results['machine']}; a run had {100 * cpu_s / wall_s:.0f} % of a core. A difference is the mean over "
+        f"the seeds ({', '.join(map(str, experiment.seeds))}) of an arm's value minus that of the arm it replaces, "
+        "with its 95 % interval by Student's t. Where that contains 0, the arms are *not told apart*; one in twenty "
+        f"intervals misses. `make experiment NAME={name}` trains what is missing, by `experiments/{name}.toml`."
     )
 
 
