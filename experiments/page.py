@@ -123,7 +123,7 @@ def _section(experiment: Experiment, section: Section, results: Results) -> str:
 
 
 def _table(experiment: Experiment, section: Section, results: Results, measure: str) -> str:
-    rows = [f"| {experiment.measures[measure]} | Mean | Least to most | Difference | |", "|---|---:|---:|---:|---|"]
+    rows = [f"| {experiment.measures[measure]} | Mean (least to most) | Difference |", "|---|---:|---|"]
     rows += [_row(experiment, name, results, measure) for name in section.arms]
     return "\n".join(rows)
 
@@ -131,13 +131,13 @@ def _table(experiment: Experiment, section: Section, results: Results, measure: 
 def _row(experiment: Experiment, name: str, results: Results, measure: str) -> str:
     arm, found = experiment.arms[name], list(values(experiment, results, name, measure).values())
     if not found:
-        return f"| {arm.about} | | | | {results['absent'].get(name, 'no run has ended')} |"
-    against = said = ""
+        return f"| {arm.about} | | {results['absent'].get(name, 'no run has ended')} |"
+    against = ""
     if one := compared(experiment, results, name, measure):
         against = f"{_interval(one.difference, len(experiment.seeds))} to {_short(experiment.arms[arm.replaces])}"
-        said = one.verdict
+        against += f": {one.verdict}" if one.verdict else ""
     spread = f"{_number(min(found))} to {_number(max(found))}"
-    return f"| {arm.about} | {_number(fmean(found))} | {spread} | {against} | {said} |"
+    return f"| {arm.about} | {_number(fmean(found))} ({spread}) | {against} |"
 
 
 def _ends(results: Results) -> str:
@@ -151,10 +151,11 @@ def _short(arm: Arm) -> str:
 
 
 def _interval(apart: Difference, seeds: int) -> str:
-    """A difference with its interval, and of how many seeds it is where some have not ended."""
-    mean, low, high = (_number(value, sign="+") for value in (apart.mean, apart.low, apart.high))
-    of = "" if apart.pairs == seeds else f", {apart.pairs} seed{'s' * (apart.pairs > 1)}"
-    return f"{mean} ({low} to {high}{of})" if apart.pairs > 1 else f"{mean} (no interval{of})"
+    """A difference with half of its interval, and of how many seeds it is where some have not ended."""
+    mean = _number(apart.mean, sign="+")
+    half = f" ± {_number(apart.high - apart.mean)}" if apart.pairs > 1 else " without an interval"
+    of = "" if apart.pairs == seeds else f" ({apart.pairs} seed{'s' * (apart.pairs > 1)})"
+    return f"{mean}{half}{of}"
 
 
 def _number(value: float, *, sign: str = "") -> str:

@@ -56,10 +56,10 @@ def test_an_arm_is_compared_over_the_seeds_that_both_have() -> None:
 
 def test_a_page_has_every_arm_its_values_and_what_did_not_end() -> None:
     found = page.markdown("small", EXPERIMENT, results(base=(50.0, 60.0), killed=(53.0, 61.0), diverging=(None, 9.0)))
-    assert "| base | 55.0 | 50.0 to 60.0 |" in found
-    assert "| killed once | 57.0 | 53.0 to 61.0 | +2.00 (-10.7 to +14.7) to base |" in found
-    assert "| of a set that is not here | | | | it is far away |" in found
-    assert "| the same again | | | | no run has ended |" in found
+    assert "| base | 55.0 (50.0 to 60.0) |  |" in found
+    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base |" in found
+    assert "| of a set that is not here | | it is far away |" in found
+    assert "| the same again | | no run has ended |" in found
     assert "- diverging-0: step 3: the loss is nan" in found
     assert "6 of 10 runs have ended, 6 minutes of CPU on two cores; a run had 67 % of a core" in found
 
