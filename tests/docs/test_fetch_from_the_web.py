@@ -77,7 +77,7 @@ def test_the_commands_run_beside_the_server_and_print_what_the_guide_says(folder
 
     assert [prints(expected(block), served) for block in GUIDE if block.note == "the server"] == [True]
     ran = [block for block in GUIDE if block.note == "beside the server"]
-    assert len(ran) >= 7
+    assert len(ran) >= 6
     for block in ran:
         process = run(block.text.replace(str(PORT), str(port)), block.kind, folder)
         said, _ = process.communicate()
