@@ -21,7 +21,7 @@ from altalign.audit.compare import Comparison
 from altalign.audit.find_pairs import Explanation
 from altalign.audit.opened.run import Run
 from altalign.audit.opened.shown import Gallery
-from altalign.data import audit_tables
+from altalign.data import audit_tables, schema
 from altalign.data.audit_tables import AuditTable
 from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
 from altalign.eval.settings import EvalSets
@@ -58,17 +58,22 @@ GIVEN_BY = {
     DropReason.NOT_LISTED: "pipelines/derive/choose_rows.py: unlisted",
 }
 
-# Schemas by the heading of their files: module, name, and the lists there that hold their columns.
+# Schemas by the heading of their files, and the columns that another heading describes.
 SCHEMAS = {
-    "dropped/STAGE/*.parquet": ("altalign.data.schema", "DROPPED", ("DROPPED",)),
-    "shards/NNNNN.parquet": ("altalign.data.schema", "SAMPLE", ("SAMPLE",)),
-    "clusters/NNNNN.parquet": ("altalign.data.schema", "CLUSTER", ("CLUSTER",)),
-    "removed.parquet": ("altalign.data.schema", "REMOVED", ("REMOVED",)),
-    "counts.parquet": ("altalign.data.schema", "COUNTS", ("COUNTS",)),
-    "audit/failed.parquet": ("altalign.data.schema", "FAILED", ("FAILED",)),
-    "audit/text_measures.parquet": ("altalign.data.audit_tables", "TEXT_MEASURES", ("MEASURED",)),
+    "shards/NNNNN.parquet": ("SAMPLE", ()),
+    "dropped/STAGE/*.parquet": (
+        "DROPPED",
+        ("page_url", "source", "source_key", "extra", "words", "found_sha256"),
+    ),
+    "clusters/NNNNN.parquet": ("CLUSTER", ()),
+    "removed.parquet": ("REMOVED", ()),
+    "counts.parquet": ("COUNTS", ()),
+}
+# Tables of the audit by the names of their columns' lists; the others have columns of these.
+COLUMNS_OF_AUDIT = {
+    "MEASURED": ("TEXT_MEASURES", "IMAGE_MEASURES"),
     **{
-        table.path: ("altalign.data.audit_tables", name, (name,))
+        name: (name,)
         for name, table in vars(audit_tables).items()
         if isinstance(table, AuditTable) and name not in ("TEXT_MEASURES", "IMAGE_MEASURES", "SAMPLES", "FAILED_ROWS")
     },
@@ -178,17 +183,20 @@ def fidelity_tables() -> dict[str, Table]:
 # Columns, errors, constants ------------------------------------------------------------------------------------------
 
 
-def schema_table(module: str, name: str, lists: Iterable[str]) -> Table:
-    """Columns: name, type, description."""
-    home = import_module(module)
-    described = {column: text for entries in lists for column, text in comments(home, entries).items()}
-    found = getattr(home, name)
-    fields = found.schema if isinstance(found, AuditTable) else found
-    kinds = {field.name: str(field.type).replace("item: ", "").replace("element: ", "") for field in fields}
-    return [
-        ["Column", "Type", "Meaning"],
-        *([f"`{column}`", kind, described.get(column, "")] for column, kind in kinds.items()),
-    ]
+def schema_tables() -> dict[str, Table]:
+    """The columns of a run's Parquet files: a table each, and one of all files of the audit."""
+    found = {}
+    for heading, (name, elsewhere) in SCHEMAS.items():
+        meanings = comments(schema, name)
+        names = [column for column in getattr(schema, name).names if column not in elsewhere]
+        found[heading] = [["Column", "Meaning"], *([f"`{column}`", meanings.get(column, "")] for column in names)]
+    rows = []
+    for name, files in COLUMNS_OF_AUDIT.items():
+        paths = ", ".join(f"`{getattr(audit_tables, file).path.removeprefix('audit/')}`" for file in files)
+        rows.append(
+            [paths, "<br>".join(f"`{column}`: {text}" for column, text in comments(audit_tables, name).items())]
+        )
+    return {**found, "audit": [["File", "Columns"], *rows]}
 
 
 def errors_table() -> Table:
@@ -303,7 +311,7 @@ DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/stages.md": stage_tables,
     "docs/concepts/fidelity.md": fidelity_tables,
-    "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
+    "docs/reference/files.md": schema_tables,
     "docs/reference/errors.md": lambda: {"errors": errors_table()},
     "docs/reference/checks.md": lambda: {"checks": checks_table(), "not asked": not_asked_table()},
     "docs/reference/python.md": python_tables,

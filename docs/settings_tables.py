@@ -1,4 +1,4 @@
-"""Tables of settings: type, default and range from their classes, descriptions from the docstrings below them."""
+"""Tables of settings: defaults and values from their classes, descriptions from the docstrings below them."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from pydantic.fields import FieldInfo
 
 from altalign.eval.settings import TASKS
 from altalign.settings.common import stage_of
-from altalign.settings.curate import LARGEST
 from docs.read_source import docstrings
 
 # sections that are given as [[…]]
@@ -21,6 +20,8 @@ ARRAYS = (
     "phases",
     "set",
 )
+
+FAR = 10**6  # an upper limit from here on guards the arithmetic alone
 
 Table = list[list[str]]  # the head first
 
@@ -48,33 +49,19 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, Table]:
-    """A table of each section that has settings: name, type, default, range, the stage that reads it, description."""
+    """A table of each section that has settings: name, default, values, the stage that reads it, description."""
     own = {each for _, cls in sections(config) for each in cls.__mro__ if each.__module__.startswith("altalign.")}
     modules = {sys.modules[each.__module__] for each in own}
     described = {name: text for module in modules for name, text in docstrings(module).items()}
     found = {}
-    head = ["Setting", "Type", "Default", "Range", *(["Read by"] if has_stages else []), "What it does"]
+    head = ["Setting", "Default", "Values", *(["Read by"] if has_stages else []), "What it is"]
     for section, cls in sections(config):
         rows = []
         for name, field in cls.model_fields.items():
             if section_of(field) is None:
-                dotted = f"{section}.{name}"
-                default = (
-                    "required"
-                    if field.is_required()
-                    else f"`{shown_value(field.get_default(call_default_factory=True))}`"
-                )
-                stage = [stage_of(config, dotted) or ""] if has_stages else []
-                rows.append(
-                    [
-                        f"`{name}`",
-                        shown_type(field.annotation),
-                        default,
-                        shown_range(field),
-                        *stage,
-                        next((described[each] for each in _names(cls, name) if each in described), ""),
-                    ]
-                )
+                stage = [stage_of(config, f"{section}.{name}") or ""] if has_stages else []
+                meaning = next((described[each] for each in _names(cls, name) if each in described), "")
+                rows.append([f"`{name}`", shown_default(field), shown_values(field), *stage, meaning])
         if rows:
             heading = f"[[{section}]]" if section in ARRAYS else f"[{section}]"
             found[heading] = [head, *rows]
@@ -93,6 +80,18 @@ def tasks_table() -> Table:
 def _names(cls: type[BaseModel], name: str) -> list[str]:
     """Where a setting's docstring may stand: in the class, or in one that it is made of."""
     return [f"{each.__name__}.{name}" for each in cls.__mro__]
+
+
+def shown_default(field: FieldInfo) -> str:
+    """A default, or that there is none."""
+    return "required" if field.is_required() else f"`{shown_value(field.get_default(call_default_factory=True))}`"
+
+
+def shown_values(field: FieldInfo) -> str:
+    """The values that a setting may have: its type, where the default does not show it, and its limits."""
+    limits = shown_range(field)
+    is_plain = field.annotation in (bool, int, float, str) and not field.is_required()
+    return ", ".join(filter(None, ["" if is_plain else shown_type(field.annotation), limits]))
 
 
 def shown_type(annotation: Any) -> str:
@@ -124,15 +123,14 @@ def shown_value(value: Any) -> str:
 
 
 def shown_range(field: FieldInfo) -> str:
-    """The limits of a setting."""
-    parts = []
+    """The limits of a setting that a user may meet."""
+    low = max((mark.ge for mark in field.metadata if isinstance(mark, annotated_types.Ge)), default=None)  # type: ignore[type-var]
+    parts = [f"`>= {low}`"] if low is not None else []
     for mark in field.metadata:
         match mark:
-            case annotated_types.Ge():
-                parts.append(f"`>= {mark.ge}`")
             case annotated_types.Gt():
                 parts.append(f"`> {mark.gt}`")
-            case annotated_types.Le() if mark.le != LARGEST:
+            case annotated_types.Le() if mark.le < FAR:  # type: ignore[operator]
                 parts.append(f"`<= {mark.le}`")
             case annotated_types.MinLen():
                 parts.append("not empty")

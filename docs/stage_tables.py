@@ -1,49 +1,38 @@
-"""Tables of what each stage reads and writes, from what the stages declare."""
+"""Tables of what each stage hands on, from what the stages declare."""
 
-import numpy as np
 import pyarrow as pa
 
-from altalign.data.schema import DROPPED
 from altalign.data.stages import STAGES
 from altalign.pipelines.run.tables.table import Format, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 
 DECLARED = dict(zip(STAGES, (extract, tables, judge, fetch, decontaminate, write), strict=True))
-_HEAD = ["File", "Format", "What it holds", "Columns", "Read by"]
 
 
 def stage_tables() -> dict[str, list[list[str]]]:
-    """The tables that each stage writes, by stage; under `caption` those that have captions."""
-    written = {stage: [_row(table) for table in module.WRITES] for stage, module in DECLARED.items()}
-    captions = [
-        [f"`{stage}`", f"`{table.where}`", table.format.value, _readers(table)]
+    """The tables in `work/` that each stage writes, by stage; under `caption` all tables that have captions."""
+    handed_on = {
+        stage: [
+            [f"`{table.where}`", _readers(table), table.holds]
+            for table in module.WRITES
+            if table.where.startswith("work/")
+        ]
         for stage, module in DECLARED.items()
-        for table in module.WRITES
-        if _has_caption(table)
+    }
+    captions = [
+        [f"`{stage}`", ", ".join(f"`{table.where}`" for table in module.WRITES if _has_caption(table))]
+        for stage, module in DECLARED.items()
+        if any(map(_has_caption, module.WRITES))
     ]
-    head = ["Written by", "File", "Format", "Read by"]
-    return {"caption": [head, *captions], **{stage: [_HEAD, *rows] for stage, rows in written.items()}}
-
-
-def _row(table: Table) -> list[str]:
-    return [f"`{table.where}`", table.format.value, table.holds, _columns(table), _readers(table)]
+    head = ["File", "Read by", "What it holds"]
+    return {
+        "caption": [["Stage", "Files with captions"], *captions],
+        **{stage: [head, *rows] for stage, rows in handed_on.items() if rows},
+    }
 
 
 def _readers(table: Table) -> str:
-    return ", ".join(f"`{stage}`" for stage, module in DECLARED.items() if table in module.READS) or "no stage"
-
-
-def _columns(table: Table) -> str:
-    if table.columns is DROPPED:
-        return "[of dropped rows](files.md#droppedstageparquet)"
-    match table.columns:
-        case pa.Schema():
-            return ", ".join(f"`{name}`" for name in table.columns.names)
-        case np.dtype() if table.columns.names:
-            return ", ".join(f"`{name}`" for name in table.columns.names)
-        case np.dtype():
-            return table.columns.name
-    return ""
+    return ", ".join(f"`{stage}`" for stage, module in DECLARED.items() if table in module.READS)
 
 
 def _has_caption(table: Table) -> bool:

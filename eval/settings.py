@@ -83,17 +83,17 @@ class CaptionSettings(Settings):
     name: Text
     """What its metrics are called, after their task: `retrieval/NAME`."""
     image_column: Text = "image"
-    """Of a table: column of the image's bytes."""
+    """Table: column of image bytes."""
     caption_column: Text = "caption"
-    """Of a table: column of the caption, or of a list of them. Rows of one image's bytes are one image."""
+    """Table: column of a caption or a list of captions. Rows of the same bytes are one image."""
     images_at_most: Whole = 0
-    """Take this many images, chosen by the hash of their identity. `0`: all."""
+    """Images taken, chosen by a hash of their identity. `0`: all."""
     captions_at_most: Whole = 0
-    """Take the first so many captions of an image: with 5, MSCOCO's 5K test images have 25,000. `0`: all."""
+    """First captions of an image that are taken (5 give MSCOCO's 25,000). `0`: all."""
     repeated_captions: bool = True
-    """Take a caption as often as an image has it, as published protocols do. `false`: once."""
+    """Take a caption as often as an image has it, as published protocols do, or once."""
     shared_captions: Literal["own", "all"] = "own"
-    """A caption that several images have is right for its `own` (published protocols), or for `all` of them."""
+    """A caption of several images is right for its `own` (published protocols), or for `all` of them."""
 
 
 class Set(CaptionSettings):
@@ -102,41 +102,41 @@ class Set(CaptionSettings):
     task: TaskName
     """What is measured."""
     metric: str = ""
-    """What stands for the set in the table and in means. Empty: the first of the task's."""
+    """Metric that stands for the set in the table and in means. Empty: the task's first."""
     test_set: str = ""
-    """What this set is called in `[decontaminate] test_sets` of the runs. Empty: as here."""
+    """Name of this set in `[decontaminate] test_sets` of the runs. Empty: the same."""
     path: str = ""
     """Where the set is; what each task takes is above."""
     split: str = "test"
-    """Of Karpathy's JSON the images of this split; of CLIP_benchmark's folders the tars in this one."""
+    """The split: images in Karpathy's JSON, tars in CLIP_benchmark's folders."""
     images: str = ""
-    """The folder of the images that `path` names; of Karpathy's JSON with or without the folders that it names."""
+    """Folder of the images that `path` names."""
     held_out: bool = False
-    """The pairs that the training run's `[data] held_out` keeps back; in place of `path`."""
+    """In place of `path`: the pairs that the run's `[data] held_out` keeps back."""
     label_column: Text = "label"
-    """Of a table: column of the class, a number or a name."""
+    """Table: column of the class, a number or a name."""
     classes: str = ""
-    """`imagenet`, or a file with a class a line: its name, or its folder's name, a tab, its name. Empty: as the set
-    says."""
+    """`imagenet`, or a file with a class a line: its name, or folder, tab, name. Empty: as the set says."""
     templates: list[Text] = Field(default_factory=list)
-    """Prompts in which `{}` or `{c}` stands for the class, files with one a line, or `imagenet` (80 of CLIP's). Empty:
-    as the set says, or the class's name alone."""
+    """Prompts with `{}` or `{c}` for the class, files of them, or `imagenet` (CLIP's 80). Empty: as the set says, or
+    the bare class name.
+    """
     only_own_classes: bool = False
-    """Choose among the classes of the set's images alone, as for ImageNet-R and ImageNet-A."""
+    """Choose only among the set's own classes (ImageNet-R and ImageNet-A)."""
     train: str = ""
-    """Where the images are that the probe is fitted on, or that are searched for neighbours; as `path`."""
+    """Images that the probe is fitted on or neighbours come from; as `path`."""
     train_split: str = "train"
     """As `split`, of `train`."""
     validation: str = ""
-    """Where those are that choose the penalty; as `path`. Empty: a fifth of `train`, drawn by lot."""
+    """Images that choose the penalty; as `path`. Empty: a random fifth of `train`."""
     ratings: str = ""
-    """The folder of `sts_test.csv`, `sis_test.csv` and `sits_test.csv`, plain or gzipped."""
+    """Folder of `sts_test.csv`, `sis_test.csv` and `sits_test.csv`, plain or gzipped."""
     captions: dict[str, list[Text]] = Field(default_factory=dict)
-    """With a list of names of images: files of captions by language, a line an image, as Multi30K has them."""
+    """Caption files by language, a line an image, as in Multi30K."""
     languages: list[Text] = Field(default_factory=list)
-    """Of XM3600 these languages. Empty: all."""
+    """XM3600: these languages. Empty: all."""
     text_weight: float = 2.0
-    """Of the text, where the image weighs 1 (ALIGN, footnote 4)."""
+    """Weight of the text; the image weighs 1 (ALIGN, footnote 4)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -172,14 +172,14 @@ class IntervalSettings(Settings):
     """Intervals by bootstrap over images."""
 
     resamples: Whole = 1_000
-    """How often the images are drawn anew, always the same ones. `0`: no intervals."""
+    """Bootstrap resamples of the images, always the same ones. `0`: no intervals."""
 
 
 class NearDuplicateSettings(Settings):
     """Test images that have near-duplicates in the pool."""
 
     runs: list[Text] = Field(default_factory=list)
-    """Finished curations that looked for them, beside those that the model was trained on."""
+    """Finished curations with near-duplicates, beside those that the model was trained on."""
 
 
 class EvalSets(Settings):

@@ -27,7 +27,7 @@ MEASURED = pa.schema(
     [
         ("measure", pa.string()),  # What was measured.
         ("value", pa.int32()),  # The value; null where there is none.
-        ("fails_otherwise", pa.bool_()),  # A rule of the stage holds that does not look at this measure.
+        ("fails_otherwise", pa.bool_()),  # A rule that ignores this measure holds.
         ("rows", pa.int64()),  # Candidates.
     ]
 )
@@ -40,11 +40,11 @@ IMAGE_VALUES = AuditTable(
     "audit/image_values.parquet",
     pa.schema(
         [
-            ("source", pa.string()),  # `[[input]] name`, or its kind.
+            ("source", pa.string()),  # An input.
             ("verdict", pa.string()),  # `kept`, or the reason.
-            ("format", pa.string()),  # Of the image as found; null where it is no known one.
-            ("bytes_log2", pa.int32()),  # Eight times log2, rounded, of the bytes as found.
-            ("rows", pa.int64()),  # Candidates with this combination.
+            ("format", pa.string()),  # Of the image as found; null if unknown.
+            ("bytes_log2", pa.int32()),  # Eight times log2 of the bytes as found, rounded.
+            ("rows", pa.int64()),  # Candidates.
         ]
     ),
 )
@@ -54,9 +54,8 @@ FREQUENT = AuditTable(
     pa.schema(
         [
             ("kind", pa.string()),  # `text` or `image`.
-            # The caption, or the image's URL, as it comes first in the pool; its first 1,000 characters.
-            ("value", pa.string()),
-            ("count", pa.int64()),  # Images of the text, texts of the image.
+            ("value", pa.string()),  # Caption or image URL, first 1,000 characters.
+            ("count", pa.int64()),  # Images of the text, or texts of the image.
         ]
     ),
 )
@@ -65,10 +64,10 @@ EDGE_NGRAMS = AuditTable(
     "audit/edge_ngrams.parquet",
     pa.schema(
         [
-            ("ngram", pa.string()),  # One word, or two; folded.
-            ("count", pa.int64()),  # How often it is in the pool.
+            ("ngram", pa.string()),  # One or two folded words.
+            ("count", pa.int64()),  # In the pool.
             ("rarest_log2", pa.int32()),  # Eight times log2, rounded.
-            ("is_in", pa.bool_()),  # Whether the vocabulary has it.
+            ("is_in", pa.bool_()),  # In the vocabulary.
         ]
     ),
 )
@@ -77,9 +76,9 @@ BALANCED = AuditTable(
     "audit/balanced.parquet",
     pa.schema(
         [
-            ("entry", pa.string()),  # A concept, as its file has it; the 10,000 in most captions.
-            ("before", pa.int64()),  # Captions with it among those that `--where` keeps.
-            ("after", pa.int64()),  # Captions with it in the new run.
+            ("entry", pa.string()),  # A concept; the 10,000 in most captions.
+            ("before", pa.int64()),  # Captions that `--where` keeps.
+            ("after", pa.int64()),  # Captions of the new run.
         ]
     ),
 )
@@ -88,11 +87,10 @@ SCRIPTS = AuditTable(
     "audit/scripts.parquet",
     pa.schema(
         [
-            # Of most letters of the caption's first 1,000 characters (Unicode 16.0); `none`: it has no letters.
-            ("script", pa.string()),
-            ("verdict", pa.string()),  # Of `judge`: a reason, or `kept`; repeated pairs are among these.
-            ("rows", pa.int64()),  # Candidates of the sample.
-            ("sampled_one_in", pa.int64()),  # The sample is one candidate in so many.
+            ("script", pa.string()),  # Main script of the first 1,000 characters (Unicode 16.0), or `none`.
+            ("verdict", pa.string()),  # Of `judge`, repeated pairs included.
+            ("rows", pa.int64()),  # Candidates.
+            ("sampled_one_in", pa.int64()),  # One of so many is in the sample.
         ]
     ),
 )
@@ -101,11 +99,11 @@ HOSTS = AuditTable(
     "audit/hosts.parquet",
     pa.schema(
         [
-            ("host", pa.string()),  # Of the images' URLs; empty where an image has none.
-            ("images", pa.int64()),  # Images of the sample that were asked for.
-            ("fetched", pa.int64()),  # Of these, those whose bytes came.
-            ("kept", pa.int64()),  # Of these, those that passed the image rules.
-            ("sampled_one_in", pa.int64()),  # The sample is one image in so many.
+            ("host", pa.string()),  # Of the URL, or empty.
+            ("images", pa.int64()),  # Images asked for.
+            ("fetched", pa.int64()),  # Images that came.
+            ("kept", pa.int64()),  # Images that passed the image rules.
+            ("sampled_one_in", pa.int64()),  # One of so many is in the sample.
         ]
     ),
 )
@@ -114,12 +112,10 @@ FUNNEL = AuditTable(
     "audit/funnel.parquet",
     pa.schema(
         [
-            ("step", pa.string()),  # `pool`, then what each stage keeps, then `shards`.
-            ("source", pa.string()),  # `[[input]] name`, or its kind; null: all of them.
-            ("images", pa.int64()),  # Distinct ones; null of the pool, whose images have no identity yet.
-            # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the
-            # tars.
-            ("bytes", pa.int64()),
+            ("step", pa.string()),  # `pool`, a stage, or `shards`.
+            ("source", pa.string()),  # An input; null: all.
+            ("images", pa.int64()),  # Distinct images; null for the pool.
+            ("bytes", pa.int64()),  # Pool: of its files; from `fetch` on: of images as found; `shards`: of tars.
         ]
     ),
 )
@@ -128,8 +124,8 @@ DROPPED_IMAGES = AuditTable(
     "audit/dropped_images.parquet",
     pa.schema(
         [
-            ("stage", pa.string()),  # `fetch`, `image` or `decontaminate`: extract and the text rules drop pairs.
-            ("reason", pa.string()),  # The reason, which all rows of an image have in common.
+            ("stage", pa.string()),  # `fetch`, `image` or `decontaminate`.
+            ("reason", pa.string()),  # The reason.
             ("images", pa.int64()),  # Distinct images.
         ]
     ),
@@ -140,9 +136,8 @@ SIMILARITY = AuditTable(
     pa.schema(
         [
             ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
-            # `above` the threshold; `below`: of a sample of the images, of each unit the 25 nearest to it.
-            ("verdict", pa.string()),
-            ("pairs", pa.int64()),  # Pairs of an image of the pool and a test image.
+            ("verdict", pa.string()),  # `above` the threshold, or `below`: in a sample, the 25 nearest of each unit.
+            ("pairs", pa.int64()),  # Pairs of a pool image and a test image.
         ]
     ),
 )
@@ -152,9 +147,9 @@ NEAR_TEST_IMAGES = AuditTable(
     pa.schema(
         [
             ("test_set", pa.string()),  # The test set.
-            ("test_image", pa.string()),  # The image of the test set.
-            ("images", pa.int64()),  # How many images of the pool are near it, and go.
-            ("similarity", pa.float64()),  # The largest cosine of theirs; 1 where the bytes are the same.
+            ("test_image", pa.string()),  # Its image.
+            ("images", pa.int64()),  # Pool images dropped for it.
+            ("similarity", pa.float64()),  # Largest cosine; 1 for equal bytes.
         ]
     ),
 )
@@ -163,17 +158,15 @@ GALLERY = AuditTable(
     "audit/near_duplicates/gallery.parquet",
     pa.schema(
         [
-            # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a
-            # sample; `dropped`: a sample.
-            ("kind", pa.string()),
-            ("similarity", pa.float64()),  # The cosine; 1 where the bytes are the same.
-            ("shares_bucket", pa.bool_()),  # Whether the two images share a bucket.
-            ("image_id", pa.string()),  # The image of the pool.
-            ("image_url", pa.string()),  # The same; null where a table has none.
+            ("kind", pa.string()),  # `just above` the threshold; `just below` it or `dropped`: of a sample.
+            ("similarity", pa.float64()),  # Cosine; 1 for equal bytes.
+            ("shares_bucket", pa.bool_()),  # The two images share a bucket.
+            ("image_id", pa.string()),  # Pool image.
+            ("image_url", pa.string()),  # Its URL, or null.
             ("test_set", pa.string()),  # The test set.
-            ("test_image", pa.string()),  # The image of the test set.
-            ("image", pa.binary()),  # The pool's image as WebP, 192 px at most.
-            ("test", pa.binary()),  # The test image, the same.
+            ("test_image", pa.string()),  # Its image.
+            ("image", pa.binary()),  # Pool image as WebP, 192 px at most.
+            ("test", pa.binary()),  # Test image, likewise.
         ]
     ),
 )

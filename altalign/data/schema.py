@@ -1,7 +1,7 @@
 """Arrow schema of what each stage reads and writes, and the versions of schema and rules.
 
 Column names are spelled here and nowhere else; stages bind them, filters never see them. The comment behind a column of
-DROPPED, SAMPLE, COUNTS and FAILED is its line in docs/reference/files.md (`make docs`).
+a run's file is its line in docs/reference/files.md (`make docs`).
 """
 
 from typing import NotRequired, TypedDict
@@ -53,36 +53,34 @@ DROPPED = pa.schema(
     [
         ("key", pa.string()),  # The pair: hash of its image identity and caption.
         ("image_id", pa.string()),  # The image; null where it has no identity.
-        ("image_url", pa.string()),  # Absolute and without fragment where it is valid, else as written.
+        ("image_url", pa.string()),  # Absolute, without fragment; as written where invalid.
         ("caption", pa.string()),  # Cleaned; empty where there is no alt-text.
         ("page_url", pa.string()),  # The page that shows the image, where known.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
-        # The name of the row in its input, one row's alone: `FILE#ROW` of a table (rows from 0; in a side-car of
-        # img2dataset its `key`), `FILE#SAMPLE` of a tar (members up to the first dot), the image's path in a folder.
-        # A file is named by its path below the folder that all files of the input are in. Null in web archives.
+        # The row's unique name: `FILE#ROW` (from 0; img2dataset: `key`), `FILE#SAMPLE` of a tar, or a path in a folder.
+        # FILE is relative to the folder of all the input's files. Null in web archives.
         ("source_key", pa.string()),
-        ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
+        ("extra", pa.string()),  # `[[input]] keep_columns` as a JSON object, or null.
         ("stage", pa.string()),  # The stage that dropped it.
         ("reason", pa.string()),  # The first rule that holds.
         ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds.
-        # Of a repeated pair, and of an image near to another of the pool: what was kept instead.
-        ("kept_key", pa.string()),
+        ("kept_key", pa.string()),  # The pair kept instead of a repeated one, or of a near-duplicate.
         ("words", pa.int32()),  # Unigrams of the caption.
         ("images_per_text", pa.int64()),  # Images of the text, where above the limit.
         ("texts_per_image", pa.int64()),  # Texts of the image, where above the limit.
-        ("found_sha256", pa.string()),  # Of the image's bytes as found, where they had come.
-        ("http_code", pa.int32()),  # From the web: the status of the last answer; null where there was none.
-        ("width", pa.int32()),  # Pixels, as stored in the file.
+        ("found_sha256", pa.string()),  # Of the image as found, where its bytes came.
+        ("http_code", pa.int32()),  # Web: status of the last answer.
+        ("width", pa.int32()),  # Pixels in the file.
         ("height", pa.int32()),  # The same.
         ("nsfw_score", pa.float32()),  # Of the classifier.
-        # Of a near-duplicate: the cosine, 1 of the same bytes; null where only other images connect two of the pool.
+        # Near-duplicate: cosine, 1 for equal bytes; null where only other images connect two of the pool.
         ("similarity", pa.float32()),
-        ("test_set", pa.string()),  # Of a near-duplicate of a test image: the set by its name.
-        # The nearest image of it: its path in the set; `FILE#ROW` of a table, `FILE/MEMBER` of a tar.
+        ("test_set", pa.string()),  # Near-duplicate of a test image: name of the set.
+        # Its nearest image: path, `FILE#ROW` of a table, or `FILE/MEMBER` of a tar.
         ("test_image", pa.string()),
-        ("file", pa.string()),  # Of a broken record: the input file.
-        ("offset", pa.int64()),  # Of a broken record: bytes from the start of the file, or the number of the row.
-        ("error", pa.string()),  # Of a broken record: why it cannot be read.
+        ("file", pa.string()),  # Broken record: input file.
+        ("offset", pa.int64()),  # Broken record: bytes from the start of the file, or row number.
+        ("error", pa.string()),  # Broken record: why it cannot be read.
     ]
 )
 
@@ -122,27 +120,26 @@ class DroppedRow(TypedDict):
 # The side-car of a shard: one row a sample, in the order of the tar.
 SAMPLE = pa.schema(
     [
-        ("key", pa.string()),  # Name of the sample's members in the tar.
+        ("key", pa.string()),  # Name of the members in the tar.
         ("image_id", pa.string()),  # The image.
-        ("image_url", pa.string()),  # Null where a table has none.
+        ("image_url", pa.string()),  # Null if unknown.
         ("caption", pa.string()),  # As in KEY.txt.
-        ("page_url", pa.string()),  # Null where it is not known.
+        ("page_url", pa.string()),  # Null if unknown.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
-        # The name of the row in its input, one row's alone: `FILE#ROW` of a table (rows from 0; in a side-car of
-        # img2dataset its `key`), `FILE#SAMPLE` of a tar (members up to the first dot), the image's path in a folder.
-        # A file is named by its path below the folder that all files of the input are in. Null in web archives.
+        # The row's unique name: `FILE#ROW` (from 0; img2dataset: `key`), `FILE#SAMPLE` of a tar, or a path in a folder.
+        # FILE is relative to the folder of all the input's files. Null in web archives.
         ("source_key", pa.string()),
-        ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
+        ("extra", pa.string()),  # `[[input]] keep_columns` as a JSON object, or null.
         ("width", pa.int32()),  # Pixels of the stored image.
         ("height", pa.int32()),  # The same.
-        # Of the stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.
+        # Stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.
         ("format", pa.string()),
         ("bytes", pa.int64()),  # Of the stored image.
-        ("sha256", pa.string()),  # Of the stored image, in hex.
+        ("sha256", pa.string()),  # Of the stored image.
         ("found_sha256", pa.string()),  # Of the bytes as found.
         ("words", pa.int32()),  # Unigrams of the caption.
-        ("tar_offset", pa.int64()),  # Where the image's bytes begin in the tar.
-        ("tar_bytes", pa.int64()),  # How many there are.
+        ("tar_offset", pa.int64()),  # Offset of the image's bytes in the tar.
+        ("tar_bytes", pa.int64()),  # Their number.
     ]
 )
 
@@ -180,19 +177,18 @@ CLUSTER = pa.schema(
 # What `altalign remove` has taken out of a run: hashes, never a URL or a text.
 REMOVED = pa.schema(
     [
-        # `pair`: it went. Else what was asked for, and what no later `altalign add` takes: `key`, `image_id`, `url`,
+        # `pair`: a removed pair. Else a request, which also holds for later `altalign add`: `key`, `image_id`, `url`,
         # `sha256`, `domain`, `source_key`.
         ("kind", pa.string()),
-        # The key of a pair, an image_id, the SHA-256 of an image's bytes; of a URL the image_id that it makes; of a
-        # domain and a source_key their BLAKE2b-128.
+        # Pair key, image_id (also of a URL), SHA-256 of an image's bytes, or BLAKE2b-128 of a domain or source_key.
         ("hash", pa.string()),
-        ("stage", pa.string()),  # Of a pair: `select` where it was in a shard, else the stage that had dropped it.
-        ("source", pa.string()),  # Of a pair: as everywhere.
-        ("reason", pa.string()),  # Of a pair: `removed` where it was in a shard, else why it had been dropped.
-        ("shard", pa.string()),  # Of a pair that was in a shard: which one.
-        ("row", pa.int64()),  # The same: its row in the side-car, from 0.
-        ("manifest_sha256", pa.string()),  # Of the run before: its manifest.
-        ("time", pa.string()),  # When, in UTC.
+        ("stage", pa.string()),  # Pair: `select` if it was in a shard, else the stage that dropped it.
+        ("source", pa.string()),  # Of the pair.
+        ("reason", pa.string()),  # Pair: `removed` if it was in a shard, else why it was dropped.
+        ("shard", pa.string()),  # Its shard, if any.
+        ("row", pa.int64()),  # Its row there, from 0.
+        ("manifest_sha256", pa.string()),  # Manifest before the removal.
+        ("time", pa.string()),  # Time in UTC.
         ("by", pa.string()),  # Who asked (`--by`).
         ("because", pa.string()),  # Why (`--because`).
     ]
@@ -234,7 +230,7 @@ COUNTS = pa.schema(
         ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image`, `decontaminate` or `select`.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("reason", pa.string()),  # A reason, or `kept`.
-        ("rows", pa.int64()),  # How many.
+        ("rows", pa.int64()),  # Number of pairs.
     ]
 )
 
@@ -244,6 +240,6 @@ FAILED = pa.schema(
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         # Every rule of the stage that holds, in their order; the first is the reason. Empty: the stage keeps them.
         ("failed", pa.list_(pa.string())),
-        ("rows", pa.int64()),  # How many.
+        ("rows", pa.int64()),  # Number of pairs.
     ]
 )

@@ -13,12 +13,11 @@ class CardSettings(Settings):
     name: str = ""
     """Name of the data set; `""`: "Image-text pairs from" its sources."""
     licence: str = ""
-    """Licence of the data set: an identifier of SPDX (`CC-BY-4.0`) or Hugging Face (`cc-by-4.0`). `""`: the card says
-    that it is unknown."""
+    """Licence: an identifier of SPDX (`CC-BY-4.0`) or Hugging Face (`cc-by-4.0`). `""`: unknown."""
     languages: list[str] = Field(default_factory=list)
-    """Languages of the captions as BCP 47 tags: `["en", "pt-BR"]`. Nothing detects them."""
+    """Languages of captions as BCP 47 tags: `["en", "pt-BR"]`. Nothing detects them."""
     contact: str = ""
-    """Whom to ask to have something removed: an address or URL."""
+    """Address or URL for removal requests."""
 
     @field_validator("name", "licence", "contact")
     @classmethod

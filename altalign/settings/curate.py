@@ -35,48 +35,48 @@ class RunSettings(Settings):
     """Where a run is written."""
 
     folder: Annotated[str, Field(min_length=0)] = ""  # with a length, it is also checked to be Unicode
-    """Where the run is written: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`. There is no default."""
+    """The run's folder: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`."""
     keep_work: bool = True
-    """Keep `work/` after the run; `altalign clean` deletes it later."""
+    """Keep `work/` after the run; `altalign clean` deletes it."""
     durable: bool = True
-    """Have the disk keep the files of a unit before its mark is written: then a power cut costs no more than a kill."""
+    """Flush a unit's files to disk before its mark, so that a power cut costs no more than a kill."""
 
 
 class InputSettings(Settings):
     """One input: files of one kind. Order of inputs, then of sorted paths, then of rows is the input order."""
 
     name: str = ""
-    """The pairs' `source` in counts and side-cars; where it is empty the kind, and of further inputs of that kind the
-    name of their first path."""
+    """`source` of the pairs. Empty: the kind; of further inputs of that kind the name of their first path."""
     kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
-    """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
+    """Web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
-    """Globs, relative to the working directory, or in a store (`s3://`, `gs://`, `hf://`); or addresses of files
-    (`https://`). One that matches nothing is an error. A folder stands for the images in it (folder), its tars and
-    img2dataset's side-cars (webdataset), or the data set saved there (table)."""
+    """Globs, relative to the working directory or in a store (`s3://`, `gs://`, `hf://`), or `https://` addresses. A
+    glob without a match is an error. A folder stands for its images (folder), its tars and img2dataset's side-cars
+    (webdataset), or the data set saved there (table).
+    """
     url_column: str = "url"
-    """Table: column of the image's URL; `""` where there is none. Folder: the same of a `.json` beside an image."""
+    """Table: column of the image URL, or `""`. Folder: the key in an image's `.json`."""
     caption_column: str = "caption"
-    """Table: column of the caption, or of lists of captions, each of which is a candidate. Folder: the same of the
-    table of captions, or of a `.json` beside an image."""
+    """Table: column of captions or lists of captions, each a candidate. Folder: the same of the table of captions, or
+    of an image's `.json`.
+    """
     image_column: str = ""
-    """Table: column of the image's bytes. Parquet and Arrow only."""
+    """Table: column of image bytes. Parquet and Arrow only."""
     page_url_column: str = ""
     """Table: column of the page's URL."""
     keep_columns: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """Columns (of `.json`: keys) that pairs keep as `extra`, in shards and in dropped rows. Pages have none."""
+    """Columns (`.json`: keys) that pairs keep as `extra` in shards and dropped rows. Not for pages."""
     captions: str = ""
-    """Folder: a table of captions, with paths in the folder. `""`: captions are in the `.txt`, or else the `.json`, of
-    an image's name beside it."""
+    """Folder: a table of captions with paths in the folder. `""`: captions are in an image's `.txt`, else its `.json`.
+    """
     file_column: str = "file_name"
-    """Folder with a table of captions: column of the image's path in the folder."""
+    """Folder with a table of captions: column of the image path."""
     caption_pattern: str = ""
-    """Folder: a regular expression for whole paths in the folder, whose group `caption` is the caption; `_` and `-` in
-    it are spaces."""
+    """Folder: a regular expression for whole paths; its group `caption` is the caption, with `_` and `-` as spaces."""
     decode_entities: bool = False
-    """All but pages: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
+    """Decode `&amp;` and the like in captions, once. Pages and WAT always are."""
     skip_unreadable: bool = False
-    """Count a file that cannot be read as one `record_broken` instead of stopping."""
+    """Count an unreadable file as one `record_broken` instead of stopping."""
 
     @field_validator("keep_columns")
     @classmethod
@@ -127,16 +127,17 @@ class TextSettings(Settings):
     words_at_most: Annotated[Whole, Judge] = 20
     """More words: `text_too_long`. Not below `words_at_least`."""
     bytes_at_most: Annotated[int, Field(ge=1, le=65_536), Judge] = 65_536  # ours
-    """More bytes, in UTF-8: `text_too_large`. Readers cut longer captions, so it cannot be raised."""
+    """More UTF-8 bytes: `text_too_large`. Readers cut captions here, so it cannot be raised."""
     images_per_text_at_most: Annotated[Whole, Tables] = 10
     """A text on more images: `text_on_too_many_images`."""
     vocabulary_size: Annotated[Positive, Tables] = 100_000_000
-    """The most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
+    """Most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
     tables: Annotated[str, Tables] = ""
-    """The folder `tables` of another run, by whose counts texts are judged: those of this pool decide nothing then."""
+    """Folder `tables` of another run, whose counts replace those of this pool."""
     filters: Annotated[list[str], Judge] = Field(default_factory=list)
-    """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file, or on the Python
-    path."""
+    """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file or on the Python
+    path.
+    """
     own: Annotated[Own, Judge] = Field(default_factory=dict)
     """Settings of your own rules: `[text.own.FUNCTION]`."""
 
@@ -159,7 +160,7 @@ class NsfwSettings(Settings):
     """Removal of pornographic images (section 3; the paper names neither classifier nor threshold)."""
 
     model: str = ""
-    """An ONNX file with a TOML of its name beside it. Without one the rule is off."""
+    """An ONNX file with a TOML of its name beside it. Empty: no rule."""
     drop_at_or_above: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A score of this or more: `image_nsfw`."""
 
@@ -168,15 +169,15 @@ class ImageSettings(Settings):
     """Image-based filtering (section 3)."""
 
     short_side_above_px: Annotated[Whole, Fetch] = 200
-    """A short side of this many pixels or fewer: `image_too_small`."""
+    """A short side of this or less: `image_too_small`."""
     aspect_ratio_below: Annotated[float, Field(gt=1), Fetch] = 3.0
     """Long side / short side of this or more: `image_too_elongated`."""
     texts_per_image_at_most: Annotated[Whole, Tables] = 1000
     """An image with more texts: `image_has_too_many_texts`."""
     pixels_at_most: Annotated[Positive, Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
-    """More pixels: `image_too_many_pixels`; such an image is never decoded."""
+    """More pixels: `image_too_many_pixels`, without decoding."""
     blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Files of hashes of images (SHA-256, SHA-1, MD5, PDQ), one a line: `image_blocked`."""
+    """Files of image hashes (SHA-256, SHA-1, MD5, PDQ), one a line: `image_blocked`."""
     filters: Annotated[list[str], Fetch] = Field(default_factory=list)
     """Rules of your own, as those of `[text]`: `own:FUNCTION`."""
     own: Annotated[Own, Fetch] = Field(default_factory=dict)
@@ -198,43 +199,47 @@ class FetchSettings(Settings):
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
-    """Where images come from: the inputs themselves, or HTTP. With `"web"`, images that tars, tables and folders hold
-    are read there, and those of web archives are fetched."""
+    """Take images from the inputs, or over HTTP. `"web"` fetches those of web archives; tars, tables and folders still
+    give their own.
+    """
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
+    """Seconds of one try, with redirects and body. Longer: `http_timeout`."""
     retries: Whole = 2
-    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. With `0` no connection
-    is kept, for one that was closed meanwhile would cost an image. Pauses between them
-    grow, or are as `Retry-After` says. A host that has never answered gets one."""
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; one at most of a host
+    that never answered. Pauses grow, or follow `Retry-After`. `0` also reuses no connection.
+    """
     unit_deadline_s: Annotated[float, Field(gt=0)] = 3600.0
-    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`, or
-    `http_not_asked`. A unit takes longer while all `threads` are busy."""
+    """Seconds for the images of a unit (4,096 at most); later ones are `http_timeout` or `http_not_asked`. Longer
+    while all `threads` are busy.
+    """
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
-    """Bytes of a body, decompressed. More: `http_too_large`. Of an image in a table: `row_too_large`."""
+    """Bytes of a decompressed body. More: `http_too_large`; in a table: `row_too_large`."""
     threads: Positive = 64
-    """Requests that are being answered at a time, in one process. Waiting for a host's turn takes none."""
+    """Concurrent requests of a process. Waiting for a host's turn takes none."""
     honour_opt_out: Annotated[bool, Fetch] = True
-    """Respect headers of answers: `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`,
-    `Content-Usage: train-ai=n` and `Content-Signal: ai-train=no`. Else: `http_opt_out`."""
+    """Respect `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`, `Content-Usage:
+    train-ai=n` and `Content-Signal: ai-train=no`: `http_opt_out`.
+    """
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect robots.txt, its lines `Content-Usage` and `Content-Signal` among them. Else: `http_opt_out`."""
+    """Respect robots.txt, with its lines `Content-Usage` and `Content-Signal`: `http_opt_out`."""
     connections_per_host: Positive = 8
-    """Requests to one host at a time, in one process; a cluster of N processes may have N times as many."""
+    """Concurrent requests of a process to one host; N processes of a cluster may have N times as many."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
-    """Requests to one host a second, in one process."""
+    """Requests a second of a process to one host."""
     blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Files of domains, one a line, that are never asked, nor those below them: `http_refused`."""
+    """Files of domains, one a line, which are never asked, nor their subdomains: `http_refused`."""
     blocked_urls: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Files of hashes of URLs (SHA-256, SHA-1 or MD5), one a line; their images are neither asked for nor decoded,
-    wherever they are: `url_blocked`."""
+    """Files of URL hashes (SHA-256, SHA-1 or MD5), one a line; these images are neither asked for nor decoded:
+    `url_blocked`.
+    """
     ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
-    """Ports that may be reached, each 1 to 65535. Another: `http_refused`."""
+    """Ports that may be reached. Another: `http_refused`."""
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Addresses, networks or `ADDRESS:PORT` that may be reached although they are private or otherwise not public:
-    `["127.0.0.1:8080", "10.0.0.0/8"]`."""
+    """Private addresses, networks or `ADDRESS:PORT` that may be reached: `["127.0.0.1:8080", "10.0.0.0/8"]`."""
     user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION"
-    """What servers are told; VERSION is filled in. robots.txt is read for its first word. Give an address at which you
-    can be reached as well: `"altalign/VERSION (+https://example.org/our-crawl)"`."""
+    """User agent, with VERSION filled in; robots.txt is read for its first word. Add a contact: `"altalign/VERSION
+    (+https://example.org/our-crawl)"`.
+    """
 
     @field_validator("allow_addresses")
     @classmethod
@@ -280,19 +285,21 @@ class DecontaminateSettings(Settings):
     """Removal of near-duplicates of test images (appendix A)."""
 
     test_sets: list[TestSetEntry] = Field(default_factory=list)
-    """Test images that must not be in the data: folders of images, Parquet files or WebDataset tars (folders and globs
-    of either), each a path or `{name = "coco", path = "…", image_column = "image"}`."""
+    """Test images that must not be in the data: folders, Parquet files or WebDataset tars (or globs), each a path or
+    `{name = "coco", path = "…", image_column = "image"}`.
+    """
     embedder: Annotated[str, Fetch] = "dct"
-    """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`,
-    `timm:MODEL:CHECKPOINT`, `onnx:FILE`, or the newest checkpoint of `run:TRAINING_RUN`."""
+    """What describes an image: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or
+    `run:TRAINING_RUN`.
+    """
     clusters: Positive = 4096
     """Clusters of k-means."""
     nearest_clusters: Positive = 10
     """Nearest clusters of each image."""
     bucket_clusters: Positive = 3
-    """Clusters that make a bucket. Not above `nearest_clusters`, which is not above `clusters`."""
+    """Clusters of a bucket. At most `nearest_clusters`, which is at most `clusters`."""
     require_bucket: bool = True
-    """Compare only images of the same bucket; `false`: compare all, by cosine alone."""
+    """Compare only images of one bucket; `false`: all, by cosine alone."""
     similarity_above: Annotated[float, Field(ge=0, le=1)] = 0.975
     """A greater cosine is a near-duplicate."""
     mirrored: bool = False
@@ -354,41 +361,43 @@ class DedupSettings(Settings):
     """Near-duplicates inside the pool (ours)."""
 
     within_pool: Literal["off", "keep_one_image"] = "off"
-    """Near-duplicates inside the pool: `"keep_one_image"` keeps, of each group, the image with the smallest image_id
-    and all its captions. Not in ALIGN."""
+    """Keep, of near-duplicates in the pool, the image with the smallest image_id and all its captions. Not in ALIGN.
+    """
 
 
 class ShardsSettings(Settings):
     """Form of the shards (ours)."""
 
     samples_per_shard: Positive = 10_000
-    """Samples in each shard; the last one may have fewer."""
+    """Samples of a shard; the last may have fewer."""
     resize_short_side_px: Whole = 0
-    """Make a longer short side this long, as JPEG; `0` keeps the size. Never enlarges."""
+    """Shrink longer short sides to this, as JPEG; `0` keeps the size."""
     portable: bool = True
-    """Store every image as an upright JPEG, RGB or gray: JPEGs that are so stay as they are, other images are encoded
-    (quality 95, upright, first frame, in sRGB, on white). `false`: all bytes stay as they are."""
+    """Store images as upright JPEGs, RGB or gray: other images are encoded (quality 95, first frame, sRGB, on white).
+    `false`: as found.
+    """
 
 
 class AuditSettings(Settings):
     """What is kept for the audit (ours)."""
 
     keep_dropped: bool = True
-    """Write dropped candidates to `dropped/`; those of `extract` are sampled. Without them `explain` knows only what
-    was kept; counts stay exact."""
+    """Write dropped candidates to `dropped/`, of `extract` a sample. Without them `explain` knows only kept pairs;
+    counts stay exact.
+    """
 
 
 class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
     runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
-    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`; `"spark"` and `"flink"` need
-    `make jars`, and run on this machine unless flags after `--` name a cluster; `"dataflow"` needs a container image
-    and more flags."""
+    """Beam runner. `"prism"` needs `make prism`; `"spark"` and `"flink"` need `make jars` and run here unless flags
+    after `--` name a cluster; `"dataflow"` needs a container image and more flags.
+    """
     workers: Whole = 0
-    """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one per core. The
-    embedded runner uses a thread for each, or a process where many images are in hand and memory is ample. A cluster
-    decides this itself, so the setting is refused there. More units than this may wait for the web."""
+    """Units at a time on this machine; `0`: one per core. The embedded runner uses threads, or processes for many
+    images. Refused for a cluster. More units may wait for the web.
+    """
 
     @property
     def threads(self) -> int:

@@ -32,31 +32,32 @@ class ScoreSettings(Settings):
     """One score. Its columns begin with its name."""
 
     name: str
-    """Name of the score: small letters, digits and `_`. The kind's columns are `NAME`, or `NAME_…`."""
+    """Name of the score: small letters, digits and `_`. Columns are `NAME` or `NAME_…`."""
     kind: Kind
     """What is measured."""
     model: str = ""
-    """Language: a model file of fastText; without it, lid.176.ftz, which is installed with altalign. Similarity and
-    linear: `onnx:FOLDER`, `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` (of AlignModel) or
-    `run:TRAINING_RUN`. Noise: `run:TRAINING_RUN` with `noise/losses.parquet`."""
+    """Language: a fastText file, by default the installed lid.176.ftz. Similarity and linear: `onnx:FOLDER`,
+    `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`. Noise: `run:TRAINING_RUN` with
+    `noise/losses.parquet`.
+    """
     margin_at_least: Share = 0.0
-    """Language: where the two likeliest languages are nearer to each other, the label is `und`."""
+    """Language: least lead of the likeliest language; else the label is `und`."""
     script_veto: bool = True
-    """Language: a label whose language is not written in the caption's main script is `und`."""
+    """Language: `und` for a language that is not written in the caption's main script."""
     profanity: str = ""
-    """Text: a file of words, one a line, that are counted."""
+    """Text: file of words to count, one a line."""
     faces: str = ""
-    """Image: an ONNX file that finds faces, with a TOML of its name beside it."""
+    """Image: an ONNX face detector, with a TOML of its name beside it."""
     text_boxes: str = ""
-    """Image: an ONNX file that finds boxes of text, likewise."""
+    """Image: an ONNX text detector, likewise."""
     weights: str = ""
-    """Linear: a file of safetensors (`weight`, `bias`), or an ONNX file from embeddings to one number."""
+    """Linear: safetensors (`weight`, `bias`), or an ONNX file from embeddings to a number."""
     side: Literal["image", "text"] = "image"
     """Linear: whose embedding it takes."""
     activation: Literal["none", "sigmoid"] = "none"
     """Linear: what becomes of the number."""
     function: str = ""
-    """Own: `MODULE:FUNCTION`. The module is beside the settings file, or on the Python path."""
+    """Own: `MODULE:FUNCTION`, beside the settings file or on the Python path."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Own: keyword arguments of the function."""
 

@@ -16,60 +16,64 @@ class DataSettings(Settings):
     """What is trained on, and in which order (section 4.1)."""
 
     runs: list[Path] = Field(default_factory=lambda: ["runs/demo"])
-    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: tars and tables alone."""
+    """Run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: only `tars` and `tables`."""
     tars: list[Path] = Field(default_factory=list)  # ours
-    """Globs of WebDataset tars of others: images with `.txt` or `.json`. They have no lineage, and are packed once."""
+    """Globs of WebDataset tars: images with `.txt` or `.json`. They have no lineage and are packed once."""
     tables: list[Path] = Field(default_factory=list)  # ours
     """Globs of Parquet tables of images and captions, likewise."""
     image_column: str = "image"
-    """`tables`: column of the image's bytes."""
+    """`tables`: column of image bytes."""
     caption_column: str = "caption"
-    """`tables`: column of the caption, or of a list of them."""
+    """`tables`: column of a caption or a list of captions."""
     held_out: Share = 0.0  # ours
-    """Share of the images, chosen by the hash of `image_id`, that training never sees: pairs for evaluation."""
+    """Share of images kept for evaluation, chosen by the hash of `image_id`."""
     pairs: Whole = 0
-    """Train on exactly this many pairs, chosen by a hash: fewer are a subset of more (table 10). `0`: all."""
+    """Train on exactly this many pairs, chosen by a hash; fewer are a subset of more (table 10). `0`: all."""
     where: str = ""  # ours
-    """Train on pairs for which this condition on columns, kept columns and scores holds, as `altalign select` takes it.
-    Pairs that are held out stay. Empty: all."""
+    """Train on pairs that meet this condition, as in `altalign select`. Held-out pairs stay. Empty: all."""
     weight_by: str = ""  # ours
-    """A column of numbers: pairs are drawn in proportion to it, and never where it is 0. Empty: all alike."""
+    """A numeric column: pairs are drawn in proportion to it. Empty: all alike."""
     nulls: Literal["", "drop", "keep"] = ""  # ours
-    """What becomes of pairs without a value that `where` or `weight_by` reads. It must be said where there may be some;
-    `keep` gives no weight."""
+    """What happens to pairs without a value that `where` or `weight_by` reads; required if there may be some. `keep`
+    gives no weight.
+    """
     source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
-    """Weights of sources by name, divided by their sum: shares of an epoch. Empty: in proportion to sizes, or to the
-    sums of `weight_by`."""
+    """Share of an epoch of each source by name, divided by the sum. Empty: by size, or by the sums of `weight_by`."""
     sources: Literal["inputs", "clusters"] = "inputs"  # ours
-    """What a source is: an input of the curation, or a cluster of images by `altalign score --clusters` (ZeroVL, A.6):
-    of 100, cluster 7 of `runs/mine` is called `runs/mine#07`."""
+    """A source is an input of the curation, or a cluster by `altalign score --clusters` (ZeroVL, A.6), called
+    `runs/mine#07`.
+    """
     sampling: Literal["random", "distinct_images", "sequential", "one_source"] = "random"
-    """Sources mixed at random; the same, and a pair of an image that its global batch has already waits for the next
-    batch (ours); one source after another in each epoch; or a global batch of one source each (ZeroVL, 3.1)."""
+    """Mix sources at random; the same, no image twice in a global batch (ours); source after source; or one source a
+    global batch (ZeroVL, 3.1).
+    """
     read_together: Annotated[Positive, Field(le=100_000)] = 1  # ours
-    """Pairs that follow one another in a shard and come into a batch together, by one read: for object stores and disks
-    that seek slowly. `1`: each by itself. Captions of one image are neighbours: see `sampling = "distinct_images"`."""
+    """Consecutive pairs of a shard that one read brings into a batch, for object stores and slow disks. Captions of
+    one image are neighbours: use `sampling = "distinct_images"`.
+    """
     resize_px: Positive = 346
-    """An image is resized to a square of this side; its aspect ratio is not kept."""
+    """Side of the square that images are resized to; the aspect ratio is not kept."""
     crop_px: Positive = 289
-    """Side of the random crop of that. Not above `resize_px`."""
+    """Side of the random crop. Not above `resize_px`."""
     crop_area_at_least: Share = 0.0
-    """Above 0: crop at random this share of the area or more, of an aspect ratio from 3:4 to 4:3, and resize that to
-    `crop_px` (ZeroVL, 2.2: 0.6). `0`: ALIGN's crop."""
+    """Above 0: least share of the area of a random crop, of ratio 3:4 to 4:3, resized to `crop_px` (ZeroVL, 2.2: 0.6).
+    `0`: ALIGN's crop.
+    """
     flip: bool = True
     """Flip half of the images from left to right."""
     auto_augment: bool = False
-    """Augment by AutoAugment's policy of ImageNet (ZeroVL, section 5.1), as torchvision has it."""
+    """AutoAugment with torchvision's ImageNet policy (ZeroVL, 5.1)."""
     word_corruption: Share = 0.0
-    """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
-    replaced by others, the rest deleted."""
+    """Share of a caption's words corrupted in training (ZeroVL, 2.2: 0.2): half masked, a tenth replaced, the rest
+    deleted.
+    """
     decoding: Literal["full", "scaled", "device"] = "full"  # ours
-    """Of JPEGs. `full`: workers decode them at their size. `scaled`: at 1/8 to 7/8 of it, as small as leaves the crop
-    all of its pixels; faster where images are larger than `resize_px`, and pixels differ by a level or two. `device`:
-    the device that trains decodes them, a GPU by nvJPEG (extra `torchcodec`), where pixels differ by two levels in the
-    mean, and 14 at most."""
+    """JPEG decoding. `full`: by workers at full size. `scaled`: by workers at 1/8 to 7/8; faster for large images, and
+    pixels differ by a level or two. `device`: on the training device, a GPU by nvJPEG (extra `torchcodec`); pixels
+    differ by two levels on average, 14 at most.
+    """
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
-    """Processes that read and decode, per process that trains; `0`: that process itself. The order stays the same."""
+    """Reader processes for each training process; `0`: the training process reads. The order stays the same."""
 
     @field_validator("where")
     @classmethod
@@ -97,11 +101,12 @@ class TokenizerSettings(Settings):
     """WordPiece, trained on the captions of the shards (section 5)."""
 
     file: str = ""
-    """A `tokenizer.json`, a folder of transformers, or `run:FOLDER`, to take instead of training one. Empty: that of
-    `[text_tower] weights` where they are a folder's or a run's."""
+    """A `tokenizer.json`, a folder of transformers, or `run:FOLDER`. Empty: that of the text tower's `weights` if they
+    come from a folder or run, else a new one is trained.
+    """
     vocabulary_size: Annotated[Positive, Field(ge=16, le=10_000_000)] = 100_000
     """Word pieces with special tokens; 250,000 in the multilingual model (section 8). Few captions give fewer."""
     lower_case: bool = True  # the paper's sample captions are lower case (figures 1 and 2)
     """Lower the case of captions."""
     tokens_at_most: Annotated[Positive, Field(ge=3)] = 64
-    """Word pieces of a caption, `[CLS]` and `[SEP]` among them; longer ones are cut."""
+    """Most word pieces of a caption, `[CLS]` and `[SEP]` included; the rest is cut."""

@@ -13,11 +13,11 @@ class ClassificationSettings(Settings):
     """A linear layer on the image tower (section 5.3); captions, tokenizer, text tower, loss and temperature rest."""
 
     train: str = ""
-    """Images with classes to train on: what `altalign eval --sets` reads. Empty: captions."""
+    """Training images with classes, as `altalign eval --sets` reads them. Empty: train on captions."""
     test: str = ""
     """Images with classes to measure on."""
     label_column: str = "label"
-    """Of tables: column of the class, a number or a name."""
+    """Tables: column of the class, a number or a name."""
     classes: str = ""
     """`imagenet`, or a file with a class a line. Empty: as the images of `train` say."""
     label_smoothing: Share = 0.0
@@ -28,7 +28,7 @@ class RetrievalSettings(CaptionSettings):
     """A set of images and captions to search in both directions."""
 
     kind: Literal["held_out", "run", "webdataset", "parquet"] = "held_out"
-    """`held_out`: pairs that `[data] held_out` keeps back; `run`: pairs of other runs; tars; Parquet tables."""
+    """Pairs that `[data] held_out` keeps back, of other runs, of tars, or of Parquet tables."""
     paths: list[Path] = Field(default_factory=list)
     """Run folders, or globs of tars or tables. `held_out` has none."""
 
@@ -53,7 +53,7 @@ class EvaluationSettings(Settings):
     crop_px: Whole = 0
     """Side of the central crop. `0`: as in training."""
     keep_aspect_ratio: bool = False
-    """Resize the short side, and not to a square, before the central crop (ZeroVL)."""
+    """Resize the short side instead of to a square before the crop (ZeroVL)."""
     batch: Positive = 256
     """Images, or captions, that are encoded at a time."""
 

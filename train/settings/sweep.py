@@ -44,15 +44,15 @@ class SweepSettings(Settings):
     path: Path
     """A folder with one of each task: `caltech101/train800.txt`, `val200.txt`, `test.txt`, lines of FILE CLASS."""
     tasks: list[Path] = Field(default_factory=list)
-    """These tasks alone. Empty: all that are there. Commands with other tasks may share the folder of the run."""
+    """Only these tasks. Empty: all in `path`. Commands with other tasks may share the run's folder."""
     trials: Positive = 50
     """Trials of each task, the same for all."""
     seed: Whole = 0
-    """Of what is drawn. A trial is the same among few trials and among many."""
+    """Seed of the draws. A trial does not depend on how many there are."""
     runs: Positive = 3
-    """Trainings of the chosen trial on all 1,000 examples, of which mean and deviation are reported (table 6)."""
+    """Trainings of the best trial on all 1,000 examples; mean and deviation are reported (table 6)."""
     draws: Annotated[dict[str, dict[str, Draw]], Field(min_length=1)]
-    """What is drawn: `SECTION.SETTING = { log = [low, high] }`, or `{ of = [values] }`."""
+    """What is drawn: `SECTION.SETTING = { log = [low, high] }` or `{ of = [values] }`."""
 
     def drawn(self, trial: int) -> Drawn:
         """What a trial changes of the settings. The order of `draws` is no part of it."""

@@ -41,46 +41,48 @@ class RunSettings(Settings):
     """Where a training run is written."""
 
     folder: Path = "runs/train-demo"
-    """Where the run is written: a local folder, `s3://…` or `gs://…`."""
+    """The run's folder: a local path, `s3://…` or `gs://…`."""
     seed: Whole = 0
-    """Of the order of samples, augmentation, dropout and the towers' first weights."""
+    """Seed of sample order, augmentation, dropout and first weights."""
     start: str = ""  # ours
-    """`run:FOLDER`: a training run of the same model, whose newest weights and moments this one goes on from with
-    settings of its own. Empty: from scratch, or from `weights` of the towers."""
+    """`run:FOLDER`: go on from the newest weights and moments of a run of the same model, with new settings. Empty:
+    from scratch, or from the towers' `weights`.
+    """
 
 
 class ImageTowerSettings(Settings):
     """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5), or ZeroVL's ViT."""
 
     architecture: Architecture = "l2"
-    """EfficientNet-B0 to B7, or L2 (the main model); or a ViT by size and side of its patches (ZeroVL: `vit_b16`)."""
+    """EfficientNet-B0 to B7 or L2 (the main model), or a ViT by size and patch side (ZeroVL: `vit_b16`)."""
     width: Factor = 0.0
-    """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials. ViT: of its heads."""
+    """Factor of channels (ViT: heads) for small trials; `0`: the architecture's own."""
     depth: Factor = 0.0
-    """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own. ViT: of its blocks."""
+    """Factor of blocks for small trials; `0`: the architecture's own."""
     normalisation: Literal["range", "imagenet"] = "range"
-    """Pixels from -1 to 1, or by ImageNet's mean and deviation, which weights of a ViT may want (DeiT's and MAE's)."""
+    """Pixels from -1 to 1, or by ImageNet's mean and deviation (weights of DeiT and MAE)."""
     positions_px: Positive = 224
-    """ViT: side of the images that its positions are of. For another `crop_px` they are interpolated."""
+    """ViT: image side of the position embeddings, which are interpolated for another `crop_px`."""
     token_drop: Share = 0.0
-    """ViT: share of an image's patches that training leaves out, drawn for each pair and step (ZeroVL, 4.2: 0.25)."""
+    """ViT: share of patches that training leaves out, drawn each time (ZeroVL, 4.2: 0.25)."""
     embedding_width: Whole = 0
     """Width of embeddings. `0`: the image tower's own (B7: 640, L2: 1,376); another adds a linear layer."""
     padding: Literal["same", "keras"] = "same"
-    """Padding of strided convolutions on odd sides: `same` like TensorFlow; `keras` like Keras without a size."""
+    """Padding of strided convolutions on odd sides, as in TensorFlow, or in Keras without a fixed size."""
     batch_norm: Literal["ghost", "local", "sync", "frozen"] = "ghost"
-    """Statistics of groups of `ghost_group` images, of a chunk, of a chunk on all devices, or fixed as they are."""
+    """Statistics of `ghost_group` images, of a chunk, of a chunk on all devices, or fixed."""
     ghost_group: Annotated[Positive, Field(ge=2)] = 16
-    """Images of a group: the paper's cores had 16 pairs each."""
+    """Images of a group; the paper's cores had 16 pairs each."""
     batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """How much of the running statistics stays at each step, as Keras counts it."""
+    """Share of the running statistics kept at each step, as in Keras."""
     drop_path: Share = 0.0  # the paper does not say
-    """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
+    """Chance of skipping the last block; it grows from 0 in proportion to depth."""
     weights: str = ""
-    """Weights (safetensors) to start from: a file, a folder of open_clip or AlignModel, or `run:FOLDER`, the newest
-    checkpoint of a training, with the layer after the tower. Empty: from scratch."""
+    """Initial weights (safetensors): a file, a folder of open_clip or AlignModel, or `run:FOLDER` (newest checkpoint,
+    with the layer after the tower). Empty: from scratch.
+    """
     frozen: bool = False
-    """Do not train this tower; nor the layer after it, where it comes from a run."""
+    """Do not train this tower, nor a layer after it that comes from a run."""
 
     @property
     def is_vit(self) -> bool:
@@ -108,20 +110,21 @@ class TextTowerSettings(Settings):
     """BERT, the last layer's [CLS], then a linear layer to the width of the embeddings (section 5)."""
 
     architecture: Literal["bert", "bart"] = "bert"
-    """BERT; or the encoder of BART, which a captioner needs (NLIP)."""
+    """BERT, or BART's encoder, which a captioner needs (NLIP)."""
     layers: Annotated[Positive, Field(le=1_000)] = 24
     """Layers: Mini 4, Medium 8, Base 12, Large 24."""
     width: Positive = 1024
-    """Width of the hidden states: Mini 256, Medium 512, Base 768, Large 1,024."""
+    """Width of hidden states: Mini 256, Medium 512, Base 768, Large 1,024."""
     heads: Positive = 16
     """Attention heads: Mini 4, Medium 8, Base 12, Large 16."""
     dropout: Share = 0.1
     """Of hidden states and attention, as in BERT."""
     weights: str = ""
-    """Weights (safetensors) to start from: a file, a folder of BERT, open_clip or AlignModel, or `run:FOLDER`, as for
-    the image tower. Empty: from scratch."""
+    """Initial weights (safetensors): a file, a folder of BERT, open_clip or AlignModel, or `run:FOLDER`. Empty: from
+    scratch.
+    """
     frozen: bool = False
-    """Do not train this tower; nor the layer after it, where it comes from a run."""
+    """Do not train this tower, nor a layer after it that comes from a run."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -136,28 +139,27 @@ class LossSettings(Settings):
     """Normalised softmax over the global batch in both directions (section 4.1)."""
 
     weight: AtLeast0 = 1.0
-    """Its factor beside the losses of `[reconstruction]` and `[captioner]` (NLIP: beta, 1)."""
+    """Factor beside the losses of `[reconstruction]` and `[captioner]` (NLIP: beta, 1)."""
     directions: Literal["sum", "mean"] = "sum"
-    """Image-to-text and text-to-image are added (the paper), or averaged."""
+    """Add (the paper) or average image-to-text and text-to-image."""
     label_smoothing: Share = 0.1
-    """Target of the match is 1 - this + this/N, of each other candidate this/N."""
+    """Target of the match is 1 - this + this/N, of every other candidate this/N."""
     temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Where the temperature starts, or stays."""
+    """Initial or fixed temperature."""
     temperature_learned: bool = True
-    """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
+    """Learn the temperature's logarithm, without weight decay or trust ratio."""
     temperature_at_least: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e-6  # ZeroVL's code: 0.001
-    """A learned temperature that a step takes below this is set to it."""
+    """Lower bound of a learned temperature."""
     temperature_at_most: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e6  # ZeroVL's code: 0.5
-    """A learned temperature that a step takes above this is set to it."""
+    """Upper bound of a learned temperature."""
     negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the global batch's other pairs that are negatives (table 8: 1, 0.5, 0.25): the next in a circle."""
+    """Share of the batch's other pairs that are negatives (table 8: 1, 0.5, 0.25), the next in a circle."""
     mixup: AtLeast0 = 0.0
-    """Coin-flipping mixup (ZeroVL, 3.2): alpha of Beta(alpha, alpha), of which a batch's lambda is drawn (0.1). `0`:
-    off."""
+    """Alpha of the Beta distribution of lambda in coin-flipping mixup (ZeroVL, 3.2: 0.1). `0`: off."""
     mixup_of: Literal["coin", "images", "texts"] = "coin"
-    """What is mixed: pixels of images, features of texts, or what a coin says at each step."""
+    """Mix image pixels, text features, or either by a coin at each step."""
     mixup_group: Annotated[Positive, Field(ge=2)] = 16  # ours
-    """Pairs of the global batch that are mixed among each other: the first with the last, and so on."""
+    """Pairs that are mixed among each other: the first with the last, and so on."""
 
     @model_validator(mode="after")
     def _temperature_is_in_its_range(self) -> Self:
@@ -175,45 +177,44 @@ class OptimizerSettings(Settings):
     name: Literal["lamb", "lars", "adamw", "sgd"] = "lamb"
     """The method."""
     weight_decay: AtLeast0 = 1e-5
-    """Of the parameters that decay."""
+    """Weight decay."""
     beta1: Share = 0.9
-    """LAMB and AdamW: decay of the first moment; SGD and LARS: the momentum."""
+    """Decay of the first moment (LAMB, AdamW); momentum (SGD, LARS)."""
     beta2: Share = 0.999
-    """LAMB and AdamW: decay of the second moment."""
+    """Decay of the second moment (LAMB, AdamW)."""
     epsilon: Epsilon = 1e-6
-    """LAMB, LARS and AdamW: added to divisors."""
+    """Added to divisors (LAMB, LARS, AdamW)."""
     # COYO-ALIGN excludes batch norm alone, from both
     decay_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
-    """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm`. The temperature never decays."""
+    """Parameters without weight decay; `norm` is every norm. The temperature never decays."""
     # by trial on the demo, docs/concepts/training.md; with a ratio, shifts that begin at 0 stay there
     trust_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
-    """LAMB and LARS: the same of parameters whose step is not scaled by their own norm. The temperature's never is."""
+    """LAMB and LARS: parameters without trust ratio. The temperature never has one."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
-    """Scale gradients so that their norm together is not above this. `0`: off."""
+    """Largest norm of all gradients together. `0`: off."""
     rate_factors: dict[Part, AtLeast0] = Field(default_factory=dict)
-    """Factor of the learning rate of each part of the model; 1 where none is given."""
+    """Factor of the learning rate of each part of the model; default 1."""
 
 
 class ScheduleSettings(Settings):
     """The learning rate over the steps (section 5)."""
 
     steps: Annotated[Positive, Field(le=10**12)] = 1_200_000
-    """Steps of the whole run, warm-up among them."""
+    """Steps of the whole run, warm-up included."""
     peak: Above0 = 1e-3
     """The rate after the warm-up."""
     warmup_steps: Whole = 10_000
-    """Steps over which it grows from 0, in a line."""
+    """Steps of linear growth from 0."""
     decay: Literal["linear", "cosine", "step", "constant"] = "linear"
-    """How it falls to `floor` until the last step; `step`: by `factor` every `every` steps."""
+    """Fall to `floor` by the last step; `step`: by `factor` every `every` steps."""
     floor: AtLeast0 = 0.0
-    """Where it ends (not `step`)."""
+    """Final rate (not `step`)."""
     every: Positive = 30_000
     """`step`: steps between falls."""
     factor: Above0 = 0.2
-    """`step`: what the rate is multiplied with."""
+    """`step`: factor of the rate."""
     reference_batch: Whole = 0
-    """Linear scaling (ZeroVL, 4.1): rates are for a global batch of so many pairs, and in proportion for another. `0`:
-    they are as given."""
+    """Global batch that the rates are for; they scale linearly (ZeroVL, 4.1). `0`: no scaling."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
@@ -234,38 +235,42 @@ class LoopSettings(Settings):
     """How a step is computed, and what is kept on the way (ours but for the batch)."""
 
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
-    """Pairs of a step, over all devices (section 5)."""
+    """Pairs of a step over all devices (section 5)."""
     chunk: Annotated[Whole, BeforeValidator(_of_words)] = 512
-    """Pairs in the towers of a device at a time. A step of more runs them twice, for the same gradient. `0`, or
-    `"auto"`: the global batch, or its half, its quarter and so on, whatever first fits into 90 % of a GPU's memory."""
+    """Pairs in a device's towers at a time. A larger step runs the towers twice, for the same gradient. `0`: the whole
+    batch; `"auto"`: the largest power-of-two fraction of it that fits 90 % of a GPU's memory.
+    """
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "bfloat16"
-    """Of the towers' arithmetic. Weights, embeddings and loss are float32. `tf32`: float32, and on a GPU its products
-    are of factors with 10 bits after the first."""
+    """Precision of the towers; weights, embeddings and loss are float32. `tf32`: GPU products with 10-bit mantissas.
+    """
     recompute: Literal["none", "large", "all"] = "none"
-    """Activations that are computed again instead of kept. `large`: those of EfficientNet's first two stages, whose
-    maps are largest; `all`: of both towers, for a third more time."""
+    """Activations computed again instead of kept. `large`: of EfficientNet's first two stages; `all`: of both towers,
+    a third more time.
+    """
     speed: Literal["plain", "compiled", "recorded"] = "plain"
-    """How the towers run, which changes nothing of what is learned. `compiled`: their blocks by `torch.compile`, and
-    the first step takes minutes longer. `recorded`: the image tower's passes on a GPU as CUDA graphs, each started by
-    one call, which waits less for the processor where chunks are small; all chunks are of one size."""
+    """How the towers run; results are equal. `compiled`: blocks by `torch.compile`, minutes for the first step.
+    `recorded`: the image tower as CUDA graphs, faster for small chunks, which must be of one size.
+    """
     sharded: bool = False
-    """Spread weights, gradients and moments over the ranks (FSDP2), for models that do not fit. Ranks gather each block
-    when it computes: more communication, the same gradients."""
+    """Spread weights, gradients and moments over ranks (FSDP2), for models that do not fit: more communication, equal
+    gradients.
+    """
     timeout_s: Positive = 1800
-    """Seconds that a rank waits for the others in a step; then all end, and those that were not heard are named."""
+    """Seconds that a rank waits for others in a step; then all end, and silent ranks are named."""
     log_every: Positive = 10
     """Steps between lines of metrics."""
     wandb_project: str = ""
-    """Project of Weights & Biases that settings and metrics are sent to as well (extra `wandb`); with
-    `WANDB_MODE=offline` they stay in the run's folder. Empty: none."""
+    """Weights & Biases project for settings and metrics (extra `wandb`); `WANDB_MODE=offline` keeps them in the run's
+    folder. Empty: none.
+    """
     evaluate_every: Whole = 0
-    """Steps between evaluations. `0`: after the last one alone."""
+    """Steps between evaluations. `0`: only after the last."""
     checkpoint_every: Positive = 1_000
-    """Steps between checkpoints; there is one after the last step, and one when the run is told to stop."""
+    """Steps between checkpoints; the last step and a stop write one too."""
     keep_checkpoints: Positive = 3
-    """How many of the newest are kept."""
+    """Newest checkpoints kept."""
 
 
 class TrainConfig(Settings):
@@ -286,7 +291,7 @@ class TrainConfig(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     classification: ClassificationSettings = ClassificationSettings()
     phases: list[PhaseSettings] = Field(default_factory=list)
-    """Trainings that follow one another, one `[[phases]]` each (NLIP, figure 3). None: one training."""
+    """Successive trainings, one `[[phases]]` each (NLIP, figure 3). None: one training."""
 
     @property
     def rate_scale(self) -> float:
