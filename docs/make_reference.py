@@ -49,7 +49,7 @@ GIVEN_BY = {
     DropReason.HTTP_BROKEN: "pipelines/web/http/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/http/transport.py: Transport._body",
     DropReason.HTTP_OPT_OUT: "pipelines/web/schedule/fetching.py: Fetching._check",
-    DropReason.HTTP_REFUSED: "pipelines/web/schedule/fetching.py: Fetching._refusal",
+    DropReason.HTTP_REFUSED: "pipelines/web/schedule/fetching.py: Fetching._admitted",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _blocked",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
