@@ -22,7 +22,7 @@ def _found(parser: Parser, _: Sequence[str]) -> None:
 
 
 def option_tables() -> dict[str, Table]:
-    """A table for each verb that has options, named by the verb."""
+    """A table for each verb that has options but --set, named by the verb."""
     verbs = [*((verb,) for verb in VERBS if verb != "nlip"), *(("nlip", part) for part in PARTS_OF_NLIP)]
     return {" ".join(verb): _table(_parser(*verb)) for verb in verbs}
 
@@ -41,7 +41,7 @@ def _table(parser: Parser) -> Table:
     help_of = parser._get_formatter()
     rows = [["Option", "Meaning"]]
     for action in parser._actions:
-        if action.option_strings and "--help" not in action.option_strings:
+        if action.option_strings and not {"--help", "--set"} & set(action.option_strings):
             option = action.option_strings[-1]
             value = help_of._format_args(action, help_of._get_default_metavar_for_optional(action))
             rows.append([f"`{option} {value}".rstrip() + "`", help_of._expand_help(action)])
