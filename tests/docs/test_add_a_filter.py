@@ -105,7 +105,7 @@ def assert_the_rule_is_known_everywhere(folder: Path) -> None:
     checks = json.loads((of_run / "audit" / "checks.json").read_text(encoding="utf-8"))
     assert [check["passed"] for check in checks["checks"] if check["name"] == "text_has_url"] == [True]
     card = (of_run / "README.md").read_text(encoding="utf-8")
-    assert "| more web addresses in the caption" in card
+    assert ": more web addresses in the caption" in card
     page = (of_run / "report.html").read_text(encoding="utf-8")
     assert "A web address says nothing about the image." in page  # fidelity
     assert "text.urls_at_most = 0" in page  # the reason in the funnel

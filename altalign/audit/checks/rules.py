@@ -26,6 +26,7 @@ from altalign.rules import reason_words
 from altalign.rules.rule import Columns, Rule
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
+from altalign.terminal import many
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 
@@ -190,20 +191,21 @@ def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, said
         ask(rule, columns, rules.config, said, findings)
 
 
-SHOWN = ("words", "width", "height", "format", "damage")  # columns whose values stand in what fails
-
-
 def ask(rule: Rule, columns: Columns, config: CurateConfig, said: Said, findings: Findings) -> None:
     """Asks a rule about n rows again; none of them may fail it."""
     if missing := [name for name in rule.columns if name not in columns]:
         findings.cannot_ask(rule.name, f"its column {missing[0]} is not measured again")
         return
-    meaning = reason_words.sentence(config, rule.name)
-    shown = [name for name in rule.columns if name in SHOWN]
 
     def failure(row: int) -> str:
-        values = "".join(f"{name} = {columns[name][row].as_py()}; " for name in shown)
-        return f"{values}{meaning[0].lower()}{meaning[1:].removesuffix('.')}"
+        values = {
+            "words": lambda: many(columns["words"][row].as_py(), "word"),
+            "size": lambda: f"{columns['width'][row]} x {columns['height'][row]} px",
+        }
+        try:
+            return reason_words.explained(rule.name, config, {}, values)
+        except KeyError:  # it names what a side-car does not hold
+            return reason_words.sentence(config, rule.name).removesuffix(".")
 
     is_failing: Any = rule.mask(columns, config)
     findings.rows(rule.name, _flags(is_failing), said(failure))
