@@ -16,7 +16,23 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from altalign.audit.checks import Check
-from altalign.data.schema import COUNTS, DROPPED
+from altalign.data.audit_tables import (
+    DROPPED_IMAGES,
+    EDGE_NGRAMS,
+    FAILED_ROWS,
+    FREQUENT,
+    FUNNEL,
+    GALLERY,
+    HOSTS,
+    IMAGE_MEASURES,
+    IMAGE_VALUES,
+    SAMPLES,
+    SCRIPTS,
+    SIMILARITY,
+    TEXT_MEASURES,
+    AuditTable,
+)
+from altalign.data.schema import COUNTS
 
 COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
 
@@ -189,11 +205,14 @@ def _json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def _table(
-    path: Path, names: tuple[str, ...], rows: "Counter[tuple[Any, ...]]", schema: dict[str, pa.DataType], of: str
-) -> None:
-    columns = {name: pa.array([key[i] for key in rows], schema.get(name, pa.int32())) for i, name in enumerate(names)}
-    pq.write_table(pa.table({**columns, of: pa.array(list(rows.values()), pa.int64())}), path)
+def _table(run: Path, of: AuditTable, rows: Iterable[tuple[Any, ...]]) -> None:
+    """A table of the audit from its rows, whose values are in the order of its columns."""
+    named = [dict(zip(of.schema.names, row, strict=True)) for row in rows]
+    pq.write_table(pa.Table.from_pylist(named, of.schema), run / of.path)
+
+
+def _counted(run: Path, of: AuditTable, rows: "Counter[tuple[Any, ...]]") -> None:
+    _table(run, of, [(*row, number) for row, number in rows.items()])
 
 
 STAGES = ("extract", "judge", "fetch", "image", "decontaminate")
@@ -213,63 +232,32 @@ def counts(pool: list[Candidate], limits: Limits) -> "Counter[tuple[str, str, tu
 
 def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
     rows = counts(pool, limits)
-    types = {"stage": pa.string(), "source": pa.string(), "failed": pa.list_(pa.string())}
-    _table(run / "audit/failed.parquet", tuple(types), rows, types, "rows")
+    _counted(run, FAILED_ROWS, rows)
     first: Counter[tuple[str, str, str]] = Counter()
     for (stage, source, failed), n in rows.items():
         first[stage, source, failed[0] if failed else "kept"] += n
-    table = pa.table(
-        [pa.array([key[i] for key in first], pa.string()) for i in range(3)]
-        + [pa.array(list(first.values()), pa.int64())],
-        schema=COUNTS,
-    )
-    pq.write_table(table, run / "counts.parquet")
+    _counted(run, AuditTable("counts.parquet", COUNTS), first)
     kept = sum(n for (stage, _, reason), n in first.items() if (stage, reason) == ("decontaminate", "kept"))
     _json(run / "summary.json", {"stages": [], "pairs": kept, "images": kept - 5, "bytes": 7_654_321})
     _json(run / "manifest.json", {"shards": [], "pairs": kept})
     time = {"started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:04:09Z", "seconds": 4.0, "attempts": 1}
-    times = dict.fromkeys((*STAGES[:2], "fetch", "write"), time)
-    facts = {
-        "altalign": "0.1.0",
-        "schema_version": 1,
-        "rules_version": "2",
-        "engine": {"runner": "embedded", "workers": 0},
-        "stages": times,
-    }
-    _json(run / "run.json", {**facts, "files": {"a.warc.gz": [1_000, 5], "b.parquet": [2_345, 6]}})
-    size = _in_vocabulary(limits)
-    _json(
-        run / "tables/vocabulary.json",
-        {
-            "rows": size,
-            "vocabulary_size": size,
-            "threshold": limits.rarest,
-            "distinct": sum(NGRAMS.values()),
-            "all": False,
-        },
-    )
+    versions = {"altalign": "0.1.0", "schema_version": 1, "rules_version": "2"}
+    stages = dict.fromkeys((*STAGES[:2], "fetch", "write"), time)
+    _json(run / "run.json", {**versions, "engine": {"runner": "embedded", "workers": 0}, "stages": stages})
+    size, distinct = _in_vocabulary(limits), sum(NGRAMS.values())
+    vocabulary = {"rows": size, "vocabulary_size": size, "threshold": limits.rarest, "distinct": distinct, "all": False}
+    _json(run / "tables/vocabulary.json", vocabulary)
     _write_funnel(run, kept - 5)
-    found = {
-        "test_sets": {"coco": 50},
-        "clusters": 40,
-        "flat_test_images": 2,
-        "similarity_above": 0.975,
-        "images": 555,
-        "flat_images": 3,
-    }
-    _json(run / "audit/near_duplicates/found.json", found)
-    shared = Counter(min(each.images_per_text, 5_000) for each in pool)
-    captioned = Counter(each.texts_per_image for each in pool)
+    _json(run / "audit/near_duplicates/found.json", {"test_sets": {"coco": 50}, "similarity_above": 0.975})
     histograms = {
-        "words": Counter(each.words for each in pool),
-        "images_per_text": shared,
-        "texts_per_image": captioned,
+        "images_per_text": Counter(min(each.images_per_text, 5_000) for each in pool),
+        "texts_per_image": Counter(each.texts_per_image for each in pool),
         "ngram_count": NGRAMS,
     }
     _json(run / "audit/histograms.json", {name: sorted(values.items()) for name, values in histograms.items()})
 
 
-FUNNEL = {
+FUNNEL_OF_ALL = {
     "pool": (None, 3_345),
     "extract": (777, None),
     "judge": (666, None),
@@ -277,9 +265,7 @@ FUNNEL = {
     "image": (555, 4_000),
     "decontaminate": (None, 3_000),
 }
-
-
-DROPPED_IMAGES = {"image_too_small": 17, "image_undecodable": 1}
+DROPPED_OF_ALL = {"image_too_small": 17, "image_undecodable": 1}
 
 
 def of_source(amount: int | None, source: str) -> int | None:
@@ -288,22 +274,15 @@ def of_source(amount: int | None, source: str) -> int | None:
 
 
 def _write_funnel(run: Path, images: int) -> None:
-    amounts = {**FUNNEL, "decontaminate": (images, 3_000), "shards": (images, 7_654_321)}
-    rows: list[dict[str, Any]] = []
-    for step, amount in amounts.items():
-        rows.append({"step": step, "source": None, "images": amount[0], "bytes": amount[1]})
-        for source in ("table", "web"):
-            rows.append(
-                {
-                    "step": step,
-                    "source": source,
-                    **{name: of_source(one, source) for name, one in zip(("images", "bytes"), amount, strict=True)},
-                }
-            )
-    names = {"step": pa.string(), "source": pa.string(), "images": pa.int64(), "bytes": pa.int64()}
-    pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(names.items()))), run / "audit/funnel.parquet")
-    gone = [{"stage": "image", "reason": reason, "images": n} for reason, n in DROPPED_IMAGES.items()]
-    pq.write_table(pa.Table.from_pylist(gone), run / "audit/dropped_images.parquet")
+    amounts = {**FUNNEL_OF_ALL, "decontaminate": (images, 3_000), "shards": (images, 7_654_321)}
+    rows = [(step, None, *amount) for step, amount in amounts.items()]
+    rows += [
+        (step, source, *(of_source(one, source) for one in amount))
+        for step, amount in amounts.items()
+        for source in ("table", "web")
+    ]
+    _table(run, FUNNEL, rows)
+    _table(run, DROPPED_IMAGES, [("image", reason, n) for reason, n in DROPPED_OF_ALL.items()])
 
 
 def _bounded(value: int, limit: int) -> int:
@@ -322,9 +301,7 @@ RULES = {
 
 
 def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
-    text: Counter[tuple[Any, ...]] = Counter()
-    image: Counter[tuple[Any, ...]] = Counter()
-    values: Counter[tuple[Any, ...]] = Counter()
+    text, image, values = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
     for each in (each for each in pool if not each.extract):
         level = 255 if each.words == 0 else log2(each.rarest) if each.rarest >= limits.rarest else 0
         measured = {
@@ -339,22 +316,17 @@ def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
             continue
         short, long = sorted((each.width or 0, each.height or 0))
         known = each.width is not None
-        sizes: dict[str, int | None] = dict.fromkeys(("short_side_px", "aspect_percent", "nsfw_percent"))
-        if known:
-            sizes = {
-                "short_side_px": min(short, 1_024),
-                "aspect_percent": min(long * 100 // short, 1_001),
-                "nsfw_percent": each.number % 100,
-            }
+        sizes = {
+            "short_side_px": min(short, 1_024) if known else None,
+            "aspect_percent": min(long * 100 // short, 1_001) if known else None,
+            "nsfw_percent": each.number % 100 if known else None,
+        }
         failed = {*each.image(limits)}
         image.update((name, value, bool(failed - RULES[name])) for name, value in sizes.items())
         verdict = next(iter(each.image(limits)), "kept")
         values[each.source, verdict, "jpeg" if known else None, 90 + each.number % 30] += 1
-    types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "verdict", "format", "measure"), pa.string())}
-    columns = ("measure", "value", "fails_otherwise")
-    _table(run / "audit/text_measures.parquet", columns, text, types, "rows")
-    _table(run / "audit/image_measures.parquet", columns, image, types, "rows")
-    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2"), values, types, "rows")
+    for table, rows in ((TEXT_MEASURES, text), (IMAGE_MEASURES, image), (IMAGE_VALUES, values)):
+        _counted(run, table, rows)
 
 
 # Strings and pictures ------------------------------------------------------------------------------------------------
@@ -370,29 +342,16 @@ def picture(seed: int, side: int = 96, kind: str = "WEBP") -> bytes:
 
 def sample(stage: str, reason: str, number: int, **columns: Any) -> dict[str, Any]:
     """A row of audit/samples.parquet."""
-    row: dict[str, Any] = dict.fromkeys(DROPPED.names)
-    row |= {
-        "key": f"{number:032x}",
-        "image_id": f"{number + 7:032x}",
-        "image_url": f"https://img.example/{number}.jpg",
-        "caption": f"a red boat {number}",
-    }
-    row |= {
-        "page_url": f"https://pages.example/{number}",
-        "source": "web",
-        "stage": stage,
-        "reason": reason,
-        "failed": [] if stage == "kept" else [reason],
-    }
-    return {**row, "words": 4, "picture": None, **columns}
+    row: dict[str, Any] = dict.fromkeys(SAMPLES.schema.names)
+    row |= {"key": f"{number:032x}", "image_id": f"{number + 7:032x}", "caption": f"a red boat {number}"}
+    row |= {"image_url": f"https://img.example/{number}.jpg", "page_url": f"https://pages.example/{number}"}
+    row |= {"source": "web", "stage": stage, "reason": reason, "failed": [] if stage == "kept" else [reason]}
+    return {**row, "words": 4, **columns}
 
 
 def write_samples(run: Path, rows: list[dict[str, Any]]) -> None:
     """audit/samples.parquet."""
-    pq.write_table(
-        pa.Table.from_pylist(rows, schema=pa.schema([*DROPPED, pa.field("picture", pa.binary())])),
-        run / "audit/samples.parquet",
-    )
+    pq.write_table(pa.Table.from_pylist(rows, schema=SAMPLES.schema), run / SAMPLES.path)
 
 
 def write_captions(run: Path, kept: list[str], dropped: list[str]) -> None:
@@ -415,53 +374,13 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
             ]
     write_samples(run, rows)
     write_captions(run, ["a red boat", "a blue boat", "a red boat on the sea"], ["click here", "logo"])
-    tables: dict[str, dict[str, Any]] = {
-        "frequent": {
-            "kind": ["text", "text", "image"],
-            "value": ["click here", "logo", "https://img.example/1.jpg"],
-            "count": [3_000, 40, 5_000],
-        },
-        "edge_ngrams": {
-            "ngram": ["red boat", "qx"],
-            "count": pa.array([4, None], pa.int64()),
-            "rarest_log2": pa.array([16, 8], pa.int32()),
-            "is_in": [True, False],
-        },
-        "hosts": {
-            "host": ["a.example", "b.example"],
-            "images": [40, 60],
-            "fetched": [30, 60],
-            "kept": [10, 50],
-            "sampled_one_in": [4, 4],
-        },
-        "scripts": {
-            "script": ["Latin", "Latin", "Han"],
-            "verdict": ["kept", "text_too_short", "text_too_long"],
-            "rows": [5, 3, 2],
-            "sampled_one_in": [2, 2, 2],
-        },
-        "near_duplicates/similarity": {
-            "cosine_permille": pa.array(COSINES, pa.int32()),
-            "verdict": ["below"] * 4 + ["above"] * 4,
-            "pairs": [5, 4, 3, 2, 1, 1, 1, 1],
-        },
-    }
-    for name, columns in tables.items():
-        pq.write_table(pa.table(columns), run / f"audit/{name}.parquet")
-    _write_gallery(run / "audit/near_duplicates/gallery.parquet")
-
-
-def _write_gallery(path: Path) -> None:
-    ways = ["just above", "just below", "dropped"]
-    columns = {
-        "kind": ways,
-        "similarity": [0.98] * len(ways),
-        "shares_bucket": [True] * len(ways),
-        "image_id": ["ab" * 16] * len(ways),
-        "image_url": pa.nulls(len(ways), pa.string()),
-        "test_set": ["coco"] * len(ways),
-        "test_image": ["1.jpg"] * len(ways),
-        "image": [picture(1, 64, "JPEG")] * len(ways),
-        "test": [picture(2, 64, "JPEG")] * len(ways),
-    }
-    pq.write_table(pa.table(columns), path)
+    frequent = [("text", "click here", 3_000), ("text", "logo", 40), ("image", "https://img.example/1.jpg", 5_000)]
+    _table(run, FREQUENT, frequent)
+    _table(run, EDGE_NGRAMS, [("red boat", 4, 16, True), ("qx", None, 8, False)])
+    _table(run, HOSTS, [("a.example", 40, 30, 10, 4), ("b.example", 60, 60, 50, 4)])
+    scripts = [("Latin", "kept", 5, 2), ("Latin", "text_too_short", 3, 2), ("Han", "text_too_long", 2, 2)]
+    _table(run, SCRIPTS, scripts)
+    pairs = zip(COSINES, ["below"] * 4 + ["above"] * 4, (5, 4, 3, 2, 1, 1, 1, 1), strict=True)
+    _table(run, SIMILARITY, pairs)
+    near = (0.98, True, "ab" * 16, None, "coco", "1.jpg", picture(1, 64, "JPEG"), picture(2, 64, "JPEG"))
+    _table(run, GALLERY, [(kind, *near) for kind in ("just above", "just below", "dropped")])
