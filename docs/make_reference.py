@@ -170,12 +170,12 @@ def place_of(reason: str) -> str:
 def fidelity_tables() -> dict[str, Table]:
     """The rules of the paper, in its words; and the reasons that are ours, with why."""
     of_paper = [
-        [f"`{reason}`", f'"{paper.quote}" ({paper.where})', f"`{WORDS[reason].threshold}`", f"`{place_of(reason)}`"]
+        [f"`{reason}`", f'"{paper.quote}" ({paper.where})', f"`{WORDS[reason].threshold}`"]
         for reason, paper in PAPERS.items()
     ]
     ours = [[f"`{reason}`", words.why] for reason, words in WORDS.items() if words.why]
     return {
-        "of the paper": [["Rule", "The paper's words", "Setting", "Function"], *of_paper],
+        "of the paper": [["Rule", "The paper's words", "Setting"], *of_paper],
         "ours": [["Rule", "Why"], *ours],
     }
 

@@ -35,7 +35,7 @@ class RunSettings(Settings):
     """Where a run is written."""
 
     folder: Annotated[str, Field(min_length=0)] = ""  # with a length, it is also checked to be Unicode
-    """The run's folder: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`."""
+    """The run's folder, which must be given: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`."""
     keep_work: bool = True
     """Keep `work/` after the run; `altalign clean` deletes it."""
     durable: bool = True
