@@ -54,8 +54,8 @@ def curate(
         config: the path of a settings file (TOML), or a dict of its sections: `{"input": {"paths": […]}, …}`.
         rerun: run anew the first stage whose settings or files changed, and what follows; or the stage of this name.
         restart: run everything anew.
-        progress: whether progress goes to standard error, as of the command; or a function to be told of it, which is
-            called twice a second from another thread.
+        progress: whether progress goes to standard error; or a function that gets it, called twice a second from
+            another thread.
 
     Returns:
         The finished run.

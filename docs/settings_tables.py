@@ -54,7 +54,7 @@ def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, T
     modules = {sys.modules[each.__module__] for each in own}
     described = {name: text for module in modules for name, text in docstrings(module).items()}
     found = {}
-    head = ["Setting", "Default", *(["Read by"] if has_stages else []), "What it is"]
+    head = ["Setting", "Default", *(["Read by"] if has_stages else []), "Meaning"]
     for section, cls in sections(config):
         rows = []
         for name, field in cls.model_fields.items():

@@ -79,7 +79,7 @@ class Run:
     def samples(self) -> "ds.Dataset":
         """The rows of the side-cars, lazily: columns of `schema.SAMPLE`, and `shard`, the name of the tar.
 
-        A dataset of Arrow, which can be scanned any number of times, and takes columns and a filter where it is read.
+        A dataset of Arrow.
 
         Raises:
             UsageError: the run is not finished.
