@@ -39,7 +39,7 @@ class RunSettings(Settings):
     keep_work: bool = True
     """Keep `work/` after the run; `altalign clean` deletes it."""
     durable: bool = True
-    """Flush a unit's files to disk before its mark, so that a power cut costs no more than a kill."""
+    """Flush a unit's files to disk before its mark."""
 
 
 class InputSettings(Settings):
@@ -50,9 +50,9 @@ class InputSettings(Settings):
     kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
     """Web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
-    """Globs, relative to the working directory or in a store (`s3://`, `gs://`, `hf://`), or `https://` addresses. A
-    glob without a match is an error. A folder stands for its images (folder), its tars and img2dataset's side-cars
-    (webdataset), or the data set saved there (table).
+    """Globs, in the working directory or a store (`s3://`, `gs://`, `hf://`), or `https://` addresses. One without a
+    match is an error. A folder stands for its images (folder), tars and img2dataset's side-cars (webdataset), or saved
+    data set (table).
     """
     url_column: str = "url"
     """Table: column of the image URL, or `""`. Folder: the key in an image's `.json`."""
@@ -199,14 +199,14 @@ class FetchSettings(Settings):
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
-    """Take images from the inputs, or over HTTP. `"web"` fetches those of web archives; tars, tables and folders still
-    give their own.
+    """Take images from the inputs, or over HTTP. `"web"` fetches those of web archives; other inputs still give their
+    own.
     """
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds of one try, with redirects and body. Longer: `http_timeout`."""
     retries: Whole = 2
-    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; one at most of a host
-    that never answered. Pauses grow, or follow `Retry-After`. `0` also reuses no connection.
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; one of a host that
+    never answered. Pauses grow, or follow `Retry-After`. `0`: no connection is kept.
     """
     unit_deadline_s: Annotated[float, Field(gt=0)] = 3600.0
     """Seconds for the images of a unit (4,096 at most); later ones are `http_timeout` or `http_not_asked`. Longer
@@ -223,7 +223,7 @@ class FetchSettings(Settings):
     honour_robots: Annotated[bool, Fetch] = True
     """Respect robots.txt, with its lines `Content-Usage` and `Content-Signal`: `http_opt_out`."""
     connections_per_host: Positive = 8
-    """Concurrent requests of a process to one host; N processes of a cluster may have N times as many."""
+    """Concurrent requests of a process to one host."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
     """Requests a second of a process to one host."""
     blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
@@ -382,9 +382,7 @@ class AuditSettings(Settings):
     """What is kept for the audit (ours)."""
 
     keep_dropped: bool = True
-    """Write dropped candidates to `dropped/`, of `extract` a sample. Without them `explain` knows only kept pairs;
-    counts stay exact.
-    """
+    """Write dropped candidates to `dropped/`, of `extract` a sample. Without them `explain` knows only kept pairs."""
 
 
 class EngineSettings(Settings):
@@ -395,9 +393,7 @@ class EngineSettings(Settings):
     after `--` name a cluster; `"dataflow"` needs a container image and more flags.
     """
     workers: Whole = 0
-    """Units at a time on this machine; `0`: one per core. The embedded runner uses threads, or processes for many
-    images. Refused for a cluster. More units may wait for the web.
-    """
+    """Units at a time on this machine; `0`: one per core. Refused for a cluster. More units may wait for the web."""
 
     @property
     def threads(self) -> int:

@@ -18,7 +18,7 @@ class DataSettings(Settings):
     runs: list[Path] = Field(default_factory=lambda: ["runs/demo"])
     """Run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: only `tars` and `tables`."""
     tars: list[Path] = Field(default_factory=list)  # ours
-    """Globs of WebDataset tars: images with `.txt` or `.json`. They have no lineage and are packed once."""
+    """Globs of WebDataset tars: images with `.txt` or `.json`, without lineage, packed once."""
     tables: list[Path] = Field(default_factory=list)  # ours
     """Globs of Parquet tables of images and captions, likewise."""
     image_column: str = "image"
@@ -34,8 +34,7 @@ class DataSettings(Settings):
     weight_by: str = ""  # ours
     """A numeric column: pairs are drawn in proportion to it. Empty: all alike."""
     nulls: Literal["", "drop", "keep"] = ""  # ours
-    """What happens to pairs without a value that `where` or `weight_by` reads; required if there may be some. `keep`
-    gives no weight.
+    """Pairs without a value that `where` or `weight_by` reads; required if there may be some. `keep` gives no weight.
     """
     source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
     """Share of an epoch of each source by name, divided by the sum. Empty: by size, or by the sums of `weight_by`."""
@@ -48,8 +47,8 @@ class DataSettings(Settings):
     global batch (ZeroVL, 3.1).
     """
     read_together: Annotated[Positive, Field(le=100_000)] = 1  # ours
-    """Consecutive pairs of a shard that one read brings into a batch, for object stores and slow disks. Captions of
-    one image are neighbours: use `sampling = "distinct_images"`.
+    """Consecutive pairs of a shard that one read brings into a batch. Captions of one image are neighbours: use
+    `sampling = "distinct_images"`.
     """
     resize_px: Positive = 346
     """Side of the square that images are resized to; the aspect ratio is not kept."""
@@ -68,9 +67,9 @@ class DataSettings(Settings):
     deleted.
     """
     decoding: Literal["full", "scaled", "device"] = "full"  # ours
-    """JPEG decoding. `full`: by workers at full size. `scaled`: by workers at 1/8 to 7/8; faster for large images, and
-    pixels differ by a level or two. `device`: on the training device, a GPU by nvJPEG (extra `torchcodec`); pixels
-    differ by two levels on average, 14 at most.
+    """`full`: workers decode JPEGs at full size. `scaled`: at 1/8 to 7/8, faster for large images; pixels differ by a
+    level or two. `device`: the training device, a GPU by nvJPEG (extra `torchcodec`); pixels differ by two levels on
+    average, 14 at most.
     """
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
     """Reader processes for each training process; `0`: the training process reads. The order stays the same."""
@@ -101,8 +100,8 @@ class TokenizerSettings(Settings):
     """WordPiece, trained on the captions of the shards (section 5)."""
 
     file: str = ""
-    """A `tokenizer.json`, a folder of transformers, or `run:FOLDER`. Empty: that of the text tower's `weights` if they
-    come from a folder or run, else a new one is trained.
+    """A `tokenizer.json`, a folder of transformers, or `run:FOLDER`. Empty: that of the text tower's `weights`, or a
+    new one.
     """
     vocabulary_size: Annotated[Positive, Field(ge=16, le=10_000_000)] = 100_000
     """Word pieces with special tokens; 250,000 in the multilingual model (section 8). Few captions give fewer."""

@@ -20,8 +20,8 @@ class NoiseSettings(Settings):
     costs nothing.
     """
     captions: str = ""
-    """Captions by `altalign nlip caption`: a captions.parquet, or `run:FOLDER`. One replaces a pair's own at each
-    visit with its probability of noise (NLIP, stage 3). Empty: none.
+    """Captions by `altalign nlip caption`: a captions.parquet, or `run:FOLDER`. One replaces a pair's own with its
+    probability of noise (NLIP, stage 3). Empty: none.
     """
 
 
@@ -66,8 +66,8 @@ class PhaseSettings(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     """Name of its folder: small letters, digits and hyphens."""
     does: Literal["train", "noise", "captions"] = "train"
-    """Train; estimate noise by the training before it (`altalign nlip noise`); or caption all pairs of the whole's
-    `[data]` with it (`altalign nlip caption`).
+    """Train; `altalign nlip noise` of the training before it; or `altalign nlip caption` of all pairs of the whole's
+    `[data]`.
     """
     settings: dict[str, Any] = Field(default_factory=dict)
     """`train`: what differs from the settings of the whole, by section."""

@@ -68,7 +68,7 @@ class ImageTowerSettings(Settings):
     embedding_width: Whole = 0
     """Width of embeddings. `0`: the image tower's own (B7: 640, L2: 1,376); another adds a linear layer."""
     padding: Literal["same", "keras"] = "same"
-    """Padding of strided convolutions on odd sides, as in TensorFlow, or in Keras without a fixed size."""
+    """Padding of strided convolutions on odd sides: TensorFlow's, or Keras's without a fixed size."""
     batch_norm: Literal["ghost", "local", "sync", "frozen"] = "ghost"
     """Statistics of `ghost_group` images, of a chunk, of a chunk on all devices, or fixed."""
     ghost_group: Annotated[Positive, Field(ge=2)] = 16
@@ -78,8 +78,8 @@ class ImageTowerSettings(Settings):
     drop_path: Share = 0.0  # the paper does not say
     """Chance of skipping the last block; it grows from 0 in proportion to depth."""
     weights: str = ""
-    """Initial weights (safetensors): a file, a folder of open_clip or AlignModel, or `run:FOLDER` (newest checkpoint,
-    with the layer after the tower). Empty: from scratch.
+    """Initial weights (safetensors): a file, a folder of open_clip or AlignModel, or `run:FOLDER` with the layer after
+    the tower. Empty: from scratch.
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
@@ -237,8 +237,8 @@ class LoopSettings(Settings):
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step over all devices (section 5)."""
     chunk: Annotated[Whole, BeforeValidator(_of_words)] = 512
-    """Pairs in a device's towers at a time. A larger step runs the towers twice, for the same gradient. `0`: the whole
-    batch; `"auto"`: the largest power-of-two fraction of it that fits 90 % of a GPU's memory.
+    """Pairs in a device's towers at a time; a larger step runs them twice, for the same gradient. `0`: the whole
+    batch; `"auto"`: its half, quarter and so on that fits 90 % of a GPU's memory.
     """
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
@@ -250,21 +250,17 @@ class LoopSettings(Settings):
     a third more time.
     """
     speed: Literal["plain", "compiled", "recorded"] = "plain"
-    """How the towers run; results are equal. `compiled`: blocks by `torch.compile`, minutes for the first step.
-    `recorded`: the image tower as CUDA graphs, faster for small chunks, which must be of one size.
+    """How the towers run, with equal results. `compiled`: by `torch.compile`, which takes minutes. `recorded`: the
+    image tower as CUDA graphs, faster for small chunks, all of one size.
     """
     sharded: bool = False
-    """Spread weights, gradients and moments over ranks (FSDP2), for models that do not fit: more communication, equal
-    gradients.
-    """
+    """Spread weights, gradients and moments over ranks (FSDP2): more communication, equal gradients."""
     timeout_s: Positive = 1800
-    """Seconds that a rank waits for others in a step; then all end, and silent ranks are named."""
+    """Seconds that a rank waits for others in a step; then all end."""
     log_every: Positive = 10
     """Steps between lines of metrics."""
     wandb_project: str = ""
-    """Weights & Biases project for settings and metrics (extra `wandb`); `WANDB_MODE=offline` keeps them in the run's
-    folder. Empty: none.
-    """
+    """Weights & Biases project for settings and metrics (extra `wandb`). Empty: none."""
     evaluate_every: Whole = 0
     """Steps between evaluations. `0`: only after the last."""
     checkpoint_every: Positive = 1_000
