@@ -77,17 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--full", action="store_true", help="also search every file for what was removed, as removed.parquet names it"
     )
-    parser.add_argument(
-        "--page", metavar="FILE", help="with two runs: also write FILE, an HTML page that shows the pairs with pictures"
-    )
+    parser.add_argument("--page", metavar="FILE", help="with two runs: also write an HTML page with pictures")
     parser.add_argument(
         "--digest",
         action="store_true",
-        help="compare every byte with what was written, and print the run's number, which stands for all of its files",
+        help="compare every byte with what was written, and print the run's number",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="look at names and sizes of all files alone, in a moment; write nothing"
-    )
+    parser.add_argument("--quick", action="store_true", help="compare only names and sizes of all files; write nothing")
     parser.add_argument(
         "--summary", choices=("eu",), help="write the summary of training content in the form of the EU's AI Office"
     )
@@ -96,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="in the report, also what share of the captions with a word of this list the run kept; repeatable",
+        help="report the share kept of captions with a word of this list; repeatable",
     )
     parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
     return parser

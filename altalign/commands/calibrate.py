@@ -45,7 +45,7 @@ def calibrate(argv: Sequence[str]) -> int:
         type=int,
         default=2_000,
         metavar="IMAGES",
-        help="images to make copies of: half teach the map, half are looked for (2000)",
+        help="images to make copies of (2000)",
     )
     add_overrides(parser, "override a setting of the run; repeatable")
     own, flags = parted(argv)

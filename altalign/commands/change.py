@@ -52,7 +52,7 @@ def remove(argv: Sequence[str]) -> int:
         "--near",
         type=_cosine,
         metavar="COSINE",
-        help="with each image that goes also those that are as near to it as this, such as 0.975",
+        help="also images as near to a removed one as this, such as 0.975",
     )
     parser.add_argument("--by", default="", metavar="WHO", help="who asked for it, for removed.parquet")
     parser.add_argument("--because", default="", metavar="WHY", help="why, for removed.parquet")
@@ -91,7 +91,7 @@ def add(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has"
     )
-    of_mode = "exact: all texts are judged again, by all counts; frozen: by the tables of the run, which stay (exact)"
+    of_mode = "exact: judge all texts by all counts; frozen: by the run's tables (exact)"
     parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help=of_mode)
     of_web = "ask the web again for all images of a run whose work/ is gone"
     parser.add_argument("--fetch-again", action="store_true", help=of_web)

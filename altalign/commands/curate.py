@@ -139,7 +139,7 @@ def retry(argv: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="REASON",
-        help="ask again for what failed for this, of any status; repeatable, or several with commas",
+        help="ask again for what failed for this; repeatable, or several with commas",
     )
     add_overrides(parser, "override a setting of the run; repeatable")
     own, flags = parted(argv)
@@ -195,10 +195,10 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing"
     )
-    rerun_help = "run STAGE and what follows anew; without a name, the first stage whose settings or files changed"
+    rerun_help = "run STAGE and what follows anew; without a name, from the first that changed"
     parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun_help)
     parser.add_argument("--restart", action="store_true", help="run everything anew")
-    of_repair = "make anew the files of the finished run that are damaged: the same bytes, or exit code 1"
+    of_repair = "make damaged files of the finished run anew"
     parser.add_argument("--repair", action="store_true", help=of_repair)
     return parser.parse_args(list(_joined(own))), flags
 

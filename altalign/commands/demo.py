@@ -21,11 +21,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="then serve it on 127.0.0.1 until interrupted; its pairs with the addresses there go to DIR/served.csv",
+        help="then serve it on 127.0.0.1; its pairs go to DIR/served.csv",
     )
-    parser.add_argument(
-        "--port", type=int, default=8642, help="port to serve on, 8642 where nothing is said; 0 finds a free one"
-    )
+    parser.add_argument("--port", type=int, default=8642, help="port (8642); 0 finds a free one")
     arguments = parser.parse_args(argv)
 
     from altalign.demo import serve, web  # imports what draws, for which --help need not wait

@@ -24,7 +24,7 @@ def score(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--embedder",
         metavar="NAME",
-        help="of clusters: what describes an image, as in [decontaminate] embedder, such as run:TRAINING_RUN (dct)",
+        help="of clusters: as [decontaminate] embedder (dct)",
     )
     parser.add_argument("--anew", action="store_true", help="replace values that rest on other settings or files")
     add_overrides(parser, "override a setting of the run, as engine.workers")

@@ -75,8 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "--share",
         default="",
         metavar="SHARE/SHARE…",
-        help="shares, such as 0.99/0.01, whose sum is 1: drawn by a hash of the image, all pairs of which, and of "
-        "images near to it, are in one run",
+        help="shares whose sum is 1, such as 0.99/0.01; an image, its pairs and images near to it stay together",
     )
     parser.add_argument(
         "--near", type=float, metavar="COSINE", help=f"with --share: images nearer than this stay together ({_NEAR})"

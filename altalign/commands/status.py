@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         "--removed",
         default="",
         metavar="RUN",
-        help="of a training: which checkpoints have seen what was removed from this run (or its removed.parquet)",
+        help="of a training: checkpoints that have seen what this run (or removed.parquet) removed",
     )
     parser.add_argument("--json", action="store_true", help="with --lineage: print the same as JSON")
     arguments = parser.parse_args(argv)

@@ -26,13 +26,11 @@ def main(argv: Sequence[str]) -> int:
         "--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing"
     )
     parser.add_argument("--until", metavar="PHASE", default="", help="end after this one of [[phases]]")
-    parser.add_argument(
-        "--data-changed", action="store_true", help="go on though a run that is trained on is not as it was; say how"
-    )
+    parser.add_argument("--data-changed", action="store_true", help="go on though a run that is trained on has changed")
     parser.add_argument(
         "--sweep",
         action="store_true",
-        help="CONFIG is a sweep: fine-tune on each task of VTAB by trials, then the best",
+        help="fine-tune on each task of VTAB by trials",
     )
     arguments = parser.parse_args(argv)
     if arguments.sweep:
