@@ -24,7 +24,7 @@ from altalign.audit.opened.shown import Gallery
 from altalign.data import audit_tables, schema
 from altalign.data.audit_tables import AuditTable
 from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
-from altalign.eval.settings import EvalSets
+from altalign.eval.settings import CaptionSettings, EvalSets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig
 from altalign.train.settings.sweep import SweepConfig
@@ -149,14 +149,12 @@ def markdown(table: Table) -> str:
 
 
 def reasons_table(stage: Stage) -> Table:
-    """Reasons of a stage: name, the function that gives it, the setting that it is held against, description."""
+    """Reasons of a stage: name, the function that gives it, description."""
     rows = []
     for reason in REASONS[stage]:
-        words = WORDS[reason]
-        setting = next(iter(words.settings), "")
         place = OF_PAGES if stage is Stage.EXTRACT and reason not in GIVEN_BY else place_of(reason)
-        rows.append([f"`{reason}`", f"`{place}`", setting and f"`{setting}`", words.meaning])
-    return [["Reason", "Function", "Setting", "Meaning"], *rows]
+        rows.append([f"`{reason}`", f"`{place}`", WORDS[reason].meaning])
+    return [["Reason", "Function", "Meaning"], *rows]
 
 
 def place_of(reason: str) -> str:
@@ -302,7 +300,9 @@ def path_of(module: ModuleType) -> str:
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/commands.md": option_tables,
     "docs/reference/settings.md": lambda: settings_tables(CurateConfig, has_stages=True),
-    "docs/reference/training-settings.md": lambda: settings_tables(SweepConfig, has_stages=False),
+    "docs/reference/training-settings.md": lambda: settings_tables(
+        SweepConfig, has_stages=False, elsewhere=CaptionSettings
+    ),
     "docs/reference/evaluation-sets.md": lambda: {
         "tasks": tasks_table(),
         **settings_tables(EvalSets, has_stages=False),

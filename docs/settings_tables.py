@@ -48,8 +48,13 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     )
 
 
-def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, Table]:
-    """A table of each section that has settings: name, default, the stage that reads it, description."""
+def settings_tables(
+    config: type[BaseModel], *, has_stages: bool, elsewhere: type[BaseModel] | None = None
+) -> dict[str, Table]:
+    """A table of each section that has settings: name, default, the stage that reads it, description.
+
+    Settings that a section has from the class `elsewhere` are left out.
+    """
     own = {each for _, cls in sections(config) for each in cls.__mro__ if each.__module__.startswith("altalign.")}
     modules = {sys.modules[each.__module__] for each in own}
     described = {name: text for module in modules for name, text in docstrings(module).items()}
@@ -57,8 +62,9 @@ def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, T
     head = ["Setting", "Default", *(["Read by"] if has_stages else []), "Meaning"]
     for section, cls in sections(config):
         rows = []
+        left_out = elsewhere.model_fields if elsewhere and issubclass(cls, elsewhere) else {}
         for name, field in cls.model_fields.items():
-            if section_of(field) is None:
+            if section_of(field) is None and name not in left_out:
                 stage = [stage_of(config, f"{section}.{name}") or ""] if has_stages else []
                 meaning = next((described[each] for each in _names(cls, name) if each in described), "")
                 rows.append([f"`{name}`", shown_default(field), *stage, meaning])

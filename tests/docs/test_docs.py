@@ -27,7 +27,7 @@ import pytest
 from altalign import cli
 from altalign.cli import VERBS
 from altalign.data.audit_tables import BALANCED
-from altalign.data.reasons import REASONS
+from altalign.data.reasons import REASONS, WORDS
 from altalign.data.stages import OUTPUTS
 from altalign.rules.rule import Rule
 from tests import made_once
@@ -275,8 +275,9 @@ def function_named(place: str) -> Any:
 
 
 def rules() -> list[list[str]]:
-    """Reason, function and setting of every row that says where a reason is given."""
-    return [row[:3] for stage in REASONS for row in table_under("docs/reference/reasons.md", stage.value)]
+    """Reason and function of every row that says where a reason is given, and the first setting that it names."""
+    rows = [row for stage in REASONS for row in table_under("docs/reference/reasons.md", stage.value)]
+    return [[reason, place, next(iter(WORDS[reason].settings), "")] for reason, place, _ in rows]
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule[0])
