@@ -52,7 +52,7 @@ def curate(
 
     Args:
         config: the path of a settings file (TOML), or a dict of its sections: `{"input": {"paths": […]}, …}`.
-        rerun: run anew the first stage whose settings or files changed, and what follows; or the stage of this name.
+        rerun: as `--rerun`: from the first stage that changed, or from the stage of this name.
         restart: run everything anew.
         progress: whether progress goes to standard error; or a function that gets it, called twice a second from
             another thread.

@@ -56,7 +56,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as resolved, by section, a new dict each time: `altalign.curate` takes it back, changed or not.
+        """The settings as resolved, by section, a new dict each time, which `altalign.curate` takes.
 
         Raises:
             DamagedError: config.toml is damaged.
