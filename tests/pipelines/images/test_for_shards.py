@@ -165,7 +165,7 @@ def test_shards_that_have_memory_for_one_image_alone_wait_for_one_another_and_en
     for each in shards:
         each.join(WATCHDOG_S)
     assert results == [len(found)] * 3
-    assert shared._left == most
+    assert shared.left == most
 
 
 def test_an_image_without_memory_is_an_error_that_names_it_and_those_before_it_come_first(
@@ -185,7 +185,7 @@ def test_an_image_without_memory_is_an_error_that_names_it_and_those_before_it_c
         ):
             came.extend(row["image_url"] for row, _ in for_shards.images(found, ShardsSettings(), threads=threads))
         assert came == before
-        assert shared._left == needed - 1
+        assert shared.left == needed - 1
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from altalign.audit.checks import ABOUT, FILES_PER_SHARD, run_checks
+from altalign.audit.checks import ABOUT, FILES_PER_SHARD, absence, run_checks
 from altalign.audit.run_folder import RunFolder
 from altalign.data.key import sample_key
 from altalign.data.reasons import REASONS, WORDS, DropReason, Stage
@@ -39,7 +39,9 @@ def test_a_whole_run_passes_every_check_and_every_sample_is_asked(whole: Path) -
     rows, shards = runs.rows_of(whole), runs.names(whole)
     assert {name: check.detail for name, check in found.items() if not check.passed} == {}
     assert list(found) == [
-        str(name) for name in ABOUT if name not in (DropReason.HTTP_TOO_LARGE, DropReason.URL_BLOCKED, "image_blocked")
+        str(name)
+        for name in ABOUT
+        if name not in (DropReason.HTTP_TOO_LARGE, DropReason.URL_BLOCKED, "image_blocked", absence.CHECK)
     ]
     of_samples = {*WORDS, "members", "order", "image_bytes", "image_sizes", "stored_form", "image_id"}
     of_samples |= {"key", "image_url", "captions", "words"}
