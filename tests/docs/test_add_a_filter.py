@@ -28,6 +28,7 @@ COPIED = (
     "tests",
     "configs",
     "examples",
+    "tools",
 )
 NOTE = "in the copy"
 
