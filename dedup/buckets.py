@@ -7,6 +7,8 @@ import numpy as np
 
 from altalign.dedup.dot_products import largest
 
+NEAREST = 10  # clusters of an image that count (ALIGN, appendix A)
+IN_A_BUCKET = 3  # of these, clusters that make a bucket (the same)
 _PAIRS_AT_A_TIME = 4_096
 
 

@@ -24,7 +24,7 @@ from altalign.audit.opened.shown import Gallery
 from altalign.data import audit_tables, schema
 from altalign.data.audit_tables import AuditTable
 from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
-from altalign.eval.settings import CaptionSettings, EvalSets
+from altalign.eval.settings import EvalSets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig
 from altalign.train.settings.sweep import SweepConfig
@@ -300,9 +300,7 @@ def path_of(module: ModuleType) -> str:
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/commands.md": option_tables,
     "docs/reference/settings.md": lambda: settings_tables(CurateConfig, has_stages=True),
-    "docs/reference/training-settings.md": lambda: settings_tables(
-        SweepConfig, has_stages=False, elsewhere=CaptionSettings
-    ),
+    "docs/reference/training-settings.md": lambda: settings_tables(SweepConfig, has_stages=False),
     "docs/reference/evaluation-sets.md": lambda: {
         "tasks": tasks_table(),
         **settings_tables(EvalSets, has_stages=False),

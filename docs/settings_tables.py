@@ -13,13 +13,8 @@ from altalign.settings.common import stage_of
 from docs.read_source import docstrings
 
 # sections that are given as [[…]]
-ARRAYS = (
-    "input",
-    "score",
-    "evaluation.retrieval",
-    "phases",
-    "set",
-)
+ARRAYS = ("input", "score", "phases", "set")
+ELSEWHERE = ("evaluation.retrieval",)  # those of [[set]] with this task
 
 FAR = 10**6  # an upper limit from here on guards the arithmetic alone
 
@@ -48,13 +43,8 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     )
 
 
-def settings_tables(
-    config: type[BaseModel], *, has_stages: bool, elsewhere: type[BaseModel] | None = None
-) -> dict[str, Table]:
-    """A table of each section that has settings: name, default, the stage that reads it, description.
-
-    Settings that a section has from the class `elsewhere` are left out.
-    """
+def settings_tables(config: type[BaseModel], *, has_stages: bool) -> dict[str, Table]:
+    """A table of each section that has settings: name, default, the stage that reads it, description."""
     own = {each for _, cls in sections(config) for each in cls.__mro__ if each.__module__.startswith("altalign.")}
     modules = {sys.modules[each.__module__] for each in own}
     described = {name: text for module in modules for name, text in docstrings(module).items()}
@@ -62,13 +52,12 @@ def settings_tables(
     head = ["Setting", "Default", *(["Read by"] if has_stages else []), "Meaning"]
     for section, cls in sections(config):
         rows = []
-        left_out = elsewhere.model_fields if elsewhere and issubclass(cls, elsewhere) else {}
         for name, field in cls.model_fields.items():
-            if section_of(field) is None and name not in left_out:
+            if section_of(field) is None:
                 stage = [stage_of(config, f"{section}.{name}") or ""] if has_stages else []
                 meaning = next((described[each] for each in _names(cls, name) if each in described), "")
                 rows.append([f"`{name}`", shown_default(field), *stage, meaning])
-        if rows:
+        if rows and section not in ELSEWHERE:
             heading = f"[[{section}]]" if section in ARRAYS else f"[{section}]"
             found[heading] = [head, *rows]
     return found

@@ -77,7 +77,7 @@ class Query:
     target: str = ""
 
 
-def of_set(images: Images, queries: Sequence[Query], features: Features, *, text_weight: float) -> Result:
+def of_set(images: Images, queries: Sequence[Query], features: Features) -> Result:
     """Search the images of a set by queries; the rows are those of the queries' images.
 
     Raises:
@@ -93,7 +93,7 @@ def of_set(images: Images, queries: Sequence[Query], features: Features, *, text
     vectors, texts = encoded.embeddings, features.of_texts([query.text for query in queries])
     device = vectors.device
     sign = torch.tensor([query.sign for query in queries], device=device)
-    asked = composed(vectors[own.to(device)], texts, sign, text_weight=text_weight)
+    asked = composed(vectors[own.to(device)], texts, sign)
     ranks, found = search(asked, vectors, own.to(device), targets.to(device), k=_SHOWN)
     outcomes = {"rank": ranks.cpu().numpy()}
     rows = encoded.rows.tolist()

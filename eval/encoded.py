@@ -83,6 +83,9 @@ class EncodedImages:
     undecodable: list[int]
 
 
+ENCODED_TOGETHER = 256  # images, or captions: few enough for any device
+
+
 class Features:
     """What a model makes of images and texts, a batch at a time."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from altalign import storage
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError
 from altalign.eval import (
     captioning,
     choices,
@@ -28,7 +28,7 @@ from altalign.eval.encoded import Features
 from altalign.eval.image_sources import Images, folder_of
 from altalign.eval.near_duplicates import Without
 from altalign.eval.outcomes import Measure, Result
-from altalign.eval.sets import ImageSet, LabelledSet, captioned_set, labelled_set
+from altalign.eval.sets import HeldOut, LabelledSet, captioned, captioned_set, labelled_set
 from altalign.eval.settings import EvalSets, Set
 
 MEASURES: Mapping[str, Measure] = {
@@ -44,7 +44,6 @@ MEASURES: Mapping[str, Measure] = {
     "choices": choices.measured,
     "composed": composed.measured,
 }
-HeldOut = Callable[[int], ImageSet]  # from the largest number of images
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,8 @@ def evaluate(
         except AltalignError as error:
             missing[name] = str(error)
             continue
-        measure, resamples = MEASURES[chosen.task], sets.intervals.resamples
-        intervals = outcomes.intervals(result.outcomes, measure, resamples=resamples) if resamples else {}
+        measure = MEASURES[chosen.task]
+        intervals = outcomes.intervals(result.outcomes, measure, resamples=outcomes.RESAMPLES)
         without = near_duplicates.without(
             result, images, measure, test_set=chosen.test_set or chosen.name, runs=[*runs, *sets.near_duplicates.runs]
         )
@@ -150,7 +149,7 @@ def evaluate(
 def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[Images, Result]:
     match chosen.task:
         case "retrieval":
-            pairs = _captioned(chosen, held_out)
+            pairs = captioned(chosen, held_out)
             return pairs.files, retrieval.retrieval(pairs, features, shared_captions=chosen.shared_captions)
         case "zero_shot":
             labelled = _labelled(chosen, only_own_classes=chosen.only_own_classes)
@@ -176,7 +175,7 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
             split = chosen.split
             return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, folder=chosen.ratings, split=split)
         case "captioning":
-            pairs = _captioned(chosen, None)
+            pairs = captioned(chosen, None)
             return pairs.files, captioning.captioning(pairs, features)
         case "multilingual":
             if chosen.captions:
@@ -193,24 +192,7 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
         case "composed":
             searched = folder_of(chosen.images)
             queries = composed.read_queries(chosen.path)
-            return searched, composed.of_set(searched, queries, features, text_weight=chosen.text_weight)
-
-
-def _captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
-    if not chosen.held_out:
-        pairs = captioned_set(
-            [chosen.path],
-            split=chosen.split,
-            images=chosen.images,
-            image_column=chosen.image_column,
-            caption_column=chosen.caption_column,
-            images_at_most=chosen.images_at_most,
-        )
-    elif held_out is None:
-        raise UsageError("held_out: no training run is evaluated; give a path")
-    else:
-        pairs = held_out(chosen.images_at_most)
-    return pairs.with_captions(at_most=chosen.captions_at_most, repeated=chosen.repeated_captions)
+            return searched, composed.of_set(searched, queries, features)
 
 
 def _labelled(

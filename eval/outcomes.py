@@ -15,6 +15,7 @@ import numpy.typing as npt
 Outcomes = Mapping[str, npt.NDArray[Any]]  # columns of one length, a row an image
 Measure = Callable[[Outcomes], dict[str, float]]
 
+RESAMPLES = 1_000  # ours: as many as bootstraps usually have
 _SHARE = 95  # percent of the resampled values that an interval holds
 Found = str | int  # a text, or the number of an image in its set
 

@@ -69,7 +69,7 @@ def outcomes_path(folder: str, name: str) -> str:
 def _about(each: Evaluated) -> dict[str, object]:
     return {
         "metric": each.settings.metric,
-        "settings": each.settings.of_task,
+        "settings": each.settings.model_dump(mode="json"),
         "intervals": {name: list(ends) for name, ends in each.intervals.items()},
         "without_near_duplicates": [
             {"run": one.run, "images": one.images, "metrics": one.metrics} for one in each.without

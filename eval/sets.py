@@ -35,8 +35,10 @@ from altalign.eval.image_sources import (
     reasons,
     text_lines,
 )
+from altalign.eval.settings import Set
 
 NO_CAPTION, NO_LABEL, EMPTY_CLASS = "no caption", "no label", "class without images"  # reasons to leave out
+HeldOut = Callable[[int], "ImageSet"]  # from the largest number of images
 Kind = Literal["webdataset", "parquet", "karpathy", "run", "list", "folder"]
 
 
@@ -152,6 +154,34 @@ def captioned_set(
     else:
         rows = (row for path in paths_of(paths) for row in _captioned_rows(path, image_column, caption_column))
     return _of_rows(rows, images_at_most, paths, by_name=kind == "karpathy")
+
+
+def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
+    """The images of a set's settings with the captions that are searched.
+
+    Args:
+        chosen: the settings.
+        held_out: gives the pairs that the model's training kept back; None: there are none.
+
+    Raises:
+        UsageError: nothing is there, or no pairs are held out.
+        UnreadableError: a file is damaged, or nothing of the set is left.
+        DamagedError: a side-car of a run is not as it was written.
+    """
+    if not chosen.held_out:
+        pairs = captioned_set(
+            [chosen.path],
+            split=chosen.split,
+            images=chosen.images,
+            image_column=chosen.image_column,
+            caption_column=chosen.caption_column,
+            images_at_most=chosen.images_at_most,
+        )
+    elif held_out is None:
+        raise UsageError("held_out: no training run is evaluated; give a path")
+    else:
+        pairs = held_out(chosen.images_at_most)
+    return pairs.with_captions(at_most=chosen.captions_at_most, repeated=chosen.repeated_captions)
 
 
 _Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, captions

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 
 from altalign.settings.common import Settings
+from altalign.settings.removed import TAKE_IT_OUT, without_removed
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -66,19 +67,20 @@ TASKS: Mapping[str, Task] = {
     "multilingual": Task(("mean_recall", "rsum"), ("path", "images"), ("captions", "languages")),
     "word_similarity": Task(("spearman",)),
     "choices": Task(("right", "mean_of_files", "text", "image", "group"), ("path", "images")),
-    "composed": Task(("r1", "r5", "r10"), ("path", "images"), ("text_weight",)),
+    "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
 _OF_ALL = ("task", "name", "metric", "test_set")
 _REMOVED = {
     "index": "is train now; rename it",
     "index_split": "is train_split now; rename it",
     "samples": "is always 1,000 now; leave it out",
-    "image_weight": "is always 1 now; give text_weight in proportion to it",
+    "image_weight": "is always 1 now; leave it out",
+    "text_weight": "is always 2 now; leave it out",
 }
 
 
-class CaptionSettings(Settings):
-    """Which images and captions of a set are searched, here and while a model trains."""
+class Set(Settings):
+    """A set: `TASKS` says which of these settings a task needs, and which it takes."""
 
     name: Text
     """What its metrics are called, after their task: `retrieval/NAME`."""
@@ -94,10 +96,6 @@ class CaptionSettings(Settings):
     """Take a caption as often as an image has it, as published protocols do, or once."""
     shared_captions: Literal["own", "all"] = "own"
     """A caption of several images is right for its `own` (published protocols), or for `all` of them."""
-
-
-class Set(CaptionSettings):
-    """A set: `TASKS` says which of these settings a task needs, and which it takes."""
 
     task: TaskName
     """What is measured."""
@@ -135,8 +133,6 @@ class Set(CaptionSettings):
     """Caption files by language, a line an image, as in Multi30K."""
     languages: list[Text] = Field(default_factory=list)
     """XM3600: these languages. Empty: all."""
-    text_weight: float = 2.0
-    """Weight of the text; the image weighs 1 (ALIGN, footnote 4)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -161,18 +157,11 @@ class Set(CaptionSettings):
             raise ValueError("give a path or held_out = true, one of both")
         return self
 
-    @property
-    def of_task(self) -> dict[str, Any]:
-        """The settings that the task has, by name."""
+    @model_serializer(mode="wrap")
+    def _without_those_of_other_tasks(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
         task = TASKS[self.task]
-        return self.model_dump(mode="json", include={*_OF_ALL, *task.needs, *task.takes})
-
-
-class IntervalSettings(Settings):
-    """Intervals by bootstrap over images."""
-
-    resamples: Whole = 1_000
-    """Bootstrap resamples of the images, always the same ones. `0`: no intervals."""
+        names = {*_OF_ALL, *task.needs, *task.takes}
+        return {name: value for name, value in dumped(self).items() if name in names}
 
 
 class NearDuplicateSettings(Settings):
@@ -186,15 +175,16 @@ class EvalSets(Settings):
     """The sets of an evaluation."""
 
     set: list[Set] = Field(default_factory=list)
-    intervals: IntervalSettings = IntervalSettings()
     near_duplicates: NearDuplicateSettings = NearDuplicateSettings()
 
     @model_validator(mode="before")
     @classmethod
-    def _has_no_section_of_a_task(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (task := next(filter(TASKS.__contains__, values), "")):
+    def _of_this_version(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        if task := next(filter(TASKS.__contains__, values), ""):
             raise ValueError(f'[[{task}]] is [[set]] now; write [[set]] and task = "{task}" below it')
-        return values
+        return without_removed(values, {"intervals.resamples": (1_000, TAKE_IT_OUT)})
 
     @model_validator(mode="after")
     def _sets_are_told_apart(self) -> Self:

@@ -101,7 +101,7 @@ def jobs(experiment: Experiment, *, absent: Collection[str] = ()) -> Iterator[Jo
 
 def _settings(experiment: Experiment, arm: Arm, train: Sequence[str], tests: Sequence[str]) -> Tree:
     """Settings of training; sets are folders of `data`."""
-    retrieval = [{"name": name, "kind": "run", "paths": [f"data/{name}"]} for name in tests]
+    retrieval = [{"name": name, "path": f"data/{name}"} for name in tests]
     sets = {"data": {"runs": [f"data/{name}" for name in train]}, "evaluation": {"retrieval": retrieval}}
     return merged(_extended(experiment, arm), sets)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from altalign.eval import zero_shot
-from altalign.eval.encoded import Encoder, Features
+from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.sets import labelled_set
 from altalign.train.data import augment
 from altalign.train.data.class_numbers import ClassNumbers
@@ -42,7 +42,7 @@ class ClassEvaluation:
 
         decode = partial(augment.evaluation_pixels, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps)
         encoder = Encoder(decode, logits, _no_text, sharing=sharing_of(ranks, crop))
-        self._features = Features(encoder, batch=config.evaluation.batch, threads=max(1, config.data.workers))
+        self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._classes = numbers.vocabulary
 
     def of_model(self) -> Metrics:

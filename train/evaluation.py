@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import results
-from altalign.eval.encoded import Encoder, Features
+from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
-from altalign.eval.sets import ImageSet, Listed, captioned_set
+from altalign.eval.sets import ImageSet, Listed, captioned
 from altalign.models import torch_models
 from altalign.train.data import tokenizer
 from altalign.train.data.runs import Runs
@@ -18,7 +18,7 @@ from altalign.train.data.training_data import runs_of, samples_of
 from altalign.train.exchange.encoders import Encoders, without_weights
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import joined
-from altalign.train.settings.evaluation import RetrievalSettings
+from altalign.train.settings.evaluation import RetrievalSet
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import model_of
 
@@ -37,17 +37,17 @@ class Evaluation:
         is_first: bool,
     ) -> None:
         workers = max(1, config.data.workers)
-        self._features = Features(encoder, batch=config.evaluation.batch, threads=workers)
+        self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=workers)
         self._is_first = is_first
-        self._sets = [(chosen, _set(chosen, samples)) for chosen in config.evaluation.retrieval]
+        held_out = (lambda at_most: held_out_set(samples, at_most)) if samples is not None else None
+        self._sets = [(chosen, captioned(chosen, held_out)) for chosen in config.evaluation.retrieval]
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
         return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
 
-    def _searched(self, of: RetrievalSettings, images: ImageSet) -> dict[str, float]:
-        chosen = images.with_captions(at_most=of.captions_at_most, repeated=of.repeated_captions)
-        found = retrieval(chosen, self._features, shared_captions=of.shared_captions)
+    def _searched(self, of: RetrievalSet, images: ImageSet) -> dict[str, float]:
+        found = retrieval(images, self._features, shared_captions=of.shared_captions)
         if self._is_first and (undecodable := found.left_out.get(UNDECODABLE)):
             first, *more = map(terminal.shown, undecodable)
             lost = first + (f" and {len(more):,} more" if more else "")
@@ -55,19 +55,6 @@ class Evaluation:
                 f"{terminal.shown(of.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
             )
         return {**found.metrics, **found.facts}
-
-
-def _set(chosen: RetrievalSettings, samples: Samples | None) -> ImageSet:
-    if chosen.kind == "held_out":
-        assert samples is not None
-        return held_out_set(samples, chosen.images_at_most)
-    return captioned_set(
-        chosen.paths,
-        chosen.kind,
-        image_column=chosen.image_column,
-        caption_column=chosen.caption_column,
-        images_at_most=chosen.images_at_most,
-    )
 
 
 def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:
@@ -106,7 +93,7 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
         # else the shards need not be here
-        holds_out = any(of.kind == "held_out" for of in config.evaluation.retrieval)
+        holds_out = any(of.held_out for of in config.evaluation.retrieval)
         runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
         manifests = {"manifests": runs.manifests} if runs else {}
         # before an index is made of others
@@ -130,7 +117,7 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
     """
     if not config.evaluation.retrieval:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
-    holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)
+    holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)
     encoder = torch_models.opened(model, device=config.loop.device)
     samples = samples_of(config) if holds_out else None
     metrics = Evaluation(config, encoder, samples, is_first=True).of_model()

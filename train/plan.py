@@ -38,7 +38,7 @@ def describe(config: TrainConfig) -> int:
     with torch.device("meta"):
         model = model_of(config, vocabulary=vocabulary)
     out = terminal.stdout()
-    plain = ", and what tars and tables hold, which are packed first" if config.data.tars or config.data.tables else ""
+    plain = ", and what tars and tables hold, which are packed first" if config.data.files else ""
     out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}{plain}", soft_wrap=True)
     steps, batch = config.schedule.steps, config.loop.global_batch
     epochs = "" if plain else f", {steps * batch / max(1, pairs):.1f} epochs"

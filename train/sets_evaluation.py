@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import evaluation, page, results
-from altalign.eval.encoded import Encoder, Features
+from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.sets import ImageSet
 from altalign.eval.settings import EvalSets
 from altalign.models import torch_models
@@ -15,7 +15,7 @@ from altalign.train.evaluation import folder_of, held_out_set
 from altalign.train.exchange import encoders
 from altalign.train.papers.nlip.captions.write import Captions
 from altalign.train.run import checkpoints, training_folder
-from altalign.train.settings.training import EvaluationSettings, TrainConfig
+from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
 
 _MISSING = 1  # exit code where not all sets could be measured
@@ -61,11 +61,10 @@ def evaluate(
     """
     config = _config(given, step, overrides, is_evaluated=not model) if given else None
     chosen = _chosen(config, model, step, out, device)
-    of = config.evaluation if config else EvaluationSettings()
     say = terminal.stderr().print
     features = Features(
         chosen.encoder,
-        batch=of.batch,
+        batch=ENCODED_TOGETHER,
         threads=max(1, config.data.workers) if config else 1,
         folder=chosen.features,
         say=lambda text: say(terminal.shown(text), style="yellow", soft_wrap=True),

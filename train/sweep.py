@@ -79,7 +79,7 @@ def describe(config: SweepConfig) -> int:
     """Print the trials; nothing is written."""
     tasks, out = _tasks(config), terminal.stdout()
     table = Table()
-    drawn = [config.sweep.drawn(trial) for trial in range(config.sweep.trials)]
+    drawn = [config.sweep.drawn(trial, seed=config.run.seed) for trial in range(config.sweep.trials)]
     table.add_column("trial", justify="right")
     for name in _flat(drawn[0]):
         table.add_column(name, overflow="fold", justify="right")
@@ -127,7 +127,7 @@ def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swe
         if top1 is None:
             raise AltalignError(f"{task}: trial {chosen:03} diverged on all examples; draw lower rates")
         test.append(top1)
-    return Swept(chosen, config.sweep.drawn(chosen), validation, test)
+    return Swept(chosen, config.sweep.drawn(chosen, seed=config.run.seed), validation, test)
 
 
 def _trials(config: SweepConfig, task: str) -> list[TrainConfig]:
@@ -146,7 +146,7 @@ def _training(
         UsageError: what was drawn is no settings of a training.
     """
     values = config.model_dump(mode="json", exclude={"sweep"})
-    for section, drawn in config.sweep.drawn(trial).items():
+    for section, drawn in config.sweep.drawn(trial, seed=config.run.seed).items():
         values[section] = {**values.get(section, {}), **drawn}
     first, validation, test = vtab.lists_of(config.sweep.path, task)
     own = training_folder.path(config, task)

@@ -134,10 +134,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     from altalign import storage, terminal
     from altalign.eval import compare, page
-    from altalign.eval.settings import IntervalSettings
+    from altalign.eval.outcomes import RESAMPLES
 
-    drawn = IntervalSettings()
-    compared = compare.compare(*arguments.given, resamples=drawn.resamples)
+    compared = compare.compare(*arguments.given, resamples=RESAMPLES)
     if arguments.out:
         compare.write(storage.join(arguments.out, "comparison.json"), compared)
         a, b = arguments.given
@@ -145,7 +144,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     out = terminal.stdout()
     out.print(compare.table(compared))
     names = [terminal.shown(name) for name in arguments.given]
-    out.print(f"A: {names[0]}; B: {names[1]}. {drawn.resamples:,} resamples", soft_wrap=True)
+    out.print(f"A: {names[0]}; B: {names[1]}. {RESAMPLES:,} resamples", soft_wrap=True)
     return 0
 
 

@@ -5,10 +5,10 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -18,6 +18,7 @@ from altalign.settings import allowed_addresses, own_filters
 from altalign.settings.card import CardSettings
 from altalign.settings.common import ReadBy, Settings
 from altalign.settings.own_filters import Own
+from altalign.settings.removed import TAKE_IT_OUT, Removed, without_removed
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
@@ -29,6 +30,10 @@ Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 Port = Annotated[int, Field(ge=1, le=65_535)]
+_REMOVED: Removed = {
+    "decontaminate.nearest_clusters": (10, TAKE_IT_OUT),
+    "decontaminate.bucket_clusters": (3, TAKE_IT_OUT),
+}
 
 
 class RunSettings(Settings):
@@ -292,12 +297,8 @@ class DecontaminateSettings(Settings):
     """What describes an image: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or
     `run:TRAINING_RUN`.
     """
-    clusters: Positive = 4096
-    """Clusters of k-means."""
-    nearest_clusters: Positive = 10
-    """Nearest clusters of each image."""
-    bucket_clusters: Positive = 3
-    """Clusters of a bucket. At most `nearest_clusters`, which is at most `clusters`."""
+    clusters: Annotated[Positive, Field(ge=10)] = 4096
+    """Clusters of k-means. An image's bucket is 3 of its 10 nearest."""
     require_bucket: bool = True
     """Compare only images of one bucket; `false`: all, by cosine alone."""
     similarity_above: Annotated[float, Field(ge=0, le=1)] = 0.975
@@ -345,16 +346,6 @@ class DecontaminateSettings(Settings):
                 '"timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
             )
         return value
-
-    @model_validator(mode="after")
-    def _buckets_can_be_made(self) -> Self:
-        if not self.bucket_clusters <= self.nearest_clusters <= self.clusters:
-            raise ValueError(
-                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and clusters "
-                f"({self.clusters}) do not rise; a bucket is so many of an image's nearest clusters, which are of all "
-                "clusters"
-            )
-        return self
 
 
 class DedupSettings(Settings):
@@ -421,6 +412,11 @@ class CurateConfig(Settings):
     audit: Annotated[AuditSettings, Extract] = AuditSettings()
     card: Annotated[CardSettings, Write] = CardSettings()
     engine: EngineSettings = EngineSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, values: Any) -> Any:
+        return without_removed(values, _REMOVED) if isinstance(values, Mapping) else values
 
     @field_validator("input", mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from altalign import storage
 from altalign.data.stages import STAGES, own_files
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
+from altalign.dedup.buckets import IN_A_BUCKET, NEAREST
 from altalign.dedup.thresholds import SEARCHED_ABOVE, Buckets, Comparisons, Line
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
@@ -212,8 +213,7 @@ def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
         raise UsageError(f"--false-positives {request.false_positives:g}: {error}") from error
     calibration = replace(calibration, similarity_above=above)
 
-    needed = settings.bucket_clusters if settings.require_bucket else 0
-    buckets = Buckets(calibration.centroids, settings.nearest_clusters, needed)
+    buckets = Buckets(calibration.centroids, NEAREST, IN_A_BUCKET if settings.require_bucket else 0)
     inside, anyhow = _cosines_of_copies(
         calibration, pool.features[measured], of_copies[len(training) :], buckets, views
     )

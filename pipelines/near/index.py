@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.dedup.buckets import nearest_clusters
+from altalign.dedup.buckets import NEAREST, nearest_clusters
 from altalign.dedup.near_duplicates import TestSide
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
@@ -39,7 +39,7 @@ def build(run: Run, _: Unit) -> IndexFacts:
     side = TestSide.build(vectors, above=calibration.similarity_above)
     written = {
         **side.arrays(),
-        "clusters": nearest_clusters(vectors, calibration.centroids, run.config.decontaminate.nearest_clusters),
+        "clusters": nearest_clusters(vectors, calibration.centroids, NEAREST),
         "test_of": of_test,
         "digests": np.array(
             sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)),

@@ -18,7 +18,7 @@ from altalign.data import audit_tables
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import KEPT, DropReason, Stage
-from altalign.dedup.buckets import nearest_clusters, share_bucket
+from altalign.dedup.buckets import IN_A_BUCKET, NEAREST, nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
 from altalign.pipelines.figures import images_and_bytes
@@ -109,11 +109,11 @@ def find(run: Run, unit: decontaminated.FindUnit) -> decontaminated.FoundFacts:
     features = fetched.FEATURES.array(run, name)
     above = index.calibration.similarity_above
     same = _same_bytes(index, parquet.values(fetched.kept_images(run, name), "found_sha256"))
-    near = _once(_joined(same, *_blocks(run, index, features, above=above, at_a_time=_AT_A_TIME)))
+    near = _once(_joined(same, *_blocks(index, features, above=above, at_a_time=_AT_A_TIME)))
     _write(run, decontaminated.SIMILAR, name, near)
     below = near.where(near.images < 0)
     if unit["looks_below"]:
-        wider = _blocks(run, index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
+        wider = _blocks(index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
         below = _below(near, wider, tests=len(index.digests))
     _write(run, decontaminated.LESS_SIMILAR, name, below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
@@ -128,21 +128,21 @@ def find(run: Run, unit: decontaminated.FindUnit) -> decontaminated.FoundFacts:
     )
 
 
-def _blocks(run: Run, index: Index, features: Features, *, above: float, at_a_time: int) -> Iterator[Near]:
+def _blocks(index: Index, features: Features, *, above: float, at_a_time: int) -> Iterator[Near]:
     """Yields all pairs, each once, for one block of images after another."""
     for first in range(0, len(features), at_a_time):
-        near = _once(_near(run, index, features[first : first + at_a_time], above=above))
+        near = _once(_near(index, features[first : first + at_a_time], above=above))
         yield near._replace(images=near.images + first)
 
 
-def _near(run: Run, index: Index, features: Features, *, above: float) -> Near:
+def _near(index: Index, features: Features, *, above: float) -> Near:
     """All pairs of an image that is not flat and a view of a test image whose cosine is larger than `above`."""
-    settings, numbers = run.config.decontaminate, np.flatnonzero(features.any(axis=1))
+    numbers = np.flatnonzero(features.any(axis=1))
     vectors = index.calibration.vectors(features[numbers])
     found = find_pairs(vectors, index.side, above=above)
     rows, places = np.unique(found.rows, return_inverse=True)
-    of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, settings.nearest_clusters)
-    shares = share_bucket(of_pool[places], index.clusters[found.tests], at_least=settings.bucket_clusters)
+    of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, NEAREST)
+    shares = share_bucket(of_pool[places], index.clusters[found.tests], at_least=IN_A_BUCKET)
     return Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
 
 

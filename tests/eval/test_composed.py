@@ -64,7 +64,7 @@ def test_a_set_is_searched_by_a_files_queries(tmp_path: Path) -> None:
     queries = read_queries(str(tmp_path / "queries.jsonl"))
     assert queries == [Query("0", "2 snow", 1, "2"), Query("1", "3", -1)]
     images = images_of([b"image0", b"image1", b"image2", b"broken", b"image3"])
-    found = of_set(images, queries, Features(ENCODER, batch=3), text_weight=2)
+    found = of_set(images, queries, Features(ENCODER, batch=3))
     assert found.metrics == {"r1": 100, "r5": 100, "r10": 100}
     assert found.facts == {"queries": 2, "images": 4, "with_target": 1}
     assert found.examples[0].found[0] == 2
@@ -85,4 +85,4 @@ def test_another_file_is_one_line(tmp_path: Path, line: str) -> None:
 
 def test_a_query_of_no_image_is_named() -> None:
     with pytest.raises(UnreadableError, match="9: named by a query, and no image of the set"):
-        of_set(images_of([b"image1"]), [Query("9", "1", 1)], Features(ENCODER, batch=3), text_weight=2)
+        of_set(images_of([b"image1"]), [Query("9", "1", 1)], Features(ENCODER, batch=3))

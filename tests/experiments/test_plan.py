@@ -26,7 +26,7 @@ def test_an_arm_has_the_settings_of_the_base_and_its_own() -> None:
     job = next(job for job in plan.jobs(EXPERIMENT) if job.arm == "diverging")
     assert job.settings["schedule"] == {"steps": 4, "warmup_steps": 1, "peak": 1e30}
     assert job.settings["data"]["runs"] == ["data/kites"]
-    assert [one["paths"] for one in job.settings["evaluation"]["retrieval"]] == [["data/others"]]
+    assert [one["path"] for one in job.settings["evaluation"]["retrieval"]] == ["data/others"]
 
 
 def test_an_arm_that_extends_another_has_its_settings_below_its_own() -> None:

@@ -153,7 +153,7 @@ def test_a_classifier_is_no_dual_encoder(folder: Path) -> None:
     ("changed", "message"),
     [
         ({"classification": {"train": "a", "test": ""}}, "train or test, and not both"),
-        ({"evaluation": {"retrieval": [{"name": "a", "kind": "run", "paths": ["b"]}]}}, "are of captions"),
+        ({"evaluation": {"retrieval": [{"name": "a", "path": "b"}]}}, "are of captions"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changed: dict[str, Any], message: str) -> None:

@@ -132,7 +132,7 @@ def test_a_trial_that_diverges_is_not_chosen_and_others_go_on(
     write_task(tmp_path / "vtab" / "dtd", seed=0)
     draws = {"schedule": {"peak": {"of": [1e30, 0.01]}}, "optimizer": {"name": {"of": ["sgd"]}}}
     settings = SweepSettings(path="vtab", draws=draws)
-    peaks = [settings.drawn(trial)["schedule"]["peak"] for trial in range(6)]
+    peaks = [settings.drawn(trial, seed=0)["schedule"]["peak"] for trial in range(6)]
     assert len(set(peaks)) == 2
     assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
     of = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["tasks"]["dtd"]
@@ -146,17 +146,17 @@ def test_a_trial_is_the_same_among_few_and_many_and_in_any_order() -> None:
     reversed_draws = {section: dict(reversed(of.items())) for section, of in reversed(DRAWS.items())}
     few, many = SweepSettings(path="a", draws=DRAWS, trials=2), SweepSettings(path="a", draws=reversed_draws)
     assert many.trials == 50
-    assert [few.drawn(trial) for trial in range(2)] == [many.drawn(trial) for trial in range(2)]
-    assert few.drawn(0) != few.drawn(1)
+    assert [few.drawn(trial, seed=0) for trial in range(2)] == [many.drawn(trial, seed=0) for trial in range(2)]
+    assert few.drawn(0, seed=0) != few.drawn(1, seed=0)
 
 
 def test_logarithms_of_drawn_rates_are_even() -> None:
     settings = SweepSettings(path="a", draws=DRAWS)
-    drawn = [settings.drawn(trial)["schedule"]["peak"] for trial in range(2_000)]
+    drawn = [settings.drawn(trial, seed=0)["schedule"]["peak"] for trial in range(2_000)]
     assert all(1e-5 <= float(value) <= 0.1 for value in drawn)
     decades = [math.floor(math.log10(float(value))) for value in drawn]
     assert all(400 < decades.count(decade) < 600 for decade in range(-5, -1))
-    flips = [settings.drawn(trial)["data"]["flip"] for trial in range(2_000)]
+    flips = [settings.drawn(trial, seed=0)["data"]["flip"] for trial in range(2_000)]
     assert 900 < sum(map(bool, flips)) < 1_100
 
 

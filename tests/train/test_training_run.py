@@ -54,7 +54,7 @@ def settings(folder: Path, **changed: Mapping[str, Any]) -> dict[str, Any]:
             "checkpoint_every": 3,
             "log_every": 1,
         },
-        "evaluation": {"retrieval": [{"name": "held", "kind": "held_out"}]},
+        "evaluation": {"retrieval": [{"name": "held", "held_out": True}]},
     }
     return {section: {**values.get(section, {}), **changed.get(section, {})} for section in {**values, **changed}}
 
@@ -346,7 +346,7 @@ def test_it_overfits_64_pairs(tmp_path: Path) -> None:
         optimizer={"name": "adamw"},
         schedule={"steps": 200, "warmup_steps": 5, "peak": 5e-3},
         loop={"global_batch": 64, "chunk": 64, "checkpoint_every": 1000, "log_every": 20},
-        evaluation={"retrieval": [{"name": "same", "kind": "run", "paths": [str(tmp_path / "curated")]}]},
+        evaluation={"retrieval": [{"name": "same", "path": str(tmp_path / "curated")}]},
     )
     assert cli.main(["train", config]) == 0
     found = measured(tmp_path / "trained", 200)["retrieval/same"]
@@ -408,7 +408,7 @@ def test_eval_needs_no_shards_but_those_of_its_sets(uninterrupted: Path, tmp_pat
     other = write_run(tmp_path / "other", pairs(20, images=10, first=100))
     before = measured(uninterrupted / "trained")
     assert "retrieval/held" in before
-    values = settings(uninterrupted, evaluation={"retrieval": [{"name": "other", "kind": "run", "paths": [other]}]})
+    values = settings(uninterrupted, evaluation={"retrieval": [{"name": "other", "path": other}]})
     (tmp_path / "eval.toml").write_text(dump(values))
     (uninterrupted / "curated").rename(uninterrupted / "elsewhere")
     try:
@@ -464,7 +464,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
         ({"evaluation": {"crop_px": 40}}, 2, "[evaluation] crop_px (40) is above resize_px (36"),
         ({"evaluation": {"resize_px": 30}}, 2, "[evaluation] crop_px (32) is above resize_px (30"),
         ({"schedule": {"floor": 1e-2}}, 2, "floor (0.01) is above peak (0.005)"),
-        ({"loss": {"temperature": 0.9, "temperature_at_most": 0.5}}, 2, "to temperature_at_most (0.5); change one"),
+        ({"loss": {"temperature": 0.9, "temperature_range": [0.1, 0.5]}}, 2, "is not in temperature_range [0.1, 0.5]"),
         ({"loss": {"mixup": 0.1, "negatives": 0.5}}, 2, "a partner may be no candidate; give negatives = 1"),
         ({"loss": {"mixup": 0.1, "mixup_group": 3}}, 2, "is no multiple of [loss] mixup_group (3)"),
         ({"data": {"sampling": "one_source"}}, 2, 'is all there is; give more sources, or "random"'),

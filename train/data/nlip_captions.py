@@ -14,6 +14,7 @@ from altalign.train.data.order import keyed
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.settings.nlip import CaptionerSettings
 
+PROMPT = "a picture of"  # p, what the captioner's text begins with: BLIP's; NLIP does not say
 _SWAP, _MASK = 8, 9  # what the random numbers are for
 _RANGE = 2.0**64
 
@@ -77,7 +78,7 @@ class Prompts:
         self, captions: Sequence[Sequence[int]], tokenizer: CaptionTokenizer, keys: Sequence[str]
     ) -> list[list[int]]:
         rows = self.concepts.rows(keys) if self.concepts is not None else [None] * len(keys)
-        before = [" ".join([self.settings.prompt, *(row["concepts"] if row else [])]) for row in rows]
+        before = [" ".join([PROMPT, *(row["concepts"] if row else [])]) for row in rows]
         at_most = self.settings.tokens_at_most - 2
         first, last = (tokenizer.number(piece) for piece in (tokenizer.special.first, tokenizer.special.last))
         pieces = [[piece for word in words for piece in word] for words in tokenizer.encode_words(before)]

@@ -91,7 +91,7 @@ def _write(
     while shard := _shard(folder, len(shards), pairs):
         shards.append(shard)
     if not shards:
-        raise UnreadableError(f"[data] tars, tables: no image with a caption ({left_out}); look at the files")
+        raise UnreadableError(f"[data] files: no image with a caption ({left_out}); look at the files")
     for reason, number in left_out.items():
         say(f"left out: {number:,} rows with {reason}")
     pairs_of_all = sum(shard["rows"] for shard in shards)
@@ -108,21 +108,20 @@ def _known(mark: str) -> dict[str, object]:
 
 
 def _files(chosen: DataSettings) -> Iterator[str]:
-    for setting, patterns in (("tars", chosen.tars), ("tables", chosen.tables)):
-        for pattern in patterns:
-            found = sorted(storage.find(pattern))
-            if not found:
-                raise UsageError(f"[data] {setting}: nothing is at {pattern!r}; give paths or globs of files")
-            yield from found
+    for pattern in chosen.files:
+        found = sorted(storage.find(pattern))
+        if not found:
+            raise UsageError(f"[data] files: nothing is at {pattern!r}; give paths or globs of files")
+        yield from found
 
 
 def _sets(chosen: DataSettings) -> Iterator[ImageSet]:
-    if chosen.tars:
-        yield captioned_set(chosen.tars, "webdataset")
-    if chosen.tables:
-        yield captioned_set(
-            chosen.tables, "parquet", image_column=chosen.image_column, caption_column=chosen.caption_column
-        )
+    tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
+    tables = [pattern for pattern in chosen.files if pattern not in tars]
+    if tars:
+        yield captioned_set(tars, "webdataset")
+    if tables:
+        yield captioned_set(tables, "parquet", image_column=chosen.image_column, caption_column=chosen.caption_column)
 
 
 def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterator[tuple[bytes, dict[str, object]]]:

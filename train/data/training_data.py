@@ -125,8 +125,7 @@ def runs_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) ->
     chosen = config.data
     if config.classification.train:
         return [packed.pack_classes(training_folder.path(config, "packed"), config, say)]
-    plain = chosen.tars or chosen.tables
-    return [*chosen.runs, *([packed.pack(training_folder.path(config, "packed"), chosen, say)] if plain else [])]
+    return [*chosen.runs, *([packed.pack(training_folder.path(config, "packed"), chosen, say)] if chosen.files else [])]
 
 
 def samples_of(

@@ -119,7 +119,7 @@ def _config(of: Trained) -> AlignConfig:
         "hidden_dim": px,  # of the pooling alone: not smaller than the map
         "batch_norm_eps": EPSILON,
         "batch_norm_momentum": image.batch_norm_momentum,
-        "drop_connect_rate": image.drop_path,
+        "drop_connect_rate": 0.0,
     }
     temperature = float(of.model.temperature.value())
     return AlignConfig(

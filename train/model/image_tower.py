@@ -60,7 +60,6 @@ class ImageTower(EfficientNet):
             pad_type="same",
             act_layer=nn.SiLU,
             norm_layer=partial(nn.BatchNorm2d, eps=EPSILON, momentum=1 - settings.batch_norm_momentum),
-            drop_path_rate=settings.drop_path,
         )
         batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)
         squeeze_excite.convert(self)

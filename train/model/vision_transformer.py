@@ -45,7 +45,6 @@ class VisionTower(VisionTransformer):
             embed_dim=HEAD_WIDTH * heads,
             depth=max(1, round(blocks * (settings.depth or 1))),
             num_heads=heads,
-            drop_path_rate=settings.drop_path,
             dynamic_img_size=True,
         )
         mean, deviation = MEANS_AND_DEVIATIONS[settings.normalisation]

@@ -15,7 +15,7 @@ from altalign import __version__, storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.settings.common import dump, flatten
 from altalign.train.run import object_store_sync
-from altalign.train.settings.removed import without_removed
+from altalign.train.settings.removed import of_this_version
 from altalign.train.settings.training import TrainConfig
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
@@ -162,7 +162,7 @@ def _settings(place: str) -> dict[str, object]:
             f"{place}: not the settings of a training run, but of something else; choose another [run] folder"
         )
     try:
-        return dict(flatten(without_removed(values)))
+        return dict(flatten(of_this_version(values)))
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from None
 
@@ -219,7 +219,7 @@ def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, rank
         "versions": {**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
         **lineage,
         **({"data_changes": before["data_changes"]} if "data_changes" in before else {}),
-        "without_lineage": [*config.data.tars, *config.data.tables],
+        "without_lineage": config.data.files,
         "attempts": [*before.get("attempts", []), attempt],
         "finished": None,
     }

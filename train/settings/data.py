@@ -16,15 +16,15 @@ class DataSettings(Settings):
     """What is trained on, and in which order (section 4.1)."""
 
     runs: list[Path] = Field(default_factory=lambda: ["runs/demo"])
-    """Run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: only `tars` and `tables`."""
-    tars: list[Path] = Field(default_factory=list)  # ours
-    """Globs of WebDataset tars: images with `.txt` or `.json`, without lineage, packed once."""
-    tables: list[Path] = Field(default_factory=list)  # ours
-    """Globs of Parquet tables of images and captions, likewise."""
+    """Run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: only `files`."""
+    files: list[Path] = Field(default_factory=list)  # ours
+    """Globs of WebDataset tars (`.tar`) of images with `.txt` or `.json`, or of Parquet tables, without lineage, packed
+    once.
+    """
     image_column: str = "image"
-    """`tables`: column of image bytes."""
+    """Tables: column of image bytes."""
     caption_column: str = "caption"
-    """`tables`: column of a caption or a list of captions."""
+    """Tables: column of a caption or a list of captions."""
     held_out: Share = 0.0  # ours
     """Share of images kept for evaluation, chosen by the hash of `image_id`."""
     pairs: Whole = 0

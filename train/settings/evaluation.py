@@ -1,12 +1,13 @@
 """Settings of training: what a run is measured on, and the classes that it learns in place of captions."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from altalign.eval.settings import CaptionSettings
+from altalign.eval.settings import Set
 from altalign.settings.common import Settings
-from altalign.train.settings.types import Path, Positive, Share, Whole
+from altalign.train.settings.types import Share, Whole
 
 
 class ClassificationSettings(Settings):
@@ -24,29 +25,38 @@ class ClassificationSettings(Settings):
     """As in the loss of captions."""
 
 
-class RetrievalSettings(CaptionSettings):
-    """A set of images and captions to search in both directions."""
+class RetrievalSet(Set):
+    """A set of images and captions to search in both directions: a `[[set]]` of an evaluation whose task is this."""
 
-    kind: Literal["held_out", "run", "webdataset", "parquet"] = "held_out"
-    """Pairs that `[data] held_out` keeps back, of other runs, of tars, or of Parquet tables."""
-    paths: list[Path] = Field(default_factory=list)
-    """Run folders, or globs of tars or tables. `held_out` has none."""
+    task: Literal["retrieval"] = "retrieval"  # type: ignore[assignment]
 
-    @model_validator(mode="after")
-    def _has_paths(self) -> Self:
-        if (self.kind == "held_out") == bool(self.paths):
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_task(cls, values: Any) -> Any:
+        return super()._of_its_task(_of_this_version(values))  # type: ignore[operator]
+
+
+def _of_this_version(values: Any) -> Any:
+    """The settings of a set with `path` or `held_out`, where those of earlier versions have `kind` and `paths`."""
+    if not isinstance(values, Mapping):
+        return values
+    now = {"task": "retrieval", **{name: value for name, value in values.items() if name not in ("kind", "paths")}}
+    if "kind" in values or "paths" in values:
+        kind, paths = values.get("kind", "held_out"), values.get("paths", [])
+        if kind == "held_out" and not paths:
+            return {**now, "held_out": True}
+        if not isinstance(paths, list) or len(paths) != 1:
             raise ValueError(
-                'held_out takes no paths: they are those of [data] runs; leave them out, or give kind = "run"'
-                if self.paths
-                else "give paths"
+                "kind and paths are path or held_out = true now; give one, and each of several paths a table"
             )
-        return self
+        now["path"] = paths[0]
+    return now
 
 
 class EvaluationSettings(Settings):
     """What the model is measured on."""
 
-    retrieval: list[RetrievalSettings] = Field(default_factory=list)
+    retrieval: list[RetrievalSet] = Field(default_factory=list)
     """Sets for image-text retrieval (section 5.1), one `[[evaluation.retrieval]]` each."""
     resize_px: Whole = 0
     """Side of the square before the central crop. `0`: as in training."""
@@ -54,8 +64,6 @@ class EvaluationSettings(Settings):
     """Side of the central crop. `0`: as in training."""
     keep_aspect_ratio: bool = False
     """Resize the short side instead of to a square before the crop (ZeroVL)."""
-    batch: Positive = 256
-    """Images, or captions, that are encoded at a time."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

@@ -45,10 +45,8 @@ class CaptionerSettings(Settings):
     """Layers; width, heads and dropout are those of the text tower, which must be `bart`."""
     weights: str = ""
     """Initial weights (safetensors): a folder of BART, or `run:FOLDER`. Empty: from scratch."""
-    prompt: str = "a picture of"  # the paper does not say
-    """p: what its text begins with."""
     concepts: str = ""
-    """q: a concepts.parquet of `altalign nlip concepts`, whose words follow the prompt. Empty: none."""
+    """q: a concepts.parquet of `altalign nlip concepts`, whose words follow p, "a picture of". Empty: none."""
     mask_share: Share = 0.5  # the paper does not say
     """Share of the caption's words masked in its input (y^m), drawn at each visit."""
     tokens_at_most: Annotated[Positive, Field(ge=3)] = 64  # ours

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from altalign.settings.common import Settings
 from altalign.train.settings.training import TrainConfig
-from altalign.train.settings.types import Above0, Path, Positive, Whole
+from altalign.train.settings.types import Above0, Path, Positive
 
 Value = bool | int | float | str
 Drawn = dict[str, dict[str, Value]]  # {section: {setting: value}}
@@ -47,16 +47,17 @@ class SweepSettings(Settings):
     """Only these tasks. Empty: all in `path`. Commands with other tasks may share the run's folder."""
     trials: Positive = 50
     """Trials of each task, the same for all."""
-    seed: Whole = 0
-    """Seed of the draws. A trial does not depend on how many there are."""
     runs: Positive = 3
     """Trainings of the best trial on all 1,000 examples; mean and deviation are reported (table 6)."""
     draws: Annotated[dict[str, dict[str, Draw]], Field(min_length=1)]
     """What is drawn: `SECTION.SETTING = { log = [low, high] }` or `{ of = [values] }`."""
 
-    def drawn(self, trial: int) -> Drawn:
-        """What a trial changes of the settings. The order of `draws` is no part of it."""
-        random = np.random.default_rng([self.seed, trial])
+    def drawn(self, trial: int, *, seed: int) -> Drawn:
+        """What a trial changes of the settings, the same among few trials and among many.
+
+        The order of `draws` is no part of it.
+        """
+        random = np.random.default_rng([seed, trial])
         return {
             section: {name: draw.drawn(random) for name, draw in sorted(draws.items())}
             for section, draws in sorted(self.draws.items())

@@ -13,7 +13,7 @@ from altalign.settings.common import Settings
 from altalign.train.settings.data import DataSettings, TokenizerSettings
 from altalign.train.settings.evaluation import ClassificationSettings, EvaluationSettings
 from altalign.train.settings.nlip import CaptionerSettings, NoiseSettings, PhaseSettings, ReconstructionSettings
-from altalign.train.settings.removed import without_removed
+from altalign.train.settings.removed import of_this_version
 from altalign.train.settings.types import (
     Above0,
     AtLeast0,
@@ -26,6 +26,7 @@ from altalign.train.settings.types import (
     Path,
     Positive,
     Share,
+    Temperature,
     Whole,
 )
 
@@ -75,8 +76,6 @@ class ImageTowerSettings(Settings):
     """Images of a group; the paper's cores had 16 pairs each."""
     batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Share of the running statistics kept at each step, as in Keras."""
-    drop_path: Share = 0.0  # the paper does not say
-    """Chance of skipping the last block; it grows from 0 in proportion to depth."""
     weights: str = ""
     """Initial weights (safetensors): a file, a folder of open_clip or AlignModel, or `run:FOLDER` with the layer after
     the tower. Empty: from scratch.
@@ -144,14 +143,12 @@ class LossSettings(Settings):
     """Add (the paper) or average image-to-text and text-to-image."""
     label_smoothing: Share = 0.1
     """Target of the match is 1 - this + this/N, of every other candidate this/N."""
-    temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    temperature: Temperature = 1.0
     """Initial or fixed temperature."""
     temperature_learned: bool = True
     """Learn the temperature's logarithm, without weight decay or trust ratio."""
-    temperature_at_least: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e-6  # ZeroVL's code: 0.001
-    """Lower bound of a learned temperature."""
-    temperature_at_most: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e6  # ZeroVL's code: 0.5
-    """Upper bound of a learned temperature."""
+    temperature_range: list[Temperature] = Field(default_factory=lambda: [1e-6, 1e6])
+    """Least and largest learned temperature (ZeroVL's code: 0.001 and 0.5)."""
     negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the batch's other pairs that are negatives (table 8: 1, 0.5, 0.25), the next in a circle."""
     mixup: AtLeast0 = 0.0
@@ -163,10 +160,12 @@ class LossSettings(Settings):
 
     @model_validator(mode="after")
     def _temperature_is_in_its_range(self) -> Self:
-        if not self.temperature_at_least <= self.temperature <= self.temperature_at_most:
+        if len(self.temperature_range) != 2:
+            raise ValueError(f"temperature_range has {len(self.temperature_range)} numbers; give two, the lower first")
+        low, high = self.temperature_range
+        if not low <= self.temperature <= high:
             raise ValueError(
-                f"temperature ({self.temperature:g}) is not from temperature_at_least ({self.temperature_at_least:g}) "
-                f"to temperature_at_most ({self.temperature_at_most:g}); change one of them"
+                f"temperature ({self.temperature:g}) is not in temperature_range [{low:g}, {high:g}]; change one"
             )
         return self
 
@@ -190,8 +189,6 @@ class OptimizerSettings(Settings):
     # by trial on the demo, docs/concepts/training.md; with a ratio, shifts that begin at 0 stay there
     trust_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
     """LAMB and LARS: parameters without trust ratio. The temperature never has one."""
-    clip_norm: AtLeast0 = 0.0  # the paper does not say
-    """Largest norm of all gradients together. `0`: off."""
     rate_factors: dict[Part, AtLeast0] = Field(default_factory=dict)
     """Factor of the learning rate of each part of the model; default 1."""
 
@@ -206,13 +203,11 @@ class ScheduleSettings(Settings):
     warmup_steps: Whole = 10_000
     """Steps of linear growth from 0."""
     decay: Literal["linear", "cosine", "step", "constant"] = "linear"
-    """Fall to `floor` by the last step; `step`: by `factor` every `every` steps."""
+    """Fall to `floor` by the last step; `step`: to a fifth every `every` steps (5.3)."""
     floor: AtLeast0 = 0.0
     """Final rate (not `step`)."""
     every: Positive = 30_000
     """`step`: steps between falls."""
-    factor: Above0 = 0.2
-    """`step`: factor of the rate."""
     reference_batch: Whole = 0
     """Global batch that the rates are for; they scale linearly (ZeroVL, 4.1). `0`: no scaling."""
 
@@ -297,7 +292,7 @@ class TrainConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _of_this_version(cls, values: Any) -> Any:
-        return without_removed(values) if isinstance(values, Mapping) else values
+        return of_this_version(values) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -312,11 +307,11 @@ class TrainConfig(Settings):
 
     def _check_data(self) -> None:
         data, evaluation = self.data, self.evaluation
-        if not (data.runs or data.tars or data.tables):
-            raise ValueError("[data] runs, tars and tables are empty; give what is to be trained on")
-        if any(chosen.kind == "held_out" for chosen in evaluation.retrieval) and not data.held_out:
+        if not (data.runs or data.files):
+            raise ValueError("[data] runs and files are empty; give what is to be trained on")
+        if any(chosen.held_out for chosen in evaluation.retrieval) and not data.held_out:
             raise ValueError(
-                "[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share"
+                "[[evaluation.retrieval]] held_out = true, and [data] held_out = 0: no pair is held out; give a share"
             )
         resize, crop = evaluation.resize_px or data.resize_px, evaluation.crop_px or data.crop_px
         if crop > resize:

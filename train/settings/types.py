@@ -15,6 +15,7 @@ AtLeast0 = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
 Above0 = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 Excluded = Literal["bias", "norm", "batch_norm"]
 Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
+Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
 Factor = Annotated[float, Field(ge=0, le=100)]
 Device = Literal["auto", "cpu", "cuda"]
 Part = Literal[  # of a model

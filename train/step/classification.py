@@ -42,7 +42,7 @@ class ClassLearner:
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         loss, right = self._gradients(number, batch)
-        norm = float(optimizers.clip(self.model, self._config.optimizer.clip_norm))
+        norm = float(optimizers.gradient_norm(self.model))
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise NotFiniteError(f"step {number}: the loss is {loss}, its gradient's norm {norm}, at rate {rate:.3g}")
         self.optimizer.step()

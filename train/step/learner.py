@@ -90,7 +90,7 @@ class Learner:
                 result.broken,
             )
         found = negatives.by_source(result, batch.sources, sources, block=self._block) if sources else {}
-        norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))
+        norm = float(optimizers.gradient_norm(self.model))
         if not math.isfinite(norm):
             raise NotFiniteError(
                 f"step {number}: the gradient's norm is {norm}, the loss {result.loss}, at temperature "
@@ -167,6 +167,6 @@ def _temperature(loss: LossSettings) -> Temperature:
     return Temperature(
         loss.temperature,
         learned=loss.temperature_learned,
-        at_least=loss.temperature_at_least,
-        at_most=loss.temperature_at_most,
+        at_least=loss.temperature_range[0],
+        at_most=loss.temperature_range[1],
     )

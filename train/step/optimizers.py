@@ -95,22 +95,13 @@ def describe(optimizer: torch.optim.Optimizer) -> list[GroupRow]:
     ]
 
 
-def clip(model: nn.Module, norm: float) -> Tensor:
-    """Scale all gradients so that their joint norm is at most `norm` (0: leave them).
-
-    Returns the norm that they had, (), on their device.
-    """
+def gradient_norm(model: nn.Module) -> Tensor:
+    """The joint norm of all gradients, (), on their device."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    is_spread = sharding.is_sharded(model)
     parts = sharded_tensors.own(gradients)
-    total = (
-        torch.linalg.vector_norm(sharded_tensors.norms(parts, gradients))
-        if is_spread
-        else nn.utils.get_total_norm(parts)
-    )
-    if norm:
-        _many._foreach_mul_(parts, (norm / total).clamp(max=1.0))
-    return total
+    if sharding.is_sharded(model):
+        return torch.linalg.vector_norm(sharded_tensors.norms(parts, gradients))
+    return nn.utils.get_total_norm(parts)
 
 
 # Groups --------------------------------------------------------------------------------------------------------------

@@ -110,10 +110,8 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     )
     paper, mark = "4,096, of the embedder's training images", "same" if clusters == 4_096 else "other"
     yield OfPaper("Clusters", paper, f"{clusters:,}, of the run's own images", mark, note)
-    shared, nearest = settings.bucket_clusters, settings.nearest_clusters
-    buckets = f"{shared} of {nearest} clusters" if settings.require_bucket else "cosine alone"
-    is_same = settings.require_bucket and (shared, nearest) == (3, 10)
-    yield OfPaper("Buckets", "3 of 10 clusters", buckets, "same" if is_same else "other")
+    buckets, mark = ("3 of 10 clusters", "same") if settings.require_bucket else ("cosine alone", "other")
+    yield OfPaper("Buckets", "3 of 10 clusters", buckets, mark)
 
 
 def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:

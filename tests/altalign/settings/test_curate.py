@@ -178,8 +178,6 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
             [["localhost"], ["10.0.0.1/8"], ["127.0.0.1", ""]],
         ),
         ("decontaminate", "clusters", [10], [0, 9]),
-        ("decontaminate", "nearest_clusters", [3, 4096], [0, 2, 4097]),
-        ("decontaminate", "bucket_clusters", [1, 10], [0, 11]),
         ("decontaminate", "similarity_above", [0, 0.5, 1], [-0.1, 1.1]),
         ("shards", "samples_per_shard", [1], [0]),
         ("shards", "resize_short_side_px", [0], [-1]),

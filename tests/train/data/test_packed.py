@@ -44,8 +44,7 @@ def inputs(folder: Path, number: int = 12) -> dict[str, Any]:
     pq.write_table(pa.table(table), folder / "b.parquet")
     return {
         "runs": [],
-        "tars": [str(folder / "*.tar")],
-        "tables": [str(folder / "*.parquet")],
+        "files": [str(folder / "*.tar"), str(folder / "*.parquet")],
         "image_column": "picture",
         "caption_column": "said",
     }
@@ -90,9 +89,9 @@ def test_training_and_evaluation_on_tars_and_tables(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tars": ["nowhere/*.tar"]}, "[data] tars: nothing is at 'nowhere/*.tar'; give paths or globs of files"),
+        ({"files": ["nowhere/*.tar"]}, "[data] files: nothing is at 'nowhere/*.tar'; give paths or globs of files"),
         ({"caption_column": "alt"}, "no column 'alt' (there are picture, said); name another"),
-        ({"tars": [], "tables": []}, "runs, tars and tables are empty; give what is to be trained on"),
+        ({"files": []}, "runs and files are empty; give what is to be trained on"),
     ],
 )
 def test_what_cannot_be_packed_is_one_line(

@@ -205,7 +205,7 @@ def check_embeds_alike(run: str, name: str) -> None:
 def test_an_align_model_is_evaluated_beside_ours(run: str, align: str, tmp_path: Path) -> None:
     check_embeds_alike(run, align)
     curated = write_run(tmp_path / "curated", pairs(20, images=10))
-    values = {"run": {"folder": run}, "evaluation": {"retrieval": [{"name": "a", "kind": "run", "paths": [curated]}]}}
+    values = {"run": {"folder": run}, "evaluation": {"retrieval": [{"name": "a", "path": curated}]}}
     (tmp_path / "eval.toml").write_text(dump(values))
     assert cli.main(["eval", str(tmp_path / "eval.toml"), "--model", align]) == 0
     (place,) = (Path(run) / "eval").glob("*align*/metrics.json")

@@ -16,8 +16,8 @@ from altalign.train.step.learner import Learner
 
 PAIRS, WORDS, VOCABULARY = 16, 8, 50
 TOWERS: dict[str, dict[str, Any]] = {
-    "EfficientNet": {"architecture": "b0", "drop_path": 0.3, "ghost_group": 4},
-    "ViT": {"architecture": "vit_ti16", "depth": 0.3, "positions_px": 64, "drop_path": 0.3, "token_drop": 0.5},
+    "EfficientNet": {"architecture": "b0", "ghost_group": 4},
+    "ViT": {"architecture": "vit_ti16", "depth": 0.3, "positions_px": 64, "token_drop": 0.5},
 }
 
 
@@ -27,7 +27,7 @@ def on_a_gpu(test: Any) -> Any:
 
 def learner(device: str, tower: str, *, chunk: int, loss: dict[str, Any] | None = None, **loop: Any) -> Learner:
     values = {
-        "data": {"tars": ["unread.tar"], "resize_px": 64, "crop_px": 64},
+        "data": {"files": ["unread.tar"], "resize_px": 64, "crop_px": 64},
         "evaluation": {"crop_px": 64},
         "image_tower": {"embedding_width": 32, **TOWERS[tower]},
         "text_tower": {"layers": 2, "width": 32, "heads": 2},

@@ -117,7 +117,7 @@ def trained(model: DualEncoder) -> set[str]:
 def test_frozen_towers_get_no_gradient_and_stay_in_evaluation() -> None:
     width = {"embedding_width": 24}
     assert trained(small_model(image=width)) == OF_BOTH_TOWERS
-    model = small_model(image={**width, "frozen": True, "drop_path": 0.5}, text={"frozen": True, "dropout": 0.5})
+    model = small_model(image={**width, "frozen": True}, text={"frozen": True, "dropout": 0.5})
     assert trained(model) == {"image_projection", "text_projection", "temperature"}
     assert model.training
     assert not any(module.training for tower in (model.image_tower, model.text_tower) for module in tower.modules())

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from timm.layers import Conv2dSame, DropPath, pad_same
+from timm.layers import Conv2dSame, pad_same
 from timm.models.efficientnet import tf_efficientnet_b0, tf_efficientnet_b3
 from torch.nn import functional
 from transformers import AlignVisionConfig, AlignVisionModel
@@ -204,16 +204,6 @@ def test_channels_last_stays_so_through_the_tower() -> None:
     assert all(kept)
 
 
-def test_paths_are_dropped_more_often_the_deeper_they_are() -> None:
-    tower = ImageTower(image_settings(depth=1.0, drop_path=0.4))
-    chances = [module.drop_prob for module in tower.modules() if isinstance(module, DropPath)]
-    assert chances == sorted(chances)
-    assert 0 < chances[0] < chances[-1] < 0.4
-    pixels = images(4)
-    assert not torch.equal(tower.train()(pixels), tower(pixels))
-    assert torch.equal(tower.eval()(pixels), tower(pixels))
-
-
 def step(tower: ImageTower, pixels: torch.Tensor) -> list[torch.Tensor]:
     """Gradients and running statistics of a step."""
     torch.manual_seed(5)
@@ -226,7 +216,7 @@ def step(tower: ImageTower, pixels: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("stages", [0, 3])
 def test_activation_checkpointing_changes_nothing_but_memory(stages: int) -> None:
-    tower, checkpointed = (ImageTower(image_settings(drop_path=0.3)).double() for _ in range(2))
+    tower, checkpointed = (ImageTower(image_settings()).double() for _ in range(2))
     checkpointed.load_state_dict(tower.state_dict())
     if stages:
         checkpointed.checkpoint_stages(stages)

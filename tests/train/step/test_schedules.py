@@ -40,11 +40,11 @@ def test_the_papers_schedule(step: int, expected: float) -> None:
         ),
         ({"decay": "constant"}, [0, 0.25, 0.5, 0.75, *[1] * 10]),
         (
-            {"decay": "step", "every": 3, "factor": 0.5},
-            [0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25],
+            {"decay": "step", "every": 3},
+            [0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 0.2, 0.2, 0.2, 0.04, 0.04, 0.04],
         ),
         ({"decay": "linear", "warmup_steps": 0, "steps": 2}, [1, 0.5, 0]),
-        ({"decay": "step", "warmup_steps": 0, "every": 2, "factor": 0.2}, [1, 1, 1, 0.2, 0.2, 0.04]),
+        ({"decay": "step", "warmup_steps": 0, "every": 2}, [1, 1, 1, 0.2, 0.2, 0.04]),
         ({"decay": "linear", "warmup_steps": 2, "steps": 2}, [0, 0.5, 1]),  # nothing is left to fall in
     ],
 )

@@ -18,6 +18,7 @@ import torch
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
+from altalign.eval.encoded import ENCODED_TOGETHER
 from altalign.train.data import parts
 from altalign.train.data.batches import padded
 from altalign.train.data.batches_without_training import decoded
@@ -113,7 +114,7 @@ class Captions:
         config = self._config
         threads = max(1, config.data.workers)
         rows = list[tuple[str, str, float | None]]()
-        size = config.evaluation.batch
+        size = ENCODED_TOGETHER
         for some in decoded(self._encoders.decode, samples, numbers, size=size, threads=threads):
             written = iter(self.written(some.pixels, list(compress(some.keys, some.is_whole))))
             for key, own, is_whole in zip(some.keys, some.captions, some.is_whole, strict=True):

@@ -19,6 +19,7 @@ import torch
 
 from altalign import storage, terminal
 from altalign.errors import UnreadableError
+from altalign.eval.encoded import ENCODED_TOGETHER
 from altalign.train.data import noise_estimates, noise_mixture
 from altalign.train.data.batches_without_training import decoded
 from altalign.train.data.noise_estimates import Keys
@@ -130,7 +131,7 @@ def _bounds(pairs: int, size: int) -> list[int]:
 
 def losses_of(of: Encoders, samples: Samples, numbers: npt.NDArray[np.int64]) -> Losses:
     """The losses of a batch; NaN where the image cannot be decoded, which then is nobody's negative either."""
-    rows, threads = of.config.evaluation.batch, max(1, of.config.data.workers)
+    rows, threads = ENCODED_TOGETHER, max(1, of.config.data.workers)
     found, is_known = list[tuple[torch.Tensor, torch.Tensor]](), list[bool]()
     for some in decoded(of.decode, samples, numbers, size=rows, threads=threads):
         is_known += some.is_whole
