@@ -140,7 +140,7 @@ def evaluate(
         measure = MEASURES[chosen.task]
         intervals = outcomes.intervals(result.outcomes, measure, resamples=outcomes.RESAMPLES)
         without = near_duplicates.without(
-            result, images, measure, test_set=chosen.test_set or chosen.name, runs=[*runs, *sets.near_duplicates.runs]
+            result, images, measure, test_set=chosen.name, runs=[*runs, *sets.near_duplicates.runs]
         )
         evaluated.append(Evaluated(chosen, images, result, intervals, without))
     return Evaluation(evaluated, missing)
@@ -158,11 +158,11 @@ def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[
             prompts = templates(chosen.templates or [own if has_own else "{}"])
             return labelled.images, zero_shot.zero_shot(labelled, features, templates=prompts)
         case "knn":
-            index = _labelled(chosen, path=chosen.train, split=chosen.train_split, needs_names=False)
+            index = _labelled(chosen, path=chosen.train, split="train", needs_names=False)
             labelled = _labelled(chosen, classes=index.classes)
             return labelled.images, knn.knn(labelled, index, features)
         case "linear_probe":
-            train = _labelled(chosen, path=chosen.train, split=chosen.train_split, needs_names=False)
+            train = _labelled(chosen, path=chosen.train, split="train", needs_names=False)
             held = _labelled(chosen, path=chosen.validation, classes=train.classes) if chosen.validation else None
             labelled = _labelled(chosen, classes=train.classes)
             return labelled.images, linear_probe.linear_probe(labelled, train, held, features)

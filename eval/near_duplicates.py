@@ -52,8 +52,8 @@ def without(result: Result, images: Images, measure: Measure, *, test_set: str, 
         }
         if named and not of_run:
             raise UsageError(
-                f"{run}: no image of the set is called like {min(named)!r}, a test image of {test_set} there; name the "
-                "set's own in test_set"
+                f"{run}: no image of the set is called like {min(named)!r}, a test image of {test_set} there; give "
+                "the set another name"
             )
         is_near = np.array([images.identities[row] in of_run for row in result.rows], bool)
         stays = chosen(result.outcomes, ~is_near)

@@ -98,16 +98,11 @@ class ImageSet:
         for image, data in zip(self.images, self.read([image.place for image in self.images]), strict=True):
             yield CaptionedImage(data, image.captions, image.place.name)
 
-    def with_captions(self, *, at_most: int = 0, repeated: bool = True) -> "ImageSet":
-        """The set with the first `at_most` captions of each image (0: all), each once where not `repeated`."""
-        chosen = [
-            replace(
-                image,
-                captions=(image.captions if repeated else list(dict.fromkeys(image.captions)))[: at_most or None],
-            )
-            for image in self.images
-        ]
-        return replace(self, images=chosen)
+    def with_captions(self, *, at_most: int) -> "ImageSet":
+        """The set with the first `at_most` captions of each image (0: all)."""
+        return replace(
+            self, images=[replace(image, captions=image.captions[: at_most or None]) for image in self.images]
+        )
 
     @property
     def files(self) -> Images:
@@ -157,16 +152,11 @@ def captioned_set(
 
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
-    """The images of a set's settings with the captions that are searched.
-
-    Args:
-        chosen: the settings.
-        held_out: gives the pairs that the model's training kept back; None: there are none.
+    """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back.
 
     Raises:
         UsageError: nothing is there, or no pairs are held out.
         UnreadableError: a file is damaged, or nothing of the set is left.
-        DamagedError: a side-car of a run is not as it was written.
     """
     if not chosen.held_out:
         pairs = captioned_set(
@@ -181,7 +171,7 @@ def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
         raise UsageError("held_out: no training run is evaluated; give a path")
     else:
         pairs = held_out(chosen.images_at_most)
-    return pairs.with_captions(at_most=chosen.captions_at_most, repeated=chosen.repeated_captions)
+    return pairs.with_captions(at_most=chosen.captions_at_most)
 
 
 _Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, captions

@@ -28,7 +28,7 @@ TaskName = Literal[
 
 @dataclass(frozen=True)
 class Task:
-    """What a set of a task is given, beside `task`, `name`, `metric` and `test_set`.
+    """What a set of a task is given, beside `task`, `name` and `metric`.
 
     Attributes:
         metrics: those that may stand for the set; the first does where nothing is given.
@@ -51,11 +51,11 @@ TASKS: Mapping[str, Task] = {
     "retrieval": Task(
         ("mean_recall", "rsum", *_RECALLS),
         (),
-        ("path", "held_out", *_CAPTIONED, "repeated_captions", "shared_captions"),
+        ("path", "held_out", *_CAPTIONED, "shared_captions"),
     ),
     "zero_shot": Task(_ACCURACIES, takes=(*_LABELLED, "templates", "only_own_classes")),
-    "knn": Task(("r1", "r10"), ("path", "train"), (*_LABELLED, "train_split")),
-    "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "train_split", "validation")),
+    "knn": Task(("r1", "r10"), ("path", "train"), _LABELLED),
+    "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "validation")),
     "vtab": Task(("mean_there", "mean_all", "mean_natural", "mean_specialised", "mean_structured")),
     "cxc": Task(
         tuple(f"{direction}_r1" for direction in ("image_to_text", "text_to_image", "text_to_text", "image_to_image")),
@@ -69,13 +69,17 @@ TASKS: Mapping[str, Task] = {
     "choices": Task(("right", "mean_of_files", "text", "image", "group"), ("path", "images")),
     "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
-_OF_ALL = ("task", "name", "metric", "test_set")
-_REMOVED = {
-    "index": "is train now; rename it",
-    "index_split": "is train_split now; rename it",
-    "samples": "is always 1,000 now; leave it out",
-    "image_weight": "is always 1 now; leave it out",
-    "text_weight": "is always 2 now; leave it out",
+_OF_ALL = ("task", "name", "metric")
+# Settings of earlier versions: the value that holds now (None: there is none), and what to do about another.
+_REMOVED: Mapping[str, tuple[object, str]] = {
+    "index": (None, "is train now; rename it"),
+    "index_split": ("train", 'is always "train" now; leave it out'),
+    "train_split": ("train", 'is always "train" now; leave it out'),
+    "samples": (1_000, "is always 1,000 now; leave it out"),
+    "image_weight": (1, "is always 1 now; leave it out"),
+    "text_weight": (2, "is always 2 now; leave it out"),
+    "repeated_captions": (True, "is always true now; leave it out"),
+    "test_set": ("", "is gone; give the set the name that it has in [decontaminate] test_sets"),
 }
 
 
@@ -92,8 +96,6 @@ class Set(Settings):
     """Images taken, chosen by a hash of their identity. `0`: all."""
     captions_at_most: Whole = 0
     """First captions of an image that are taken (5 give MSCOCO's 25,000). `0`: all."""
-    repeated_captions: bool = True
-    """Take a caption as often as an image has it, as published protocols do, or once."""
     shared_captions: Literal["own", "all"] = "own"
     """A caption of several images is right for its `own` (published protocols), or for `all` of them."""
 
@@ -101,8 +103,6 @@ class Set(Settings):
     """What is measured."""
     metric: str = ""
     """Metric that stands for the set in the table and in means. Empty: the task's first."""
-    test_set: str = ""
-    """Name of this set in `[decontaminate] test_sets` of the runs. Empty: the same."""
     path: str = ""
     """Where the set is; what each task takes is above."""
     split: str = "test"
@@ -123,8 +123,6 @@ class Set(Settings):
     """Choose only among the set's own classes (ImageNet-R and ImageNet-A)."""
     train: str = ""
     """Images that the probe is fitted on or neighbours come from; as `path`."""
-    train_split: str = "train"
-    """As `split`, of `train`."""
     validation: str = ""
     """Images that choose the penalty; as `path`. Empty: a random fifth of `train`."""
     ratings: str = ""
@@ -138,9 +136,13 @@ class Set(Settings):
     @classmethod
     def _of_its_task(cls, values: Any) -> Any:
         """Fill in what the task has as a default."""
-        if removed := next((name for name in _REMOVED if isinstance(values, dict) and name in values), ""):
-            raise ValueError(f"{removed} {_REMOVED[removed]}")
-        task = TASKS.get(str(values.get("task"))) if isinstance(values, dict) else None
+        if not isinstance(values, dict):
+            return values
+        for name, (now, advice) in _REMOVED.items():
+            if name in values and values[name] != now:
+                raise ValueError(f"{name} {advice}")
+        values = {name: value for name, value in values.items() if name not in _REMOVED}
+        task = TASKS.get(str(values.get("task")))
         return {"metric": task.metrics[0], **task.defaults, **values} if task else values
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from altalign.train.settings.sweep import Drawn, SweepConfig
 from altalign.train.settings.training import TrainConfig
 
 RESULT = "sweep.json"
+RUNS = 3  # trainings of the chosen trial on all 1,000 examples (ALIGN, table 6)
 
 _CLASSES, _ALL = "classes.txt", "train1000.txt"
 _BULKY = ("checkpoints", "index", "packed", "tensorboard")  # of a training run that is done
@@ -68,10 +69,8 @@ def sweep(config: SweepConfig) -> int:
         terminal.stderr().print(f"{task}, {number} of {len(planned)} tasks: {len(trials)} trials", soft_wrap=True)
         swept[task] = _swept(config, task, trials)
     result = training_folder.path(config, RESULT)
-    storage.write_json(
-        result, {"tasks": {task: asdict(of) for task, of in swept.items()}, "means": means(swept, config.sweep.runs)}
-    )
-    _show(swept, config, result)
+    storage.write_json(result, {"tasks": {task: asdict(of) for task, of in swept.items()}, "means": means(swept, RUNS)})
+    _show(swept, result)
     return 0
 
 
@@ -86,7 +85,7 @@ def describe(config: SweepConfig) -> int:
     for trial, settings in enumerate(drawn):
         table.add_row(f"{trial:03}", *map(str, _flat(settings).values()))
     out.print(table)
-    trainings = len(tasks) * (config.sweep.trials + config.sweep.runs)
+    trainings = len(tasks) * (config.sweep.trials + RUNS)
     out.print(f"{trainings:,} trainings of {len(tasks)} tasks: {', '.join(tasks)}", soft_wrap=True)
     return 0
 
@@ -121,7 +120,7 @@ def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swe
     if chosen is None:
         raise AltalignError(f"{task}: all {len(trials)} trials diverged; draw lower rates in [sweep.draws]")
     test = list[float]()
-    for run in range(config.sweep.runs):
+    for run in range(RUNS):
         seed = config.run.seed + run
         top1 = _measured(_training(config, task, chosen, f"best-{chosen:03}-seed-{seed}", seed=seed, is_last=True))
         if top1 is None:
@@ -234,7 +233,7 @@ def _flat(drawn: Drawn) -> dict[str, object]:
     return {f"{section}.{name}": value for section, of in drawn.items() for name, value in of.items()}
 
 
-def _show(swept: Mapping[str, Swept], config: SweepConfig, result: str) -> None:
+def _show(swept: Mapping[str, Swept], result: str) -> None:
     table, out = Table(), terminal.stdout()
     table.add_column("task")
     for name in ("trial", "validation", "test", "deviation"):
@@ -244,8 +243,8 @@ def _show(swept: Mapping[str, Swept], config: SweepConfig, result: str) -> None:
         row = f"{of.validation[of.trial]:.1f}", f"{found['mean']:.1f}", f"{found['deviation']:.2f}"
         table.add_row(task, f"{of.trial:03}", *row)
     out.print(table)
-    for name, found in means(swept, config.sweep.runs).items():
-        out.print(f"{name}: {found['mean']:.2f}, deviation {found['deviation']:.2f} of {config.sweep.runs} runs")
+    for name, found in means(swept, RUNS).items():
+        out.print(f"{name}: {found['mean']:.2f}, deviation {found['deviation']:.2f} of {RUNS} runs")
     missing = [name for name in vtab.TASKS if name not in swept]
     if missing:
         out.print(f"not there: {', '.join(missing)}", style="yellow", soft_wrap=True)

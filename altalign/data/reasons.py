@@ -98,7 +98,7 @@ class DropReason(StrEnum):
     )
     HTTP_TIMEOUT = Words(
         "http_timeout",
-        "Slower than `fetch.timeout_s`, or not there when its unit ran out of time (`fetch.unit_deadline_s`).",
+        "Slower than `fetch.timeout_s`, or not there when its unit ran out of time, an hour.",
         explain="it did not arrive in time, {setting}, retries = {config.fetch.retries}",
         card="the server took longer (seconds)",
         threshold="fetch.timeout_s",

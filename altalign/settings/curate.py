@@ -31,6 +31,7 @@ EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 Port = Annotated[int, Field(ge=1, le=65_535)]
 _REMOVED: Removed = {
+    "fetch.unit_deadline_s": (3600, TAKE_IT_OUT),
     "decontaminate.nearest_clusters": (10, TAKE_IT_OUT),
     "decontaminate.bucket_clusters": (3, TAKE_IT_OUT),
 }
@@ -212,10 +213,6 @@ class FetchSettings(Settings):
     retries: Whole = 2
     """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; one of a host that
     never answered. Pauses grow, or follow `Retry-After`. `0`: no connection is kept.
-    """
-    unit_deadline_s: Annotated[float, Field(gt=0)] = 3600.0
-    """Seconds for the images of a unit (4,096 at most); later ones are `http_timeout` or `http_not_asked`. Longer
-    while all `threads` are busy.
     """
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a decompressed body. More: `http_too_large`; in a table: `row_too_large`."""

@@ -19,13 +19,14 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 # What a kind needs, and what it may have beside that.
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "text": ((), ("profanity",)),
-    "language": ((), ("model", "margin_at_least", "script_veto")),
+    "language": ((), ("model", "margin_at_least")),
     "image": ((), ("faces", "text_boxes")),
     "similarity": (("model",), ()),
-    "linear": (("model", "weights"), ("side", "activation")),
+    "linear": (("model", "weights"), ("side",)),
     "noise": (("model",), ()),
     "own": (("function",), ("settings",)),
 }
+_REMOVED = {"script_veto": True, "activation": "none"}  # settings of earlier versions: what holds now
 
 
 class ScoreSettings(Settings):
@@ -42,8 +43,6 @@ class ScoreSettings(Settings):
     """
     margin_at_least: Share = 0.0
     """Language: least lead of the likeliest language; else the label is `und`."""
-    script_veto: bool = True
-    """Language: `und` for a language that is not written in the caption's main script."""
     profanity: str = ""
     """Text: file of words to count, one a line."""
     faces: str = ""
@@ -54,8 +53,6 @@ class ScoreSettings(Settings):
     """Linear: safetensors (`weight`, `bias`), or an ONNX file from embeddings to a number."""
     side: Literal["image", "text"] = "image"
     """Linear: whose embedding it takes."""
-    activation: Literal["none", "sigmoid"] = "none"
-    """Linear: what becomes of the number."""
     function: str = ""
     """Own: `MODULE:FUNCTION`, beside the settings file or on the Python path."""
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -63,10 +60,15 @@ class ScoreSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_no_run(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "run" in values:
+    def _of_this_version(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        if "run" in values:
             raise ValueError(f'run is a model now; give model = "run:{values["run"]}"')
-        return values
+        for name, now in _REMOVED.items():
+            if name in values and values[name] != now:
+                raise ValueError(f"{name} = {values[name]!r}: there is no such setting any more; take it out")
+        return {name: value for name, value in values.items() if name not in _REMOVED}
 
     @field_validator("name")
     @classmethod

@@ -39,8 +39,6 @@ def linear(of: ScoreSettings, where: str) -> Scorer:
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
         embeddings = _of_images(model, batch)[batch.image_of] if of.side == "image" else _of_texts(model, batch)
         numbers = head(embeddings)
-        if of.activation == "sigmoid":
-            numbers = 0.5 * (1 + np.tanh(0.5 * numbers))  # the same function, without overflow
         return [without_nan(rounded(numbers))]
 
     try:
@@ -51,7 +49,7 @@ def linear(of: ScoreSettings, where: str) -> Scorer:
     if tried.shape != (2,):
         raise UsageError(f"{where} weights: {of.weights}: gives {tried.shape[1:]} numbers, where one is meant")
     columns = pa.schema([(of.name, pa.float32())])
-    rests_on = {"model": model.digest, "weights": digest, "side": of.side, "activation": of.activation}
+    rests_on = {"model": model.digest, "weights": digest, "side": of.side}
     prepares = {model.name: model.prepare} if of.side == "image" else {}
     return Scorer(of.name, columns, rests_on, measure, prepares)
 

@@ -41,14 +41,13 @@ def language(of: ScoreSettings, where: str) -> Scorer:
         names, first, second = _predicted(model, captions)
         margin = text_scores.rounded(first - second)
         labels: Any = pc.if_else(pc.less(pa.array(margin), pa.scalar(of.margin_at_least)), UNKNOWN, names)
-        if of.script_veto:
-            labels = pc.if_else(pa.array(languages.is_vetoed(captions, labels)), UNKNOWN, labels)
+        labels = pc.if_else(pa.array(languages.is_vetoed(captions, labels)), UNKNOWN, labels)
         return [labels, without_nan(text_scores.rounded(first)), without_nan(margin)]
 
     columns = pa.schema(
         [(of.name, pa.string()), (f"{of.name}_probability", pa.float32()), (f"{of.name}_margin", pa.float32())]
     )
-    rests_on = {"model": digest, "margin_at_least": of.margin_at_least, "script_veto": of.script_veto}
+    rests_on = {"model": digest, "margin_at_least": of.margin_at_least}
     return Scorer(of.name, columns, rests_on, measure, reads=("caption",))
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Response", "Try", "opened"]
 
 BYTES_IN_FLIGHT_AT_MOST = 512_000_000
+UNIT_DEADLINE_S = 3_600.0  # for the images of a unit; longer while all threads are busy
 OPEN_PER_SLOT = 8  # requests under way for each slot, including those that no server answers
 OPEN_AT_LEAST = 8
 FILES_OF_OTHERS = 256  # open files that the rest of the process may need
@@ -118,7 +119,7 @@ class Client:
             AltalignError: the client was closed, the network is gone, this machine lacks resources, or there is a
                 defect.
         """
-        call = Call(urls, self._settings.unit_deadline_s)
+        call = Call(urls, UNIT_DEADLINE_S)
         budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
         self._soon(lambda: fetching.begin(call))
         arrived = list[Delivery]()  # in reverse, so that a popped response is held by the caller alone

@@ -183,9 +183,12 @@ def test_what_hangs_is_a_timeout(server: WebServer, folder: Path) -> None:
     assert summary(folder / "run")["pairs"] == 0
 
 
-def test_what_is_not_there_when_the_time_of_its_unit_is_over_is_a_timeout(server: WebServer, folder: Path) -> None:
+def test_what_is_not_there_when_the_time_of_its_unit_is_over_is_a_timeout(
+    server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("altalign.pipelines.web.client.UNIT_DEADLINE_S", 4.0)
     write_web_input(folder, server, [Asked(server.url(f"/stall?n={number}")) for number in range(5)])
-    assert main(["curate", "config.toml", "--set", "fetch.unit_deadline_s=4"]) == EMPTY
+    assert main(["curate", "config.toml"]) == EMPTY
     assert {reason for reason, _ in dropped(folder / "run").values()} == {"http_timeout"}
 
 
@@ -284,8 +287,6 @@ def test_a_finished_run_asks_for_nothing_whatever_its_patience(
                 "fetch.timeout_s=5",
                 "--set",
                 "fetch.retries=7",
-                "--set",
-                "fetch.unit_deadline_s=9",
             ]
         )
         == 0

@@ -219,21 +219,23 @@ def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once
 
 
 def test_what_was_never_asked_for_is_asked_first(
-    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = [Asked(server.url(f"/png/slow-{number}")) for number in range(8)]  # all of one host
     flaky = [Asked(server.url(f"/flaky/again-{number}?codes=503", f"127.0.0.{2 + number}")) for number in range(3)]
     write_web_input(folder, server, [*flaky, *slow])
-    in_haste = ["requests_per_host_s=0.1", "unit_deadline_s=5", "connections_per_host=1", "honour_robots=false"]
+    in_haste = ["requests_per_host_s=0.1", "connections_per_host=1", "honour_robots=false"]
     settings = [word for each in in_haste for word in ("--set", f"fetch.{each}")]
-    assert main(["curate", "config.toml", "--until", "fetch", *settings]) == 0
+    with monkeypatch.context() as in_a_hurry:
+        in_a_hurry.setattr("altalign.pipelines.web.client.UNIT_DEADLINE_S", 5.0)
+        assert main(["curate", "config.toml", "--until", "fetch", *settings]) == 0
     found = dropped(folder / "run")
     never = {url for url, (reason, _) in found.items() if reason == "http_not_asked"}
     failed = {url for url, (reason, _) in found.items() if reason == "http_status"}
     assert len(never) >= 6
     assert failed == {each.url for each in flaky}
     requests = len(server.requests())
-    calm = ["--set", "fetch.requests_per_host_s=1000", "--set", "fetch.unit_deadline_s=3600"]
+    calm = ["--set", "fetch.requests_per_host_s=1000"]
     assert main(["retry", "run", *calm]) == 0
     assert last_line(capsys.readouterr().err) == f"{len(found)} asked again: {len(found)} came"
     asked = asked_for(server, since=requests)
@@ -377,7 +379,7 @@ def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(
     hanging = [Asked(server.url(f"/slow-head?n={number.name}{n}&seconds=3600", "127.0.0.4")) for n in range(8)]
     write_web_input(folder, server, [*pics, *hanging])
     before = len(server.requests())
-    with curating(folder, "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200") as run:
+    with curating(folder, "--set", "fetch.timeout_s=3600") as run:
         waits_until(lambda: {each.url for each in hanging} <= set(asked_for(server, since=before)), run)
         waits_until(lambda: len(in_journals(folder / "run")) == len(pics), run)
         run.send_signal(number)
@@ -411,7 +413,7 @@ def measure(data, *, url, **rest):
         raise AltalignError("no memory to speak of")
     return real(data, url=url, **rest)
 measuring.measure = measure
-sys.exit(main(["curate", "config.toml", "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200"]))
+sys.exit(main(["curate", "config.toml", "--set", "fetch.timeout_s=3600"]))
 """
     hanging = [
         Asked(server.url(f"/slow-head?trouble-elsewhere={n}&seconds=3600", f"127.0.0.{1 + n % 4}")) for n in range(20)

@@ -16,9 +16,6 @@ from tests.train.trained_folders import write_trained
 pytestmark = pytest.mark.trained
 SET = '[[set]]\nname = "a"\ntask = '
 SETS = """
-[intervals]
-resamples = 20
-
 [[set]]
 task = "zero_shot"
 name = "colours"

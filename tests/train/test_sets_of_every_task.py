@@ -14,9 +14,6 @@ from tests.train.trained_folders import CAPTIONS, write_trained
 
 pytestmark = pytest.mark.trained
 SETS = """
-[intervals]
-resamples = 5
-
 [[set]]
 task = "linear_probe"
 name = "colours"

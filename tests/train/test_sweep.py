@@ -47,7 +47,7 @@ def write_config(folder: Path, *, trials: int = 3, draws: dict[str, Any] = DRAWS
         "optimizer": {"name": "adamw", "weight_decay": 0.0},
         "schedule": {"steps": STEPS, "warmup_steps": 1},
         "loop": {"global_batch": 8, "chunk": 8, "precision": "float32", "device": "cpu"},
-        "sweep": {"path": str(folder / "vtab"), "trials": trials, "runs": 2, "draws": draws, **sweep},
+        "sweep": {"path": str(folder / "vtab"), "trials": trials, "draws": draws, **sweep},
     }
     path = folder / "sweep.toml"
     path.write_text(dump(values), encoding="utf-8")
@@ -100,14 +100,14 @@ def test_the_best_trial_of_each_task_is_trained_on_all_examples_and_a_stopped_sw
                 chosen = trial
         of = found["tasks"][task]
         assert (of["validation"], of["trial"]) == (validation, chosen)
-        assert of["test"] == [top1(out / task / f"best-{chosen:03}-seed-{seed}") for seed in range(2)]
+        assert of["test"] == [top1(out / task / f"best-{chosen:03}-seed-{seed}") for seed in range(3)]
         listed = (out / task / "train1000.txt").read_text().splitlines()
         assert len(listed) == 18
         assert (out / task / "classes.txt").read_text() == "0\n1\n2\n"
         tests.append(of["test"])
     means = [(a + b) / 2 for a, b in zip(*tests, strict=True)]
     there = found["means"]["mean_there"]
-    assert there == pytest.approx({"mean": sum(means) / 2, "deviation": statistics.stdev(means)})
+    assert there == pytest.approx({"mean": sum(means) / 3, "deviation": statistics.stdev(means)})
     assert found["means"].keys() == {"mean_there"}  # no group is whole
     assert not list(out.rglob("*.safetensors"))
     assert not list(out.rglob("*.tar"))
@@ -134,12 +134,12 @@ def test_a_trial_that_diverges_is_not_chosen_and_others_go_on(
     settings = SweepSettings(path="vtab", draws=draws)
     peaks = [settings.drawn(trial, seed=0)["schedule"]["peak"] for trial in range(6)]
     assert len(set(peaks)) == 2
-    assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
+    assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws)]) == 0
     of = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["tasks"]["dtd"]
     assert [value is None for value in of["validation"]] == [peak == 1e30 for peak in peaks]
     assert peaks[of["trial"]] == 0.01
     assert capsys.readouterr().err.count("the loss is") == peaks.count(1e30)
-    assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws, runs=1)]) == 0
+    assert cli.main(["train", "--sweep", write_config(tmp_path, trials=6, draws=draws)]) == 0
 
 
 def test_a_trial_is_the_same_among_few_and_many_and_in_any_order() -> None:
@@ -209,5 +209,5 @@ def test_a_dry_run_prints_what_is_drawn(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["train", "--sweep", write_config(tmp_path), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "schedule.peak" in out
-    assert "5 trainings of 1 tasks: dtd" in out
+    assert "6 trainings of 1 tasks: dtd" in out
     assert not (tmp_path / "sweep").exists()

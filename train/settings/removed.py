@@ -25,6 +25,7 @@ _REMOVED: Removed = {
     "optimizer.clip_norm": (0.0, TAKE_IT_OUT),
     "schedule.factor": (0.2, TAKE_IT_OUT),
     "evaluation.batch": (256, TAKE_IT_OUT),
+    "sweep.runs": (3, TAKE_IT_OUT),
     "sweep.seed": (0, "write seed in [run]"),
     "loop.memory_bytes": (0, "give a number of pairs in chunk"),
     "loop.search_convolutions": (True, TAKE_IT_OUT),

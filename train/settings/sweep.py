@@ -47,8 +47,6 @@ class SweepSettings(Settings):
     """Only these tasks. Empty: all in `path`. Commands with other tasks may share the run's folder."""
     trials: Positive = 50
     """Trials of each task, the same for all."""
-    runs: Positive = 3
-    """Trainings of the best trial on all 1,000 examples; mean and deviation are reported (table 6)."""
     draws: Annotated[dict[str, dict[str, Draw]], Field(min_length=1)]
     """What is drawn: `SECTION.SETTING = { log = [low, high] }` or `{ of = [values] }`."""
 

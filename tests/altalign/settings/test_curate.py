@@ -37,7 +37,7 @@ STAGES = {
     "image.nsfw.model": "fetch",
     "image.nsfw.drop_at_or_above": "fetch",
     **dict.fromkeys((f"fetch.{name}" for name in DEFAULTS["fetch"]), "fetch"),
-    **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries", "unit_deadline_s")), None),  # patience
+    **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries")), None),  # patience
     # pace
     **dict.fromkeys(
         (f"fetch.{name}" for name in ("threads", "connections_per_host", "requests_per_host_s")),
@@ -160,7 +160,6 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
         ("fetch", "timeout_s", [0.1, 60], [0, -1]),
         ("fetch", "retries", [0], [-1]),
         ("fetch", "bytes_at_most", [1], [0]),
-        ("fetch", "unit_deadline_s", [0.5, 600], [0, -1]),
         ("fetch", "threads", [1], [0]),
         ("fetch", "connections_per_host", [1], [0]),
         ("fetch", "requests_per_host_s", [0.01], [0]),

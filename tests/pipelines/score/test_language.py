@@ -56,7 +56,7 @@ def test_sentences_have_their_language_and_odd_captions_one_line_each() -> None:
 def test_a_model_of_ones_own_says_its_own_labels() -> None:
     captions = ["the red dog and a house", "красный дом"]
     assert labels(captions, model=str(MODELS / "softmax.bin")) == ["en", "ru"]
-    assert labels(captions, model=str(MODELS / "hs.ftz"), script_veto=False)[0] == "en"
+    assert labels(captions, model=str(MODELS / "hs.ftz"))[0] == "en"
 
 
 def test_a_module_of_the_working_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_module_of_the_working_directory_is_not_run(tmp_path: Path, monkeypatc
     copy = tmp_path / "copy.ftz"
     copy.write_bytes((MODELS / "hs.ftz").read_bytes())
     monkeypatch.chdir(tmp_path)
-    assert labels(["the red dog and a house"], model=str(copy), script_veto=False) == ["en"]
+    assert labels(["the red dog and a house"], model=str(copy)) == ["en"]
 
 
 @pytest.mark.parametrize("name", ["softmax.bin", "hs.ftz"])

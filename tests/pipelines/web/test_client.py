@@ -613,10 +613,11 @@ def test_two_units_share_a_client_and_neither_starves() -> None:
     assert len(server.asked) == 40
 
 
-def test_what_has_not_come_by_a_units_deadline_can_be_tried_again() -> None:
+def test_what_has_not_come_by_a_units_deadline_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("altalign.pipelines.web.client.UNIT_DEADLINE_S", 10.0)
     with Server({"/slow": [HANG], "/image": script(200, IMAGE)}) as server:
         urls = [server.url("/image"), *[server.url("/slow")] * 20]
-        with Client(settings_of(server.port, unit_deadline_s=10, connections_per_host=2)) as client:
+        with Client(settings_of(server.port, connections_per_host=2)) as client:
             Clock(client).go_on_while(server.hangs)
             responses = {response.number: response for response in client.fetch(urls)}
             while client.load().running:  # the loop is about to end them

@@ -71,7 +71,7 @@ def test_configs_of_fine_tuning_have_the_papers_numbers() -> None:
     vtab, *paths = sorted(OF_TRAINING, key=lambda path: not path.stem.endswith("-vtab"))
     of = {path.stem: TrainConfig.load(path) for path in paths if path.name.startswith(("tune-", "probe-"))}
     sweep = SweepConfig.load(vtab)
-    assert (sweep.sweep.trials, sweep.sweep.runs, sweep.optimizer.beta1) == (50, 3, 0.9)
+    assert (sweep.sweep.trials, sweep.optimizer.beta1) == (50, 0.9)
     retrieval = of["tune-align-flickr30k"]
     assert (retrieval.loop.global_batch, retrieval.schedule.peak, retrieval.schedule.steps) == (2_048, 1e-5, 3_000)
     assert (retrieval.schedule.decay, retrieval.optimizer.name) == ("linear", "lamb")

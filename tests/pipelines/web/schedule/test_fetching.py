@@ -257,7 +257,8 @@ def test_a_request_that_is_cut_off_before_it_has_begun_is_under_way_no_longer() 
     played = play(
         web,
         ["http://a/0", *urls_of("b", 2)],
-        settings_of(connections_per_host=1, requests_per_host_s=0.2, unit_deadline_s=5.05),
+        settings_of(connections_per_host=1, requests_per_host_s=0.2),
+        deadline_s=5.05,
     )
     assert [response.reason for response in played.responses] == [None, None, TIMEOUT]
     assert (len(played.fetching.schedule.under_way), played.fetching.schedule.slots) == (0, 0)
@@ -402,7 +403,7 @@ def test_a_date_is_read_beside_the_date_of_its_answer() -> None:
 
 def test_who_asks_for_more_time_than_a_unit_has_is_not_waited_for() -> None:
     web = web_of(a=saying(answer(429, retry_after="86400")), b=good())
-    played = play(web, urls_of("a", 100) + urls_of("b", 100), settings_of(connections_per_host=2, unit_deadline_s=600))
+    played = play(web, urls_of("a", 100) + urls_of("b", 100), settings_of(connections_per_host=2), deadline_s=600)
     assert played.ended_s < 20
     assert len(web.asked("a")) <= 2
     failed = [response for response in played.responses if response.number < 100]
@@ -441,7 +442,7 @@ def test_a_slow_network_costs_no_image() -> None:
 
     web = Web(lambda _: site)
     urls = [f"http://h{n % 50}/{n}" for n in range(100)]
-    played = play(web, urls, settings_of(threads=4, unit_deadline_s=50), open_at_most=4)
+    played = play(web, urls, settings_of(threads=4), open_at_most=4, deadline_s=50)
     assert Counter(response.reason for response in played.responses) == {None: 100}
     assert played.ended_s == pytest.approx(9 * 100 / 4, rel=0.1)
 
@@ -524,9 +525,8 @@ def test_each_url_has_one_response_whatever_hosts_do(
         retries=retries,
         timeout_s=3,
         honour_robots=has_robots,
-        unit_deadline_s=deadline_s,
     )
-    played = play(web, urls, given_settings)
+    played = play(web, urls, given_settings, deadline_s=deadline_s)
     assert sorted(response.number for response in played.responses) == list(range(count))
     assert played.ended_s <= deadline_s + EXTENDED_S * (retries + 1)
     assert all(most <= connections for most in web.most.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 from altalign.filters.blocked import BlockList
 from altalign.pipelines.run.domains import Domains
-from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST
+from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST, UNIT_DEADLINE_S
 from altalign.pipelines.web.http.request import HEADERS_READ, Answer, Request
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.journal.outcomes import Response
@@ -129,6 +129,7 @@ def play(
     settings: FetchSettings,
     *,
     open_at_most: int | None = None,
+    deadline_s: float = UNIT_DEADLINE_S,
 ) -> Played:
     """Fetch URLs of a web; takes what is delivered at once."""
     loop = VirtualLoop()
@@ -153,7 +154,7 @@ def play(
             wall=lambda: EPOCH_S + loop.time(),
             draw=random,
         )
-        call = Call(urls, settings.unit_deadline_s)
+        call = Call(urls, deadline_s)
         call.deliveries = told = _Told()
         fetching.begin(call)
         responses, times = list[Response](), list[float]()
