@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -196,6 +196,11 @@ class Finished(NamedTuple):
             if path.name not in ("run", "runs"):
                 (folder / path.name).symlink_to(path)
         return folder
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    """The rows of every Parquet file below a folder, in the order of their paths."""
+    return [row for path in sorted(folder.rglob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def summary(run: Path) -> dict:

@@ -2,10 +2,7 @@
 
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -17,12 +14,11 @@ from PIL import Image
 
 from altalign.cli import main
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, ROOT, environ, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, summary, tree, write_input
 from tests.pipelines.read.pages.archives import response, write
 
 pytestmark = pytest.mark.runs
 
-KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
 PARTS = ["input/part-0.parquet", "input/part-1.parquet"]
 
 
@@ -154,19 +150,6 @@ def test_runs_that_one_run_could_not_be_are_refused_with_what_differs(
     assert "one run becomes no other; give two or more" in refused(capsys, "merge", "one", "--to", "no")
     assert "inside" in refused(capsys, "merge", "one", "other", "--to", "one/merged")
     assert "holds a run of its own" in refused(capsys, "merge", "one", "other", "--to", "both")
-
-
-def test_a_merge_that_is_killed_goes_on_to_the_same_bytes(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "start").mkdir()
-    for name in ("one", "other"):
-        shutil.copytree(made / name, tmp_path / "start" / name, ignore=shutil.ignore_patterns("work"))
-    wanted = ["merge", "one", "other", "--to", "merged"]
-    program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(tmp_path), str(KILLS), "merged,one,other"]
-    done = subprocess.run([*program, *wanted], cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for report in map(json.loads, done.stdout.splitlines()):
-        assert report["continued"] == 0, report
-        assert report["differs"] == [], report
 
 
 def test_pairs_whose_image_another_run_has_are_counted_in_the_manifest(made: Path) -> None:

@@ -1,10 +1,9 @@
 """Trials: what a sample predicts of a curation, and that no image is asked for twice."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from altalign.pipelines.trial import drawing, prediction
 from altalign.pipelines.trial.bootstrap import Sample
 from altalign.pipelines.trial.outcomes import Outcomes
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import ROOT, altalign, environ, tree, write_input
+from tests.end_to_end import faults
+from tests.end_to_end.runs import altalign, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
 from tests.object_stores.servers import Server
 from tests.web_server.running import WebServer
@@ -41,7 +41,7 @@ paths = ["demo-web/*.warc.gz"]
 [image]
 texts_per_image_at_most = 20
 """
-KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
+KILLS = 2
 
 
 @pytest.fixture
@@ -131,26 +131,16 @@ def test_a_larger_trial_and_other_text_settings_take_what_was_fetched(server: We
 def test_a_trial_that_is_killed_goes_on_to_the_same_prediction_and_asks_for_nothing_twice(
     server: WebServer, folder: Path
 ) -> None:
-    (folder / "start").mkdir()
-    for name in ("input", "config.toml"):
-        (folder / name).rename(folder / "start" / name)
+    start, arguments = Path(shutil.copytree(folder, folder / "start")), ["trial", "config.toml", *SAMPLE]
     since = len(server.requests())
-    wanted = ["trial", "config.toml", *SAMPLE]
-    program = [sys.executable, "-m", "tests.end_to_end.commands_killing", str(folder), str(KILLS)]
-    done = subprocess.run(
-        [*program, "run/trial/trial.json", *wanted],
-        cwd=ROOT,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for report in map(json.loads, done.stdout.splitlines()):
-        assert report["continued"] == 0, report
-        again = folder / f"killed-{report['point']}" / "run"
-        if again.exists():  # how long it took differs
-            assert predicted(again) == predicted(folder / "unbroken" / "run"), report
+    whole = faults.copied(start, "whole")
+    points = faults.drawn(faults.changes(whole, arguments), KILLS, "trial")
+    for point in points:
+        new = faults.copied(start, f"killed at {point}")
+        assert faults.give(new, arguments, faults.killed, point).code == -signal.SIGKILL
+        again = faults.give(new, arguments)
+        assert again.code == 0, again.output
+        assert predicted(new / "run") == predicted(whole / "run"), point  # how long it took differs
     asked = Counter(url for url in asked_for(server, since=since) if "/png/" in url)
     assert max(asked.values()) <= 1 + KILLS + KILLS // 2  # what a kill has lost is asked for again
 

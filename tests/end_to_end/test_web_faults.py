@@ -1,10 +1,8 @@
-"""Runs from the web that are killed, cut off, out of disk or interrupted: they continue to the same bytes, and nothing
-in hand is asked for again.
+"""Runs from the web that are cut off, interrupted or tried again: they continue to the same bytes, and nothing in hand
+is asked for again. test_faults.py kills them.
 """
 
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,35 +13,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from altalign.data.key import image_id
 from altalign.pipelines.web.client import Client
 from altalign.settings.curate import FetchSettings
-from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
-from tests.end_to_end.runs import ROOT, altalign, command, environ, somebodys_prism, summary, tree
+from tests.end_to_end.runs import altalign, command, environ, somebodys_prism, summary, tree
 from tests.end_to_end.web_inputs import (
     Asked,
     answers,
     asked_for,
     dropped,
     in_journals,
-    kept,
     pictures,
+    requests,
     sockets,
     tries,
     write_web_input,
 )
-from tests.end_to_end.web_killing import requests
-from tests.web_server.pictures import picture
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.faults
 
-KILLS = 6
 PATIENCE_S = 800  # a test that waits longer has failed
 
 
@@ -94,18 +85,6 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return said
 
 
-# Killed ---------------------------------------------------------------------------------------------------------------
-
-
-def reports(verb: str, folder: Path, server: WebServer) -> list[dict[str, Any]]:
-    wanted = [sys.executable, "-m", "tests.end_to_end.web_killing", verb, str(folder), str(server.log), str(KILLS)]
-    done = subprocess.run(wanted, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == KILLS
-    return found
-
-
 def test_a_request_that_a_connection_has_lost_is_one_of_its_tries(server: WebServer) -> None:
     """Whether the server has read it is unknown, so no request is made that the settings do not allow."""
     urls = [server.url(f"/png/{number}?wait=0.02&lost") for number in range(4)]
@@ -122,61 +101,6 @@ def test_a_request_that_a_connection_has_lost_is_one_of_its_tries(server: WebSer
     assert [(response.number, len(response.tries)) for response in failed] == [(2, 1)]
     assert len(server.requests("/reset?lost")) == 1
     assert {url: times for url, times in requests(server.log).items() if "lost" in url} == dict.fromkeys(urls, 1)
-
-
-def test_killed_at_any_write_a_run_ends_with_the_same_bytes_and_asks_for_nothing_that_it_has(
-    server: WebServer, folder: Path
-) -> None:
-    asked = [*pictures(server, 24), *answers(server)]
-    write_web_input(folder, server, asked)
-    assert altalign(folder, "curate", "config.toml", "--until", "judge").returncode == 0
-    for report in reports("curate", folder, server):
-        assert report["ended"] == -signal.SIGKILL, report
-        assert report["continued"] == [0], report
-        assert not report["differs"], report
-        assert not report["surplus"], report
-        of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
-        twice = {image_id(url) for url, times in of_images.items() if times > 1}
-        assert not twice & set(report["journaled"]), report
-        assert len(report["journaled"]) < len(asked)
-
-
-def test_killed_in_a_retry_a_run_continues_and_asks_for_nothing_that_it_has(server: WebServer, folder: Path) -> None:
-    asked = pictures(server, 20)
-    late = [Asked(server.url(f"/file/late-{number}.png", f"127.0.0.{1 + number % 4}")) for number in range(10)]
-    write_web_input(folder, server, [*asked, *late])
-    assert altalign(folder, "curate", "config.toml").returncode == 0
-    assert dropped(folder / "run") == {each.url: ("http_status", 404) for each in late}
-    for number in range(10):
-        (server.folder / f"late-{number}.png").write_bytes(picture(f"late {number}"))
-    for report in reports("retry", folder, server):
-        assert report["ended"] == -signal.SIGKILL, report
-        assert not any(report["continued"]), report["said"]
-        assert not report["differs"], report
-        assert not report["surplus"], report
-        of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
-        assert of_images.keys() == {each.url for each in late}
-    assert kept(folder / "unbroken" / "run") == {each.url for each in [*asked, *late]}
-
-
-def test_killed_in_a_rerun_of_texts_a_run_asks_for_new_images_alone_and_for_none_that_it_has(
-    server: WebServer, folder: Path
-) -> None:
-    write_web_input(folder, server, [*pictures(server, 20), *answers(server)])
-    path = folder / "input" / "pairs.parquet"
-    new = [server.url(f"/png/new-{number}", f"127.0.0.{1 + number % 4}") for number in range(10)]
-    rows = pa.table({"url": new, "caption": [f"few words of {number}" for number in range(10)]})
-    pq.write_table(pa.concat_tables([pq.read_table(path), rows]), path)
-    assert altalign(folder, "curate", "config.toml", "--set", "text.words_at_least=6").returncode == 0
-    for report in reports("rerun", folder, server):
-        assert report["ended"] == -signal.SIGKILL, report
-        assert report["continued"] == [0], report["said"]
-        assert not report["differs"], report
-        assert not report["surplus"], report
-        of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
-        assert of_images.keys() == {*new}, report
-        twice = {image_id(url) for url, times in of_images.items() if times > 1}
-        assert not twice & set(report["journaled"]), report
 
 
 # Trying again ---------------------------------------------------------------------------------------------------------
@@ -456,27 +380,3 @@ def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, m
         assert main(["curate", "config.toml", "--set", "fetch.timeout_s=3600"]) == 1
     assert set(threading.enumerate()) <= threads
     assert sockets() == before
-
-
-def test_a_disk_that_is_full_is_one_line_and_the_run_continues_without_asking_again(
-    server: WebServer, tmp_path: Path
-) -> None:
-    skip_where_nothing_can_be_mounted(tmp_path)
-    asked = [Asked(server.url(f"/png/{number}?bytes=80000", f"127.0.0.{1 + number % 4}")) for number in range(24)]
-    write_web_input(tmp_path, server, asked)
-    wanted = [*UNSHARE, sys.executable, "-m", "tests.end_to_end.web_filling", str(tmp_path), str(server.log)]
-    done = subprocess.run(wanted, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    *failed, fetched, end = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all(
-        re.fullmatch(
-            r"altalign: disk/run.*: no space left on the device.*; make room and run the same command .*\n",
-            each["said"],
-        )
-        for each in failed
-    )
-    assert (fetched["code"], end["code"], end["differs"]) == (0, 0, [])
-    of_image = {image_id(each.url): each.url for each in asked}
-    for report in failed:
-        assert all(end["requests"][of_image[had]] == report["requests"][of_image[had]] for had in report["had"])
-    assert any(report["had"] for report in failed)  # the disk was full while images came, or after all had

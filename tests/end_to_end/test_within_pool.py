@@ -2,12 +2,9 @@
 of all with all.
 """
 
-import io
-import json
 import random
 import shutil
-import subprocess
-import sys
+import signal
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -29,7 +26,9 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
 from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import groups_by_search, pairs_by_matrix
-from tests.end_to_end.runs import ROOT, environ, summary, tree
+from tests.end_to_end import faults
+from tests.end_to_end.runs import rows_in, summary, tree
+from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
 
 pytestmark = pytest.mark.runs
@@ -76,12 +75,6 @@ def drawn(number: int) -> Image.Image:
     )
 
 
-def stored(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
-
-
 @cache
 def pictures() -> list[Picture]:
     """60 pictures and copies of some: smaller, as JPEG, the same bytes; and flat ones, which are alike and no copies
@@ -90,14 +83,14 @@ def pictures() -> list[Picture]:
     found = []
     for number in range(60):
         image = drawn(number)
-        made = [stored(image)]
+        made = [encoded(image)]
         if number % 3 == 0:
-            made.append(stored(image, "JPEG", quality=60))
+            made.append(encoded(image, "JPEG", quality=60))
         if number % 6 == 0:
-            made += [stored(image.resize((300, 225))), made[0]]
+            made += [encoded(image.resize((300, 225))), made[0]]
         found += [(f"picture {number}", data) for data in made]
     for number in range(6):
-        flat = stored(Image.new("RGB", (300, 300), (number, 0, 0)))
+        flat = encoded(Image.new("RGB", (300, 300), (number, 0, 0)))
         found += [(f"flat {number}", flat)] * (2 if number < 2 else 1)
     return [
         Picture(
@@ -125,11 +118,6 @@ def write_pool(folder: Path) -> None:
         str(folder / "calibrated"), Calibration("dct", 0.975, lowest, np.eye(1, embed.DIMENSIONS, dtype=np.int16)), {}
     )
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Rows of the Parquet files of a folder, if there are any."""
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +150,7 @@ def finished(fetched: Path) -> Path:
 
 @pytest.mark.everyday
 def test_of_every_group_of_copies_the_smallest_image_stays_with_all_its_captions(finished: Path) -> None:
-    kept, dropped = rows_of(finished / "run" / "shards"), rows_of(finished / "run" / "dropped" / "decontaminate")
+    kept, dropped = rows_in(finished / "run" / "shards"), rows_in(finished / "run" / "dropped" / "decontaminate")
     by_url = {row["image_url"]: row["image_id"] for row in [*kept, *dropped]}
     groups: dict[str, list[Picture]] = defaultdict(list)
     for picture in pictures():
@@ -176,7 +164,7 @@ def test_of_every_group_of_copies_the_smallest_image_stays_with_all_its_captions
 
 
 def test_a_dropped_row_names_the_first_pair_of_what_stays_and_the_cosine_with_it(finished: Path) -> None:
-    kept, dropped = rows_of(finished / "run" / "shards"), rows_of(finished / "run" / "dropped" / "decontaminate")
+    kept, dropped = rows_in(finished / "run" / "shards"), rows_in(finished / "run" / "dropped" / "decontaminate")
     names = {picture.url: picture for picture in pictures()}
     first: dict[str, dict[str, Any]] = {}
     for row in sorted(kept, key=lambda row: row["key"]):
@@ -193,7 +181,7 @@ def test_summary_and_explain_say_it(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = summary(finished / "run")
-    dropped = rows_of(finished / "run" / "dropped" / "decontaminate")
+    dropped = rows_in(finished / "run" / "dropped" / "decontaminate")
     in_pool = found["near_duplicates"]["within_pool"]
     assert [stage["dropped"] for stage in found["stages"] if stage["stage"] == "decontaminate"] == [
         {REASON: len(dropped)}
@@ -214,11 +202,11 @@ def test_what_is_near_a_test_image_goes_for_that_and_nothing_stays_for_its_copie
 ) -> None:
     """Picture 6 has four images: all are near the test image, and none is near_duplicate_in_pool."""
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "six.jpg").write_bytes(stored(drawn(6), "JPEG", quality=80))
+    (tmp_path / "tests" / "six.jpg").write_bytes(encoded(drawn(6), "JPEG", quality=80))
     continued(fetched, tmp_path, "--set", 'decontaminate.test_sets=["tests"]', "--until", "decontaminate")
     before, dropped = (
-        rows_of(finished / "run" / "dropped" / "decontaminate"),
-        rows_of(tmp_path / "run" / "dropped" / "decontaminate"),
+        rows_in(finished / "run" / "dropped" / "decontaminate"),
+        rows_in(tmp_path / "run" / "dropped" / "decontaminate"),
     )
     six = {picture.url for picture in pictures() if picture.name == "picture 6"}
     of_six = [row for row in dropped if row["image_url"] in six]
@@ -237,7 +225,7 @@ def test_what_is_near_a_test_image_goes_for_that_and_nothing_stays_for_its_copie
 
 def test_off_it_is_not_looked_for(fetched: Path, tmp_path: Path) -> None:
     continued(fetched, tmp_path, "--set", "dedup.within_pool=off")
-    assert not rows_of(tmp_path / "run" / "dropped" / "decontaminate")
+    assert not rows_in(tmp_path / "run" / "dropped" / "decontaminate")
     assert "near_duplicates" not in summary(tmp_path / "run")
     assert not (tmp_path / "run" / "audit" / "near_duplicates").exists()
 
@@ -249,64 +237,20 @@ def test_more_workers_change_no_byte(fetched: Path, finished: Path, tmp_path: Pa
     assert tree(continued(fetched, tmp_path, "--set", "engine.workers=4") / "run") == tree(finished / "run")
 
 
-# Ends a run in the middle of steps of its stage `decontaminate`, by the changes of their files, and continues it;
-# prints what came of it, a line a step.
-KILLED = """
-import json, shutil, signal, sys
-from pathlib import Path
-import numpy as np
-from altalign.dedup.dot_products import squared_norms
-from tests.end_to_end import killing
-
-base, folder = Path(sys.argv[1]), Path(sys.argv[2])
-killing.preload()
-squared_norms(np.ones((1, 2), np.int16))  # or every child would load what kernels need
-
-def prepared(name):
-    return Path(shutil.copytree(base, folder / name))
-
-def work():
-    changes = []
-    killing.on_changes(lambda number, event, path: changes.append(path))
-    code = killing.main([*killing.COMMAND, "--until", "decontaminate"])
-    found = list(changes)
-    Path("changes.json").write_text(json.dumps(found))
-    return code
-
-whole = prepared("whole")
-assert killing.forked(whole, work, "said") == 0, (whole / "said").read_text()
-changes = json.loads((whole / "changes.json").read_text())
-for step in sys.argv[3:]:
-    ours = [number for number, path in enumerate(changes, 1) if f"decontaminate/{step}/" in path]
-    point = ours[len(ours) // 2]
-    new = prepared(f"point-{point}")
-    code = killing.ended(new, point, signal.SIGKILL, "said")
-    after = killing.forked(new, lambda: killing.main(killing.COMMAND), "said-after")
-    files = killing.tree(new / "run")
-    at = (new / "point").read_text()
-    print(json.dumps({"at": at, "ended": code, "continued": after, "files": files}), flush=True)
-"""
-
-
 def test_killed_within_its_steps_a_run_continues_to_the_same_bytes(
     fetched: Path, finished: Path, tmp_path: Path
 ) -> None:
-    steps = ["compared", "joined", "replaced"]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(fetched), str(tmp_path), *steps],
-        cwd=ROOT,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    reports, expected = [json.loads(line) for line in done.stdout.splitlines()], tree(finished / "run")
-    assert [report["at"].split("/decontaminate/")[1].split("/")[0] for report in reports] == steps
-    for report in reports:
-        assert report["ended"] == -9, report["at"]
-        assert report["continued"] == 0, report["at"]
-        assert report["files"] == expected, report["at"]
+    start, arguments = Path(shutil.copytree(fetched, tmp_path / "start")), ["curate", "config.toml"]
+    paths = faults.changes(faults.copied(start, "whole"), arguments)
+    for step in ("compared", "joined", "replaced"):
+        ours = [number for number, path in enumerate(paths, 1) if f"decontaminate/{step}/" in path]
+        new = faults.copied(start, step)
+        ended = faults.give(new, arguments, faults.killed, ours[len(ours) // 2])
+        assert ended.code == -signal.SIGKILL, step
+        assert f"/decontaminate/{step}/" in ended.at
+        again = faults.give(new, arguments)
+        assert again.code == 0, again.output
+        assert tree(new / "run") == tree(finished / "run"), step
 
 
 # Real pictures --------------------------------------------------------------------------------------------------------
@@ -366,7 +310,7 @@ def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(
     same = [(first.setdefault(digest, number), number) for number, digest in enumerate(digests)]
     staying = groups_by_search([*near, *same], len(ids))
     expected = {ids[number]: ids[stays] for number, stays in enumerate(staying) if number != stays}
-    found = {row["image_id"] for row in rows_of(tmp_path / "run" / "dropped" / "decontaminate")}
+    found = {row["image_id"] for row in rows_in(tmp_path / "run" / "dropped" / "decontaminate")}
     assert ids == sorted(ids)
     assert summary(tmp_path / "run")["near_duplicates"]["within_pool"]["cells"] > 8
     assert found <= expected.keys()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -99,6 +100,23 @@ def asked_for(server: WebServer, *, since: int = 0) -> list[str]:
     return [
         f"http://{event.facts['headers']['host']}{event.target}" for event in requests if event.target != "/robots.txt"
     ]
+
+
+def requests(of_server: Path) -> Counter[str]:
+    """How often each URL was asked for so far.
+
+    One over a kept connection that ends without a byte of an answer is left out: the client cannot know that it was
+    read, and asks over a new one.
+    """
+    events = [json.loads(line) for line in of_server.read_text(encoding="utf-8").splitlines()]
+    unanswered = {event["number"] for event in events if event["event"] == "end" and not event["bytes"]}
+    found, used = Counter[str](), set[int]()
+    for event in events:
+        if event["event"] == "request":
+            is_lost = event["connection"] in used and event["number"] in unanswered
+            found[f"http://{event['headers']['host']}{event['target']}"] += not is_lost
+            used.add(event["connection"])
+    return found
 
 
 def in_journals(run: Path) -> set[str]:

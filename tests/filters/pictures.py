@@ -22,7 +22,8 @@ def picture(width: int = 320, height: int = 240) -> Image.Image:
     return Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
 
 
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    """An image as a file of a format."""
     file = io.BytesIO()
     image.save(file, "HEIF" if kind == "heic" else kind.upper(), **options)
     return file.getvalue()
