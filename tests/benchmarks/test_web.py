@@ -4,7 +4,6 @@ import io
 import socket
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import web, web_server
+from tests.support.tars import tar
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="its hosts are addresses of 127.0.0.0/8, which only Linux has"
@@ -22,13 +22,9 @@ WATCHDOG_S = 300
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[web.Server]:
-    tar = tmp_path_factory.mktemp("web") / "images.tar"
-    with tarfile.open(tar, "w") as file:
-        for number in range(3):
-            member = tarfile.TarInfo(f"{number}.jpg")
-            member.size = 10
-            file.addfile(member, io.BytesIO(b"image %d..." % number))
-    argv = [sys.executable, "-m", "benchmarks.web_server", str(tar), "--hosts", "3", "--hanging", "1"]
+    path = tmp_path_factory.mktemp("web") / "images.tar"
+    path.write_bytes(tar((f"{number}.jpg", b"image %d..." % number) for number in range(3)))
+    argv = [sys.executable, "-m", "benchmarks.web_server", str(path), "--hosts", "3", "--hanging", "1"]
     process = subprocess.Popen(argv, cwd=web.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield web.Server(process)

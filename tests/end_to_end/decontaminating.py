@@ -2,7 +2,6 @@
 stage; for the tests of decontamination.
 """
 
-import io
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,6 +19,8 @@ from altalign.data.stages import STAGES
 from altalign.demo import draw
 from altalign.demo.scenes import random_scene
 from altalign.pipelines.near import learned
+from tests.end_to_end.runs import rows_in
+from tests.filters.pictures import encoded
 
 CONFIG = """
 [run]
@@ -45,13 +46,6 @@ COPIES: dict[str, Callable[[Image.Image], bytes]] = {
     "recoloured": lambda image: encoded(ImageEnhance.Color(image).enhance(0.3), "PNG"),
     "mirrored": lambda image: encoded(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "PNG"),
 }
-
-
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """An image as a file of a format."""
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def scene(seed: int) -> Image.Image:
@@ -161,11 +155,7 @@ def failure(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
 
 def dropped(run: Path) -> list[dict[str, Any]]:
     """Rows that decontamination dropped."""
-    return [
-        row
-        for path in sorted((run / "dropped" / "decontaminate").glob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    ]
+    return rows_in(run / "dropped" / "decontaminate")
 
 
 def names(rows: Sequence[dict[str, Any]]) -> set[str]:

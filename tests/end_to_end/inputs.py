@@ -9,7 +9,6 @@ import html
 import io
 import json
 import re
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +27,7 @@ from PIL import Image
 from tests.pipelines.read.pages.archives import response
 from tests.reference.curation import Candidate, ImageFacts
 from tests.strategies import SHA256S
+from tests.support.tars import tar
 
 
 def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
@@ -330,20 +330,15 @@ def _jsonl(rows: list[Candidate], _: Part) -> bytes:
 
 
 def _tar(rows: list[Candidate], _: Part) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
-        for number, row in enumerate(rows):
-            in_json = {} if number % 2 else {"caption": row.caption_raw}
-            members = {"json": json.dumps({"url": row.image_url, KEPT: number, **in_json}).encode()}
-            if number % 2 and row.caption_raw is not None:
-                members["txt"] = row.caption_raw.encode()
-            if row.image_sha256 is not None:
-                members["jpg"] = picture_of(row.image_sha256).bytes  # the ending says nothing
-            for ending, content in members.items():
-                member = tarfile.TarInfo(f"{number:06d}.{ending}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return file.getvalue()
+    members: list[tuple[str, bytes]] = []
+    for number, row in enumerate(rows):
+        in_json = {} if number % 2 else {"caption": row.caption_raw}
+        members.append((f"{number:06d}.json", json.dumps({"url": row.image_url, KEPT: number, **in_json}).encode()))
+        if number % 2 and row.caption_raw is not None:
+            members.append((f"{number:06d}.txt", row.caption_raw.encode()))
+        if row.image_sha256 is not None:
+            members.append((f"{number:06d}.jpg", picture_of(row.image_sha256).bytes))  # the ending says nothing
+    return tar(members)
 
 
 def _warc(rows: list[Candidate], part: Part) -> bytes:

@@ -22,7 +22,7 @@ from altalign.filters.identity import image_hash
 from altalign.filters.one_caption import hash_of_bigram, hash_of_text, hash_of_word
 from altalign.settings.curate import TextSettings
 from tests.end_to_end.inputs import Part, Picture
-from tests.end_to_end.runs import summary
+from tests.end_to_end.runs import rows_in, summary
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
 
 STAGES = CURATED
@@ -95,16 +95,12 @@ def read_dropped(run: Path, stage: Stage) -> list[dict[str, Any]]:
 
 def read_sidecars(run: Path) -> list[dict[str, Any]]:
     """The rows of all shards, in their order."""
-    return [row for path in sorted((run / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return rows_in(run / "shards")
 
 
 def read_survivors(run: Path) -> list[dict[str, Any]]:
     """What judge kept, in order of (image_id, key)."""
-    rows = [
-        row
-        for path in sorted((run / "work" / "judge" / "grouped").glob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    ]
+    rows = rows_in(run / "work" / "judge" / "grouped")
     return [{**row, "key": row["key"].hex(), "image_id": row["image_id"].hex()} for row in rows]
 
 

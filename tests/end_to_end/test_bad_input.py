@@ -3,7 +3,6 @@ work.
 """
 
 import gzip
-import io
 import os
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from altalign.cli import main
 from altalign.data.stages import OF_FETCHED, STAGES
 from tests.end_to_end.runs import fails, summary, tree
 from tests.end_to_end.test_errors import CASES
+from tests.filters.pictures import encoded
 from tests.pipelines.read.pages.archives import response
 
 pytestmark = pytest.mark.faults
@@ -163,9 +163,7 @@ def test_every_clause_on_bad_input_is_held_by_something_that_is_there(clause: st
 
 
 def _jpeg(width: int, height: int, colour: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), (colour, 90, 30)).save(file, "JPEG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (width, height), (colour, 90, 30)), "JPEG")
 
 
 def _archive() -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.data.stages import STAGES
-from tests.end_to_end.runs import fails, summary, tree
+from tests.end_to_end.runs import fails, rows_in, summary, tree
 
 pytestmark = pytest.mark.faults
 
@@ -114,9 +114,7 @@ def test_a_block_list_that_grew_is_read_again_in_the_same_process(folder: Path) 
     setting = ("--set", f'image.blocked_hashes=["{blocked}"]')
     assert main(["curate", "config.toml", *setting]) == 0
     first = summary(folder / "run")["pairs"]
-    kept = [
-        row for path in sorted((folder / "run" / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()
-    ]
+    kept = rows_in(folder / "run" / "shards")
     blocked.write_text(kept[0]["found_sha256"] + "\n", encoding="utf-8")
     assert main(["curate", "config.toml", *setting, "--rerun"]) == 0
     assert summary(folder / "run")["pairs"] == first - sum(

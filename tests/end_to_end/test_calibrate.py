@@ -22,6 +22,7 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.near import test_images
 from altalign.storage import arrays
 from tests.end_to_end.runs import tree
+from tests.filters.pictures import encoded
 from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
 
@@ -52,9 +53,7 @@ FILES = ["calibration.json", "centroids.npy", "curves.csv", "map_matrix.npy", "m
 
 
 def jpeg(pixels: np.ndarray, quality: int = 90) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
-    return file.getvalue()
+    return encoded(Image.fromarray(pixels), "JPEG", quality=quality)
 
 
 def blotches(seed: int) -> np.ndarray:

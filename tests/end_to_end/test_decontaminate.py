@@ -2,11 +2,11 @@
 over all buckets.
 """
 
+import gzip
 import io
 import itertools
 import json
 import math
-import tarfile
 from fractions import Fraction
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from tests.end_to_end.decontaminating import (
     curate,
     curated,
     dropped,
-    encoded,
     failure,
     fetched,
     folder,
@@ -42,8 +41,10 @@ from tests.end_to_end.decontaminating import (
     planted,
     write_pool,
 )
-from tests.end_to_end.runs import summary, tree
+from tests.end_to_end.runs import rows_in, summary, tree
+from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
+from tests.support.tars import tar
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 
@@ -57,7 +58,7 @@ def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
     rows = dropped(curated / "run")
     assert names(rows) == FOUND
     assert len(rows) == 2 * len(FOUND)  # every caption of them
-    kept = [row for path in (curated / "run" / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    kept = rows_in(curated / "run" / "shards")
     assert names(kept) == planted("mirrored") | {f"other-{number}" for number in range(OTHERS)} | {"flat-other"}
     for row in rows:
         name = row["image_url"].rpartition("/")[2]
@@ -175,11 +176,8 @@ def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> Non
         case "two sets":
             sets = ["tests/more", {"name": "rest", "path": "tests/*.png"}]
         case _:
-            with tarfile.open(fetched / f"test.{form}", "w:gz" if form.endswith("gz") else "w") as tar:
-                for name, each in [*images, ("labels.json", b"{}")]:
-                    member = tarfile.TarInfo(name)
-                    member.size = len(each)
-                    tar.addfile(member, io.BytesIO(each))
+            data = tar([*images, ("labels.json", b"{}")])
+            (fetched / f"test.{form}").write_bytes(gzip.compress(data) if form.endswith("gz") else data)
             sets = [f"test.{form}"]
     entries = ", ".join(
         json.dumps(each)

@@ -14,7 +14,6 @@ from tests.end_to_end.decontaminating import (
     curate,
     curated,
     dropped,
-    encoded,
     failure,
     fetched,
     folder,
@@ -22,6 +21,7 @@ from tests.end_to_end.decontaminating import (
     names,
 )
 from tests.end_to_end.runs import somebodys_prism, tree
+from tests.filters.pictures import encoded
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 

@@ -18,7 +18,7 @@ from altalign.cli import main
 from altalign.data.reasons import WORDS
 from altalign.data.stages import STAGES
 from tests import made_once
-from tests.end_to_end.runs import Finished, altalign, command, environ, tree, write_input
+from tests.end_to_end.runs import Finished, altalign, command, environ, rows_in, tree, write_input
 from tests.pipelines.read.pages import archives
 
 pytestmark = pytest.mark.runs
@@ -78,11 +78,7 @@ def test_every_dropped_row_is_found_by_its_key_and_says_each_rule_that_failed(
 
 
 def test_the_measured_value_stands_beside_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [
-        row
-        for path in (folder / "run" / "dropped" / "judge").glob("*.parquet")
-        for row in pq.read_table(path).to_pylist()
-    ]
+    rows = rows_in(folder / "run" / "dropped" / "judge")
     long = next(row for row in rows if row["reason"] == "text_too_long")
     assert f"text_too_long: {long['words']} words, [text] words_at_most = 20" in explain(
         capsys, folder, "--text", long["caption"]
@@ -146,7 +142,7 @@ def test_a_repeated_pair_tells_what_became_of_the_row_that_stands_for_it(
     said = explain(capsys, photos, "--text", "The Quiet Lake at dawn")
     [kept] = re.findall(r"^name +(\S+)(?=(?:\n(?!\n).*)*written)", said, re.MULTILINE)
     assert f"that row was kept ({kept})" in said
-    rows = [row for path in (folder / "run" / "dropped").rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    rows = rows_in(folder / "run" / "dropped")
     repeated = {row["key"] for row in rows if row["reason"] == "pair_repeated"}
     later = next(row for row in rows if row["key"] in repeated and row["reason"] != "pair_repeated")
     assert f"that row was dropped later: {later['reason']}" in explain(capsys, folder, "--key", later["key"])

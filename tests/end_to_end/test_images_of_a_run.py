@@ -2,10 +2,8 @@
 without memory.
 """
 
-import io
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from altalign.cli import main
 from altalign.filters import pixels
 from altalign.pipelines.stages import fetch
 from tests.end_to_end.runs import fails, tree
+from tests.filters.pictures import encoded
+from tests.support.tars import tar
 
 pytestmark = pytest.mark.faults
 
@@ -25,17 +25,13 @@ CONFIG = '[run]\nfolder = "run"\n\n[[input]]\nkind = "webdataset"\npaths = ["*.t
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tar of images, and a run of it up to the stage `judge`."""
     folder = tmp_path_factory.mktemp("judged")
-    with tarfile.open(folder / "images.tar", "w") as tar:
-        for number in range(12):
-            file = io.BytesIO()
-            Image.effect_noise((230 + number, 240), 50).convert("RGB").save(file, "PNG" if number % 3 else "JPEG")
-            row = json.dumps(
-                {"url": f"https://img.example/{number}", "caption": f"noise of the number {number}"}
-            ).encode()
-            for suffix, content in (("png", file.getvalue()), ("json", row)):
-                member = tarfile.TarInfo(f"{number:03}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    members: list[tuple[str, bytes]] = []
+    for number in range(12):
+        image = Image.effect_noise((230 + number, 240), 50).convert("RGB")
+        row = {"url": f"https://img.example/{number}", "caption": f"noise of the number {number}"}
+        members.append((f"{number:03}.png", encoded(image, "PNG" if number % 3 else "JPEG")))
+        members.append((f"{number:03}.json", json.dumps(row).encode()))
+    (folder / "images.tar").write_bytes(tar(members))
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from tests.end_to_end.runs import rows_in
 from tests.web_server.running import WebServer
 
 PROGRAM = os.environ.get("IMG2DATASET", "") or shutil.which("img2dataset")
@@ -72,7 +73,6 @@ def test_the_first_config_curates_its_output(
     downloaded(pairs, output_format)
     assert main(["init", "out"]) == 0
     assert main(["curate", "altalign.toml", "--set", 'fetch.source="archive"']) == 0
-    shards = [pq.read_table(path).to_pylist() for path in Path("runs/out/shards").glob("*.parquet")]
-    assert {row["caption"] for rows in shards for row in rows} == KEPT
-    dropped = [row for path in Path("runs/out/dropped").rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert {row["caption"] for row in rows_in(Path("runs/out/shards"))} == KEPT
+    dropped = rows_in(Path("runs/out/dropped"))
     assert {row["caption"]: row["reason"] for row in dropped} == DROPPED[output_format]

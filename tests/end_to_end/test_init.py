@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from tests.end_to_end.runs import rows_in
 from tests.pipelines.read.pages import archives
 from tests.pipelines.read.tables.test_arrow import saved
 from tests.pipelines.read.tars.img2dataset import Asked, write
@@ -79,5 +80,4 @@ def test_the_first_config_runs_as_it_is_written(
     assert main(["init", "in"]) == 0
     of_loopback = ["--set", f"fetch.ports=[{server.port}]", "--set", 'fetch.allow_addresses=["127.0.0.0/8"]']
     assert main(["curate", "altalign.toml", *of_loopback]) == 0
-    shards = [pq.read_table(path).to_pylist() for path in Path("runs/in/shards").glob("*.parquet")]
-    assert {row["caption"] for rows in shards for row in rows} == KEPT
+    assert {row["caption"] for row in rows_in(Path("runs/in/shards"))} == KEPT

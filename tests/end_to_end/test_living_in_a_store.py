@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from altalign.storage import parquet
 from tests.end_to_end.runs import ROOT, environ, tree
 from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
 from tests.object_stores.servers import ONE_STORE, Server
+from tests.support.tars import tar
 
 pytestmark = pytest.mark.stores
 
@@ -193,13 +193,11 @@ samples_per_shard = 20
 
 
 def write_tar(path: Path, rows: list[dict[str, Any]]) -> None:
-    with tarfile.open(path, "w") as tar:
-        for number, row in enumerate(rows):
-            members = {"json": json.dumps({"url": row["url"]}).encode(), "txt": row["caption"].encode()}
-            for ending, content in (members | ({"jpg": row["image"]} if row["image"] else {})).items():
-                member = tarfile.TarInfo(f"{number:04d}.{ending}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    members: list[tuple[str, bytes]] = []
+    for number, row in enumerate(rows):
+        of = {"json": json.dumps({"url": row["url"]}).encode(), "txt": row["caption"].encode(), "jpg": row["image"]}
+        members += [(f"{number:04d}.{ending}", content) for ending, content in of.items() if content]
+    path.write_bytes(tar(members))
 
 
 def write_large_images(path: Path) -> None:

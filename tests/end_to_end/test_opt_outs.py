@@ -18,6 +18,7 @@ from PIL import Image
 
 from altalign.cli import main
 from tests.end_to_end.web_inputs import dropped, kept
+from tests.filters.pictures import encoded
 
 pytestmark = pytest.mark.runs
 
@@ -28,9 +29,7 @@ USAGE, SIGNAL = "Content-Usage: train-ai=n, search=y", "Content-Signal: search=y
 def picture(number: int, colour: tuple[int, int, int], side: int = 240) -> bytes:
     """A PNG with a pattern of its own, in shades of a colour."""
     coarse = np.random.default_rng(number).integers(80, 100, (8, 8, 1)) / 100 * np.array(colour)
-    file = io.BytesIO()
-    Image.fromarray(coarse.astype(np.uint8)).resize((side, side)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(coarse.astype(np.uint8)).resize((side, side)))
 
 
 class Site:

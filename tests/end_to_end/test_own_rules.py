@@ -1,6 +1,5 @@
 """Rules of a run's own: functions beside the settings, asked, counted and explained like the built-in ones."""
 
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,8 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from tests.end_to_end.runs import ROOT, altalign, summary, tree
+from tests.end_to_end.runs import ROOT, altalign, rows_in, summary, tree
+from tests.filters.pictures import encoded
 
 pytestmark = pytest.mark.runs
 
@@ -38,10 +38,8 @@ CAPTIONS = ["a red bicycle there", "only $ 99 for it", "a kettle for 12 EUR", *[
 
 
 def picture(number: int, width: int = 320) -> bytes:
-    file = io.BytesIO()
     coarse = np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)
-    Image.fromarray(coarse).resize((width, 300)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(coarse).resize((width, 300)))
 
 
 @pytest.fixture
@@ -58,8 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def dropped(run: Path) -> dict[str, tuple[str, ...]]:
     """Every reason that holds, of each dropped pair, by the number of its URL."""
-    rows = [row for path in run.glob("dropped/*/*.parquet") for row in pq.read_table(path).to_pylist()]
-    return {row["image_url"][17:-4]: tuple(row["failed"]) for row in rows}
+    return {row["image_url"][17:-4]: tuple(row["failed"]) for row in rows_in(run / "dropped")}
 
 
 @pytest.mark.everyday

@@ -17,6 +17,8 @@ from altalign.cli import main
 from altalign.data.key import image_id
 from altalign.pages.frame import data_uri
 from tests.altalign.audit.runs import rows_of
+from tests.end_to_end.runs import rows_in
+from tests.filters.pictures import encoded
 
 pytestmark = pytest.mark.runs
 
@@ -48,19 +50,13 @@ def picture(seed: int, size: tuple[int, int] = (300, 240)) -> Image.Image:
     return Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC)
 
 
-def data(image: Image.Image) -> bytes:
-    found = io.BytesIO()
-    image.save(found, "PNG")
-    return found.getvalue()
-
-
 IMAGES = [
-    data(picture(1, (90, 80))),
-    data(picture(2, (900, 110))),
-    data(picture(3, (280, 224))),
-    data(picture(4)),
-    data(picture(3)),
-    data(picture(5)),
+    encoded(picture(1, (90, 80))),
+    encoded(picture(2, (900, 110))),
+    encoded(picture(3, (280, 224))),
+    encoded(picture(4)),
+    encoded(picture(3)),
+    encoded(picture(5)),
 ]
 
 
@@ -69,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     columns = {"url": [url or None for url in URLS], "caption": CAPTIONS, "image": IMAGES}
     more = {"url": [None] * 8, "caption": [f"one more scene {n}" for n in range(8)]}
-    more["image"] = [data(picture(9 + n)) for n in range(8)]
+    more["image"] = [encoded(picture(9 + n)) for n in range(8)]
     pq.write_table(pa.table({name: columns[name] + more[name] for name in columns}), folder / "table.parquet")
     (folder / "tests").mkdir()
     (folder / "tests" / "t.png").write_bytes(IMAGES[OF_TEST])
@@ -84,10 +80,6 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copytree(made / "run", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
-
-
-def dropped(run: Path) -> list[dict[str, Any]]:
-    return [row for file in sorted(run.glob("dropped/*/*.parquet")) for row in pq.read_table(file).to_pylist()]
 
 
 def text_of(run: Path) -> str:
@@ -110,7 +102,7 @@ def pictures_of(run: Path, caption: str) -> list[bytes]:
 @pytest.mark.parametrize("number", [SMALL, LONG, COPY, OF_TEST, SHORT])
 @pytest.mark.parametrize("by", ["keys", "image-ids", "urls", "domains", "hashes", "source-keys"])
 def test_what_was_dropped_goes_with_its_pictures_by_every_list(run: Path, number: int, by: str) -> None:
-    (row,) = [row for row in dropped(run) if row["caption"] == CAPTIONS[number]]
+    (row,) = [row for row in rows_in(run / "dropped") if row["caption"] == CAPTIONS[number]]
     shown = pictures_of(run, CAPTIONS[number])
     entry = {
         "keys": row["key"],
@@ -137,7 +129,7 @@ def test_what_was_dropped_goes_with_its_pictures_by_every_list(run: Path, number
 
 @pytest.mark.parametrize("named", [KEPT, COPY])
 def test_near_reaches_the_copies_that_were_dropped_for_it(run: Path, named: int) -> None:
-    rows = {row["caption"]: row for row in [*rows_of(run), *dropped(run)]}
+    rows = {row["caption"]: row for row in [*rows_of(run), *rows_in(run / "dropped")]}
     assert rows[CAPTIONS[COPY]]["kept_key"] == rows[CAPTIONS[KEPT]]["key"]
     Path("list").write_text(image_id(URLS[named]), encoding="utf-8")
     assert main(["remove", "run", "--image-ids", "list", "--near", "0.9"]) == 0
@@ -158,9 +150,9 @@ def test_no_gallery_shows_what_went_nor_copies_of_it_where_these_are_asked_for(
     images = [blend, picture(3), picture(3, (280, 224)), picture(3, (90, 72)), *(picture(9 + n) for n in range(8))]
     captions = [f"what is seen here {n}" for n in range(len(images))]
     urls = [f"https://img.example/{n}.png" for n in range(len(images))]
-    pq.write_table(pa.table({"url": urls, "caption": captions, "image": [*map(data, images)]}), "table.parquet")
+    pq.write_table(pa.table({"url": urls, "caption": captions, "image": [*map(encoded, images)]}), "table.parquet")
     Path("tests").mkdir()
-    Path("tests/t.png").write_bytes(data(picture(3)))
+    Path("tests/t.png").write_bytes(encoded(picture(3)))
     settings = CONFIG.replace('within_pool = "keep_one_image"', "").replace("[image]", "[audit]\n[image]")
     settings = settings.replace("[audit]", f"[audit]\nkeep_dropped = {str(keep_dropped).lower()}")
     Path("config.toml").write_text(settings, encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
+from tests.filters.pictures import encoded
 from tests.pipelines.read.pages.archives import record, response, write
 
 pytestmark = [pytest.mark.runs, pytest.mark.everyday]
@@ -18,9 +19,7 @@ PROFILE = "http://netpreserve.org/warc/1.1/revisit"
 
 
 def png(shade: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (8, 8), shade).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("L", (8, 8), shade))
 
 
 def with_fields(of: bytes, fields: str) -> bytes:

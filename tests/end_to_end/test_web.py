@@ -33,6 +33,7 @@ from tests.end_to_end.web_inputs import (
     tries,
     write_web_input,
 )
+from tests.filters.pictures import encoded
 from tests.pipelines.read.tars import img2dataset
 from tests.web_server.running import WebServer
 
@@ -218,9 +219,7 @@ def test_nobody_is_asked_who_may_not_be(server: WebServer, folder: Path) -> None
 
 
 def test_images_in_hand_are_read_where_they_are_and_the_others_fetched(server: WebServer, folder: Path) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (300, 300), (10, 20, 30)).save(file, "PNG")
-    mine = file.getvalue()
+    mine = encoded(Image.new("RGB", (300, 300), (10, 20, 30)))
     columns: dict[str, Any] = {
         "url": [None, server.url("/png/of-the-web"), server.url("/status/404?in-hand"), None],
         "caption": ["a picture in hand", "a picture of both", "a picture of the web", "once more in hand"],

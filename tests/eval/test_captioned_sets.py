@@ -1,6 +1,4 @@
-import io
 import json
-import tarfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -15,6 +13,7 @@ from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageE
 from altalign.eval import image_sources
 from altalign.eval.image_sources import NO_IMAGE
 from altalign.eval.sets import NO_CAPTION, ImageSet, captioned_set
+from tests.support.tars import tar as tar_of
 
 parquet_set = partial(captioned_set, kind="parquet")
 webdataset_set = partial(captioned_set, kind="webdataset")
@@ -147,11 +146,7 @@ def test_a_set_without_a_pair_is_an_error_that_says_why(tmp_path: Path) -> None:
 
 
 def tar(path: Path, members: Sequence[tuple[str, bytes]]) -> str:
-    with tarfile.open(path, "w") as archive:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    path.write_bytes(tar_of(members))
     return str(path)
 
 

@@ -16,6 +16,7 @@ from altalign.eval.encoded import Encoder, Features
 from altalign.eval.outcomes import intervals
 from altalign.eval.sets import ImageSet, captioned_set
 from altalign.eval.settings import EvalSets
+from tests.filters.pictures import encoded
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "cases" / "caption_metrics.json").read_text())
 NAMES = list(GOLDEN["written"])
@@ -23,9 +24,7 @@ NAMES = list(GOLDEN["written"])
 
 def picture(number: int) -> bytes:
     """A picture whose first pixel is its number."""
-    data = io.BytesIO()
-    Image.new("RGB", (4, 4), (number, 0, 0)).save(data, "PNG")
-    return data.getvalue()
+    return encoded(Image.new("RGB", (4, 4), (number, 0, 0)))
 
 
 def decode(data: bytes) -> torch.Tensor:

@@ -1,6 +1,4 @@
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.image_sources import NO_IMAGE
 from altalign.eval.sets import EMPTY_CLASS, NO_LABEL, LabelledSet, labelled_set
+from tests.support.tars import tar as tar_of
 
 
 def found(of: LabelledSet) -> list[tuple[bytes, str]]:
@@ -33,11 +32,7 @@ def folder(place: Path, classes: dict[str, list[str]]) -> str:
 
 def tar(path: Path, members: dict[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    path.write_bytes(tar_of(members.items()))
 
 
 def web_folder(place: Path, *, names: str = "cat\ndog\n", shards: int = 2) -> str:

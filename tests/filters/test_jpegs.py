@@ -1,7 +1,6 @@
 """JPEG bytes: those of Pillow, whatever kind of file it wrote them to, and none that were cut."""
 
 import errno
-import io
 import os
 import random
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 from altalign.filters import jpegs
+from tests.filters.pictures import encoded
 
 IN_MEMORY = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
 
@@ -36,9 +36,7 @@ def picture(mode: str, width: int, height: int) -> Image.Image:
 
 
 def plain(image: Image.Image, quality: int) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=quality)
-    return file.getvalue()
+    return encoded(image, "JPEG", quality=quality)
 
 
 @pytest.fixture(params=["in memory", "of Python", "refused"])

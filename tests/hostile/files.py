@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from tests.filters.pictures import encoded
 from tests.hostile.cases import after, before
 from tests.pipelines.read.pages.archives import record, response
 
@@ -28,9 +29,7 @@ def signed(name: str, data: bytes) -> bytes:
 @cache
 def picture(colour: int = 120, size: tuple[int, int] = (210, 220), kind: str = "png", **options: object) -> bytes:
     """A good image."""
-    file = io.BytesIO()
-    Image.new("L", size, colour).save(file, kind, **options)
-    return file.getvalue()
+    return encoded(Image.new("L", size, colour), kind, **options)
 
 
 def gzipped(data: bytes) -> bytes:

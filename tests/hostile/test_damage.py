@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import tarfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from altalign.settings.curate import InputSettings
 from tests.hostile.files import link, metadata, padded, picture
 from tests.hostile.image_cases import KINDS, noise
 from tests.pipelines.read.pages import archives
+from tests.support.tars import tar
 
 RECORDS = 5
 bounded = settings(
@@ -117,15 +117,11 @@ def test_a_damaged_record_costs_itself_and_its_neighbours_stay(tmp_path: Path, n
 
 def _tar() -> tuple[bytes, int, int]:
     """A tar of samples, and where the bytes of the text of the middle one are."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
-        for number in range(RECORDS):
-            for suffix, content in (("png", picture(number)), ("txt", _caption(number).encode())):
-                member = tarfile.TarInfo(f"{number}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    begin = file.getvalue().index(_caption(2).encode())
-    return file.getvalue(), begin, begin + len(_caption(2))
+    texts = [(f"{number}.txt", _caption(number).encode()) for number in range(RECORDS)]
+    images = [(f"{number}.png", picture(number)) for number in range(RECORDS)]
+    data = tar(member for sample in zip(images, texts, strict=True) for member in sample)
+    begin = data.index(_caption(2).encode())
+    return data, begin, begin + len(_caption(2))
 
 
 @pytest.mark.hostile

@@ -1,7 +1,6 @@
 """Small finished runs of curation, as `altalign curate` leaves them, for tests of what reads them."""
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from altalign.data import scores
 from altalign.data.key import image_id, sample_key
 from altalign.data.schema import SCHEMA_VERSION
 from altalign.data.shards import ShardWriter, write_sidecar
+from tests.filters.pictures import encoded
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ def picture(number: int, size: tuple[int, int] = (24, 20), image_format: str = "
     """A smooth picture of its own for each number."""
     rng = np.random.default_rng(number)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
-    data = io.BytesIO()
-    coarse.resize(size, Image.Resampling.BICUBIC).save(data, image_format)
-    return data.getvalue()
+    return encoded(coarse.resize(size, Image.Resampling.BICUBIC), image_format)
 
 
 def pairs(count: int, *, images: int = 0, sources: Sequence[str] = ("web",), first: int = 0) -> list[Pair]:

@@ -1,6 +1,5 @@
 """Every task of `altalign eval --sets`, of a tiny run and of the AlignModel that it was exported to, side by side."""
 
-import io
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from PIL import Image
 
 from altalign import cli
+from tests.filters.pictures import encoded
 from tests.train.trained_folders import CAPTIONS, write_trained
 
 pytestmark = pytest.mark.trained
@@ -70,9 +70,7 @@ NUMBER = 8
 def picture(seed: int, channel: int) -> bytes:
     pixels = torch.randint(0, 60, (40, 48, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     pixels[..., channel] += 150
-    file = io.BytesIO()
-    Image.fromarray(pixels.numpy()).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(pixels.numpy()))
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,10 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import write_input
+from tests.end_to_end.runs import rows_in, write_input
 
 pytestmark = [pytest.mark.runs, pytest.mark.filterwarnings("ignore")]  # of their dependencies, of any kind
 
@@ -43,10 +42,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     return found
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [row for path in sorted((run / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
 def block(run: Path, holds: str) -> dict[str, Any]:
     """The names that a block of the card leaves, run in its folder."""
     (code,) = [
@@ -69,7 +64,7 @@ def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_the_block_for_the_tars_reads_every_pair(runs: dict[bool, Path], datasets: Any) -> None:
-    rows = rows_of(runs[True])
+    rows = rows_in(runs[True] / "shards")
     with chdir(runs[True]):
         found = [
             (sample["__key__"], sample["txt"], sample["jpg"].size)
@@ -82,7 +77,7 @@ def test_the_block_for_the_tars_reads_every_pair(runs: dict[bool, Path], dataset
 def test_the_block_for_the_side_cars_reads_every_row(runs: dict[bool, Path], datasets: Any, is_portable: bool) -> None:  # noqa: FBT001 - a parameter of the test
     with chdir(runs[is_portable]):
         found = list(block(runs[is_portable], '"parquet"')["rows"])
-    assert found == rows_of(runs[is_portable])
+    assert found == rows_in(runs[is_portable] / "shards")
 
 
 @pytest.mark.parametrize("is_portable", [True, False])
@@ -96,7 +91,9 @@ def test_the_folder_loads_by_its_header_which_says_the_features_that_are_found_w
     files = {"train": sorted(map(str, (run / "shards").glob(f"*.{ending}")))}
     without = datasets.load_dataset(builder, data_files=files, split="train", streaming=True)
     assert by_card.features == without.features
-    assert [sample.get("__key__", sample.get("key")) for sample in by_card] == [row["key"] for row in rows_of(run)]
+    assert [sample.get("__key__", sample.get("key")) for sample in by_card] == [
+        row["key"] for row in rows_in(run / "shards")
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -104,7 +101,7 @@ def test_the_block_for_images_of_several_kinds_reads_every_sample(runs: dict[boo
     pytest.importorskip("webdataset", reason="webdataset is not installed: uv sync --group test")
     with chdir(runs[False]):
         found = [sample["__key__"] for sample in block(runs[False], "webdataset.WebDataset")["samples"]]
-    assert found == [row["key"] for row in rows_of(runs[False])]
+    assert found == [row["key"] for row in rows_in(runs[False] / "shards")]
 
 
 @pytest.mark.parametrize("is_portable", [True, False])
@@ -116,7 +113,7 @@ def test_croissant_is_valid_and_its_records_are_the_rows(runs: dict[bool, Path],
             {name.removeprefix("pairs/"): _plain(value) for name, value in record.items()}
             for record in block(run, "mlcroissant")["records"]
         ]
-    assert sorted(found, key=lambda row: row["key"]) == sorted(rows_of(run), key=lambda row: row["key"])
+    assert sorted(found, key=lambda row: row["key"]) == sorted(rows_in(run / "shards"), key=lambda row: row["key"])
     metadata = mlcroissant.Dataset(str(run / "croissant.json")).metadata
     assert metadata.ctx.issues.errors == set()
     assert (metadata.license, metadata.name) == (["CC-BY-4.0"], "Image-text pairs from pictures, words")

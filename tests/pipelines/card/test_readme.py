@@ -18,7 +18,7 @@ from altalign.pipelines.card.croissant import croissant
 from altalign.pipelines.card.facts import COLUMNS, CardFacts, hub_licence, size_category
 from altalign.pipelines.card.readme import readme as readme_of
 from altalign.settings.curate import CurateConfig
-from tests.end_to_end.runs import tree, write_input
+from tests.end_to_end.runs import rows_in, tree, write_input
 
 
 def facts_of(*, pairs: int = 1_234, notes: tuple[str, ...] = (), **sections: Any) -> CardFacts:
@@ -248,7 +248,7 @@ def test_both_cards_have_the_numbers_of_the_run(run: Path) -> None:
 @pytest.mark.runs
 def test_no_caption_and_no_url_of_the_pool_is_in_a_card(run: Path) -> None:
     said = (run / "README.md").read_text(encoding="utf-8") + (run / "croissant.json").read_text()
-    rows = [row for path in (run / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    rows = rows_in(run / "shards")
     assert rows
     assert not [
         row

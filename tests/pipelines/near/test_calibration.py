@@ -28,6 +28,7 @@ from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.labelled_pairs import Labelled
 from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search
 from altalign.settings.curate import CurateConfig
+from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
 
 LOWEST = Map(np.zeros(COEFFICIENTS, np.int32), np.eye(DIMENSIONS, COEFFICIENTS, dtype=np.int32))
@@ -138,9 +139,7 @@ def config_with(*, mirrored: bool) -> CurateConfig:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(pixels))
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Test sets of every form: each image is found by its name, and nothing that might be one is silently passed over."""
 
 import gzip
-import io
 import json
 import os
-import tarfile
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +21,7 @@ from altalign.pipelines.read import test_sets
 from altalign.settings.curate import TestSet as NamedSet  # a name that pytest does not take for a class of tests
 from tests.filters.pictures import FORMATS, encoded, picture
 from tests.pipelines.read.pages.archives import zstd
+from tests.support.tars import tar as tar_of
 
 PNG = encoded(picture(24, 18), "png")
 
@@ -355,13 +354,7 @@ def test_tables_without_a_row_are_no_test_set(tmp_path: Path) -> None:
 
 
 def tar(path: Path, members: list[tuple[str, bytes]], compression: str = "") -> Path:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, data in members:
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
-    return put(path, {"": bytes, "gzip": gzip.compress, "zstd": zstd}[compression](file.getvalue()))
+    return put(path, {"": bytes, "gzip": gzip.compress, "zstd": zstd}[compression](tar_of(members)))
 
 
 @pytest.mark.parametrize(

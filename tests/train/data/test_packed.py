@@ -1,8 +1,6 @@
 """Training on tars and tables that no curation has made."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,9 @@ from altalign import cli
 from altalign.train.data import packed
 from altalign.train.data.samples import Samples
 from altalign.train.settings.training import DataSettings
+from tests.support.tars import tar
 from tests.train.run_folders import picture
 from tests.train.test_training_run import written
-
-
-def tar(path: Path, members: dict[str, bytes]) -> str:
-    with tarfile.open(path, "w") as file:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            file.addfile(member, io.BytesIO(data))
-    return str(path)
 
 
 def inputs(folder: Path, number: int = 12) -> dict[str, Any]:
@@ -36,7 +26,7 @@ def inputs(folder: Path, number: int = 12) -> dict[str, Any]:
         members[f"{n}.jpg"] = picture(n)
         members |= {f"{n}.txt": caption.encode()} if n % 2 else {f"{n}.json": json.dumps({"caption": caption}).encode()}
     members["text.jpg"], members["text.txt"] = b"no image", b"a caption"
-    tar(folder / "a.tar", members)
+    (folder / "a.tar").write_bytes(tar(members.items()))
     table = {
         "picture": [picture(100 + n) for n in range(number)],
         "said": [[f"table {n}", "twice"] for n in range(number)],

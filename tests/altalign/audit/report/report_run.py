@@ -1,6 +1,5 @@
 """A small run folder made by hand, and what a rerun of it would keep: candidates one by one, counted by plain loops."""
 
-import io
 import json
 import random
 from collections import Counter
@@ -33,6 +32,7 @@ from altalign.data.audit_tables import (
     AuditTable,
 )
 from altalign.data.schema import COUNTS
+from tests.filters.pictures import encoded
 
 COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
 
@@ -334,10 +334,7 @@ def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
 
 def picture(seed: int, side: int = 96, kind: str = "WEBP") -> bytes:
     """A small picture."""
-    image = Image.effect_noise((side, side), 40 + seed % 30).convert("RGB")
-    file = io.BytesIO()
-    image.save(file, kind, quality=70)
-    return file.getvalue()
+    return encoded(Image.effect_noise((side, side), 40 + seed % 30).convert("RGB"), kind, quality=70)
 
 
 def sample(stage: str, reason: str, number: int, **columns: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """WebDataset tars: samples, captions, URLs, where images are, and what is broken."""
 
 import hashlib
-import io
 import json
 import random
 import tarfile
@@ -15,6 +14,7 @@ from altalign.pipelines import read
 from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import compress
 from tests.pipelines.read.pages.archives import read_all as read_all_of
+from tests.support.tars import tar
 
 SETTINGS = InputSettings(kind="webdataset", paths=["-"])
 FORMS = [".tar", ".tar.gz", ".tar.zst"]
@@ -25,13 +25,7 @@ def read_all(path: Path, settings: InputSettings = SETTINGS) -> tuple[list[dict]
 
 
 def write(path: Path, members: list[tuple[str, bytes]]) -> Path:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return compress(path, buffer.getvalue())
+    return compress(path, tar(members))
 
 
 def bytes_of(path: Path, place: dict) -> bytes:
