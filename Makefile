@@ -34,7 +34,7 @@ help:
 	@echo "make eval [CONFIG=…] [SETS=…]  measure a trained model, by default the demo's on retrieval, classes and neighbours (2 minutes on 2 cores)"
 	@echo "make test               the fast tests, and of all that takes long some of each kind (10 minutes on 2 slow cores; 7 GB of packages)"
 	@echo "make test-all           every test that needs no Java, no cluster and no GPU (50 minutes on 2 slow cores)"
-	@echo "make test-kills         curations killed at 100 points, and interrupted, out of disk and on a read-only disk at 30 each; add, remove, select, merge, retry and the web at 60 each (an hour)"
+	@echo "make test-kills         curations broken off at 150 points, by signals, a full and a read-only disk; add, remove, select, merge, retry and the web at 35 each (an hour)"
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"

@@ -81,8 +81,8 @@ COMMANDS = {
     ),
 }
 # Points of `make test` or `make test-all`, and those of `make test-kills` for each 100.
-POINTS = {"killed": (2, 30), "interrupted": (1, 10), "disk full": (1, 10), "read only": (1, 10)}
-POINTS_OF_CURATE = {"killed": (8, 100), "interrupted": (3, 30), "disk full": (8, 30), "read only": (3, 30)}
+POINTS = {"killed": (2, 20), "interrupted": (1, 5), "disk full": (1, 5), "read only": (1, 5)}
+POINTS_OF_CURATE = {"killed": (8, 100), "interrupted": (3, 20), "disk full": (8, 20), "read only": (3, 10)}
 
 
 @pytest.fixture(scope="module")
