@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -112,23 +111,6 @@ def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(mad
         assert main(["merge", folder]) == 0
     assert tree_of(run) == tree(Path(here))
     assert left_over(run) == []
-
-
-@ONE_STORE
-def test_what_was_removed_in_a_store_stays_out(made: Made) -> None:
-    shutil.copytree("run", "less")
-    run = made.copied("less")
-    keys = pq.read_table("run/shards/00000.parquet")["key"].to_pylist()[:3]
-    Path("keys").write_text("\n".join(map(str, keys)), encoding="utf-8")
-    for folder in ("less", run):
-        assert main(["remove", folder, "--keys", "keys"]) == 0
-        assert main(["add", folder, *made.new]) == 0
-    found, wanted = (
-        {name: of for name, of in told.items() if name.startswith(("shards/", "dropped/"))}
-        for told in (tree_of(run), tree(Path("less")))
-    )
-    assert found == wanted
-    assert main(["select", run, f"{run}-of", "--list", "keys"]) == 1  # nothing is left
 
 
 @ONE_STORE

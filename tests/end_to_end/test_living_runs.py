@@ -1,6 +1,7 @@
 """Whatever is done to runs, they hold the samples that the plain loops of `tests/reference` hold over their input.
 
-A state machine adds input, exactly and with frozen tables, removes pairs and images, selects, merges and retries.
+A state machine adds input, exactly and with frozen tables, removes pairs and images, selects, merges, scores, cleans,
+writes anew and retries.
 """
 
 import os
@@ -42,6 +43,7 @@ PARTS, OTHER = 6, 5  # input files; the last is that of the other run
 SETTINGS = Settings(
     words_at_least=1, words_at_most=6, images_per_text_at_most=6, texts_per_image_at_most=30, **IMAGE_LIMITS
 )
+SCORER = '[[score]]\nname = "text"\nkind = "text"\n'
 SAME_IN_MERGED = ("image_id", "key", "caption")  # of a pair of two runs either one's page may be there
 
 
@@ -102,6 +104,7 @@ class LivingRuns(RuleBasedStateMachine):
         cut = len(rows) // PARTS
         self.parts = [Part("north", "images.parquet", rows[n * cut : (n + 1) * cut]) for n in range(PARTS)]
         self.settings = replace(SETTINGS, vocabulary_size=vocabulary_size)
+        Path("scorers.toml").write_text(SCORER, encoding="utf-8")
         inputs = write_parts(self.folder, self.parts)
         for name, numbers in {"other": [OTHER], "one": [0, 1]}.items():
             curate(self.folder, [inputs[number] for number in numbers], self.settings)
@@ -159,7 +162,28 @@ class LivingRuns(RuleBasedStateMachine):
     @rule(data=st.data())
     def make_one_generation(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.runs)))
-        assert main(["merge", name]) == 0
+        if main(["merge", name]) != 0:  # it has scores, and not of what was added since
+            assert scored(name)
+            assert main(["score", name, "--with", "scorers.toml"]) == 0
+            assert main(["merge", name]) == 0
+        self.changed.add(name)
+
+    @precondition(lambda self: not self.runs["one"].gone)  # else they would come back, and it is refused
+    @rule()
+    def write_anew(self) -> None:
+        assert main(["curate", "one/config.toml", "--rerun", "write"]) == 0
+        assert not list(Path("one", "shards").glob("g*"))
+        self.changed.add("one")
+
+    @rule(data=st.data())
+    def clean(self, data: st.DataObject) -> None:
+        assert main(["clean", data.draw(st.sampled_from(sorted(self.runs)))]) == 0
+
+    @rule(data=st.data())
+    def score(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.runs)))
+        assert main(["score", name, "--with", "scorers.toml"]) == 0
+        assert scored(name) == {path.stem for path in Path(name, "shards").glob("*.parquet")}
         self.changed.add(name)
 
     @rule()
@@ -204,6 +228,11 @@ class LivingRuns(RuleBasedStateMachine):
             assert_same(have, [_row(o, columns) for o in self.kept(name)], f"{name}: kept")
             if of.can_grow:
                 self.assert_counts(name)
+            for shard in sorted(scored(name)):
+                rows = pq.read_table(Path(name, "shards", f"{shard}.parquet"), columns=["key", "caption"]).to_pylist()
+                values = pq.read_table(Path(name, "scores", "text", f"{shard}.parquet")).to_pylist()
+                have = [(row["key"], row["text_characters"]) for row in values]
+                assert have == [(row["key"], len(row["caption"])) for row in rows], f"{name}: scores of {shard}"
             assert main(["audit", name]) == 0
         self.changed.clear()
 
@@ -221,6 +250,11 @@ class LivingRuns(RuleBasedStateMachine):
         removed.subtract(o.candidate.source for o in self.kept(name))
         found = {source: n for (_, source, reason), n in of_select.items() if reason == DropReason.REMOVED}
         assert found == {source: n for source, n in removed.items() if n}, name
+
+
+def scored(name: str) -> set[str]:
+    """The shards of a run that have scores."""
+    return {path.stem for path in Path(name, "scores", "text").glob("*.parquet")}
 
 
 def _row(outcome: Outcome, columns: Sequence[str]) -> tuple[Any, ...]:

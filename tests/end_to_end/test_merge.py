@@ -65,20 +65,6 @@ def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     return line.removeprefix("altalign: ")
 
 
-def test_scores_of_all_follow_their_samples_and_are_those_of_one_run() -> None:
-    Path("scorers.toml").write_text('[[score]]\nname = "plain"\nkind = "text"\n', encoding="utf-8")
-    scored = [str(shutil.copytree(run, f"scored-{run}")) for run in ("one", "other", "both")]
-    for run in scored:
-        assert main(["score", run, "--with", "scorers.toml"]) == 0
-    assert main(["merge", *scored[:2], "--to", "scored"]) == 0
-    assert main(["audit", "scored"]) == 0
-    found, wanted = (
-        {path.name: path.read_bytes() for path in Path(run, "scores/plain").glob("*.parquet")}
-        for run in ("scored", "scored-both")
-    )
-    assert found == wanted
-
-
 @pytest.mark.everyday
 def test_merged_runs_have_the_bytes_of_one_run_over_all_the_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["merge", "one", "other", "--to", "merged"]) == 0

@@ -4,9 +4,6 @@ import hashlib
 import io
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import chdir
@@ -17,8 +14,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import storage
-from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
 from altalign.data import shards
 from altalign.data.reasons import KEPT
@@ -27,33 +22,9 @@ from altalign.machine import processes
 from altalign.pipelines.images import embedders
 from altalign.pipelines.near import cluster
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import environ, summary, tree, write_input
+from tests.end_to_end.runs import summary, tree, write_input
 
 pytestmark = pytest.mark.runs
-
-KILLS = 4
-# A command that is killed just before its n-th step: a process gets work, a file comes to its place, or is deleted.
-KILLED = """
-import os, pathlib, signal, sys
-at, seen = int(sys.argv.pop(1)), 0
-def stepping(real):
-    def step(*args, **more):
-        global seen
-        seen += 1
-        if seen == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **more)
-    return step
-for name in ("replace", "unlink"):
-    setattr(pathlib.Path, name, stepping(getattr(pathlib.Path, name)))
-from altalign.machine import processes
-processes.worth = lambda seconds, at_most: 2
-processes.InProcesses.__call__ = stepping(processes.InProcesses.__call__)
-from altalign.cli import main
-code = main(sys.argv[1:])
-print(seen)
-sys.exit(code)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -171,37 +142,6 @@ def test_removed_parquet_has_hashes_and_no_text_or_url(run: Path) -> None:
     assert {row["kind"] for row in rows} == {"pair", "key", "image_id", "url"}
     text = " ".join(str(value) for row in rows for value in row.values())
     assert not any(row["caption"] in text or str(row["image_url"]) in text for row in gone)
-
-
-def test_dropped_rows_go_too_and_the_rest_of_the_dropped_stays(run: Path) -> None:
-    (path,) = list((run / "dropped" / "decontaminate").glob("*.parquet"))[:1]
-    row = pq.read_table(path).to_pylist()[0]
-
-    def dropped() -> list[dict[str, Any]]:
-        return [row for file in sorted(run.glob("dropped/*/*.parquet")) for row in pq.read_table(file).to_pylist()]
-
-    before = dropped()
-    Path("images").write_text(row["image_id"], encoding="utf-8")
-    assert main(["remove", "run", "--image-ids", "images"]) == 0
-    left = [each for each in before if each["image_id"] != row["image_id"]]
-    assert len(left) < len(before)
-    assert [{**each, "kept_key": None} for each in dropped()] == [{**each, "kept_key": None} for each in left]
-    assert main(["audit", "run"]) == 0
-
-
-def test_a_domain_goes_with_all_below_it_and_a_second_removal_counts_on(run: Path) -> None:
-    options, _ = lists(run)
-    before = len(rows_of(run))
-    assert main(["remove", "run", *options]) == 0
-    Path("domains").write_text("a.example\n", encoding="utf-8")
-    expected = {row["key"] for row in rows_of(run) if (row["page_url"] or "").startswith("https://a.example")}
-    assert expected
-    assert main(["remove", "run", "--domains", "domains"]) == 0
-    assert not {row["key"] for row in rows_of(run)} & expected
-    counts = counted(run)
-    removed = sum(rows for (stage, _, reason), rows in counts.items() if (stage, reason) == ("select", "removed"))
-    assert removed == before - len(rows_of(run))
-    assert main(["audit", "run"]) == 0
 
 
 def test_scores_of_shards_that_are_written_anew_go_and_others_stay(run: Path) -> None:
@@ -346,41 +286,6 @@ def test_in_processes_the_same_bytes_are_written_(run: Path, monkeypatch: pytest
     assert shards_of(tree(run)) == shards_of(tree(Path("other")))
     assert done
     processes.OF_COMMAND.close()
-
-
-def test_a_second_command_at_once_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options, _ = lists(run)
-    before = tree(run)
-    capsys.readouterr()
-    with storage.locked("run"):
-        assert main(["remove", "run", *options]) == 2
-    assert "another command is at work on this run" in capsys.readouterr().err
-    assert tree(run) == before
-
-
-@pytest.mark.faults
-def test_killed_anywhere_it_is_the_old_run_or_the_new_one(made: Path, run: Path) -> None:
-    options, _ = lists(run)
-
-    def killed_at(folder: Path, point: int) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", KILLED, str(point), "remove", str(folder), *options]
-        return subprocess.run(words, cwd=run.parent, env=environ(), capture_output=True, text=True, check=False)
-
-    whole = killed_at(run, 0)
-    assert whole.returncode == 0, whole.stderr
-    steps = int(whole.stdout.split()[-1])
-    new = shards_of(tree(run))
-    old = shards_of(tree(made / "run"))
-    for number in range(KILLS):
-        folder = run.parent / f"killed-{number}"
-        shutil.copytree(made / "run", folder)
-        assert killed_at(folder, 2 + number * (steps - 8) // (KILLS - 1)).returncode in (-signal.SIGKILL, 0)
-        RunFolder.open(str(folder))  # as any command does
-        assert shards_of(tree(folder)) in (old, new)
-        assert main(["audit", str(folder), "--quick"]) == 0
-        assert main(["remove", str(folder), *options]) == 0
-        assert shards_of(tree(folder)) == new
-        assert json.loads((folder / "manifest.json").read_text())["lineage"]["operation"] == "remove"
 
 
 def shards_of(tree: dict[str, str]) -> dict[str, str]:

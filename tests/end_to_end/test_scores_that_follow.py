@@ -8,7 +8,6 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
@@ -74,54 +73,6 @@ def test_a_run_has_the_same_number_with_scores_and_without(folder: Path, scored:
     assert [score.name for score in scores.all_of("out")] == ["text"]
     numbers = [json.loads(Path(run, "manifest.json").read_bytes())["files"]["sha256"] for run in ("out", "plain")]
     assert numbers[0] == numbers[1]
-
-
-def test_shares_have_their_scores_and_shards_without_are_measured_later(folder: Path, scored: Path) -> None:
-    link = folder / "run" / "scores"
-    link.unlink()
-    for name, data in scores_of(scored / "run" / "scores").items():
-        path = link / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    (link / "text" / "00002.parquet").unlink()
-    assert main(["select", "run", "most", "rest", "--share", "0.6/0.4"]) == 0
-    for run in ("most", "rest"):
-        check(folder / run)
-        of = {score.name: score for score in scores.all_of(run)}
-        shards = sorted(path.stem for path in Path(run, "shards").glob("*.parquet"))
-        assert sorted(of["similarity"].files) == shards
-        assert 0 < len(of["text"].files) < len(shards)
-        assert main(["score", run, "--with", "scores.toml"]) == 0
-        followed = scores_of(folder / run / "scores")
-        (folder / run / "scores").rename(folder / f"{run}-followed")
-        assert main(["score", run, "--with", "scores.toml"]) == 0
-        assert scores_of(folder / run / "scores") == followed
-
-
-def test_what_a_removal_leaves_keeps_its_scores(folder: Path) -> None:
-    assert (
-        main(["select", "run", "out", "--list", "run/shards/00001.parquet", "--list", "run/shards/00003.parquet"]) == 0
-    )
-    sidecars: dict[str, list[Any]] = {
-        path.stem: pq.read_table(path)["key"].to_pylist() for path in sorted(Path("out", "shards").glob("*.parquet"))
-    }
-    first, *others = sidecars
-    assert others
-    gone = [sidecars[first][1], sidecars[first][-1]]
-    Path("gone").write_text("\n".join(gone), encoding="utf-8")
-    before = {name: of for name, of in scores_of(folder / "out" / "scores").items() if "manifest" not in name}
-    assert main(["remove", "out", "--keys", "gone"]) == 0
-    check(folder / "out")
-    after = scores_of(folder / "out" / "scores")
-    assert {name for name, data in before.items() if after[name] != data} == {
-        f"{name}/{first}.parquet" for name in NAMES
-    }
-    assert measured_anew(folder / "out") == after
-    Path("gone").write_text("\n".join(sidecars[first]), encoding="utf-8")
-    assert main(["remove", "out", "--keys", "gone"]) == 0
-    check(folder / "out")
-    assert all(first not in score.files for score in scores.all_of("out"))
-    assert not list(Path("out", "scores").glob(f"*/{first}.parquet"))
 
 
 @pytest.mark.faults

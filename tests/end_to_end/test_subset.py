@@ -68,13 +68,6 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     assert [told["operation"], told["of"][0]["operation"]] == ["subset", "curate"]
 
 
-def test_a_subset_by_a_condition_is_the_selection_by_it() -> None:
-    where = "words >= 6"
-    assert main(["select", "run", "long", "--where", where]) == 0
-    assert main(["select", "run", "long-too", "--where", where]) == 0
-    assert rows_of(Path("long")) == rows_of(Path("long-too")) != rows_of(Path("run"))
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
