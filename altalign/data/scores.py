@@ -104,15 +104,17 @@ class Score:
             raise UnreadableError(f"{path}: not as it was written; measure it again with `altalign score`")
         return data
 
-    def values(self, shard: str, names: Sequence[str]) -> pa.Table:
-        """These columns of a shard's samples, `key` among them or not, in the order of the shard.
+    def values(self, shard: str, names: Sequence[str] = ()) -> pa.Table:
+        """These columns of a shard's samples, or key and all, in the order of the shard.
 
         Raises:
             UnreadableError: the file is missing, or not as it was written.
         """
         path, data = self.path(shard), pa.BufferReader(self.read(shard))
         try:
-            return pq.ParquetFile(data, pre_buffer=False).read(columns=list(names), use_threads=False)
+            return pq.ParquetFile(data, pre_buffer=False).read(
+                columns=list(names or ("key", *self.columns)), use_threads=False
+            )
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             why = first_line(error)
             raise UnreadableError(f"{path}: cannot be read as Parquet ({why}); measure it again") from None

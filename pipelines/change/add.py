@@ -13,6 +13,7 @@ What was removed earlier is taken out of it as `altalign remove` does. Then all 
 from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -25,10 +26,11 @@ from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE, REPORT, STAGES
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import curate
-from altalign.pipelines.change import conclude, purge, remove
+from altalign.pipelines.change import conclude, follow_scores, remove
 from altalign.pipelines.change import generations as growing
-from altalign.pipelines.derive import parents
-from altalign.pipelines.derive.parents import Parent
+from altalign.pipelines.derive import parents, units
+from altalign.pipelines.derive.copy_shards import Numbers
+from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.opening import inputs, reopen
 from altalign.pipelines.opening.find import find_run
@@ -329,28 +331,25 @@ def _switch(before: Run, parent: Parent, grown: Run) -> Added:
     here = {storage.relative(path, before.folder) or path for path in storage.files_below(before.path("log", "fetch"))}
     deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs)]
     now = parents.opened(grown.folder, grown.config)
-    changed, gone = _changed(parent, now)
-    deleted += purge.of_scores(change, parent, changed, gone)
+    stay = _stay(parent, now)
+    shards = [(shard.name, shard) for shard in now.shards]
+    deleted += follow_scores.follow(change, shards, stay.keys(), partial(follow_scores.of_rows_that_stay, stay))
     has_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"
     change.commit([*deleted, *([] if has_work else ["work"])], work=f"{ADDING}/run/work" if has_work else "")
     came = sum(of.rows for of in now.shards) - sum(of.rows for of in parent.shards)
-    went = sum(map(len, gone.values()))
+    went = sum(shard.rows - len(numbers) for shard, numbers in stay.values())
     anew = [of for of in now.shards if f"shards/{of.name}.tar" in change.files]
     return Added(len(anew), sum(of.bytes for of in anew), came + went, went)
 
 
-def _changed(parent: Parent, now: Parent) -> tuple[dict[str, parents.Shard | None], dict[str, purge.Numbers]]:
-    """The shards of before that differ now, None of one that is gone; and the numbers of the rows that went."""
-    after = {shard.name: shard for shard in now.shards}
-    changed, gone = dict[str, parents.Shard | None](), dict[str, purge.Numbers]()
+def _stay(parent: Parent, now: Parent) -> dict[str, tuple[Shard, Numbers]]:
+    """The shards of before that differ now or are gone, and the numbers of their rows that stay."""
+    after, stay = {shard.name: shard for shard in now.shards}, dict[str, tuple[Shard, Numbers]]()
     for shard in parent.shards:
         there = after.get(shard.name)
-        if there is not None and there.sha256 == shard.sha256:
-            continue
-        keys, left = (
-            parquet.values(parquet.read_table(of.path("shards", f"{shard.name}.parquet"), ["key"]), "key") if of else []
-            for of in (parent, now if there else None)
-        )
-        changed[shard.name] = there
-        gone[shard.name] = np.flatnonzero(~np.isin(keys, left)) if left else np.arange(len(keys))
-    return changed, gone
+        if there is None:
+            stay[shard.name] = shard, np.zeros(0, np.int64)
+        elif there.sha256 != shard.sha256:
+            before, left = (parquet.values(units.sidecar(of, shard, ["key"]), "key") for of in (parent, now))
+            stay[shard.name] = shard, np.flatnonzero(np.isin(before, left))
+    return stay

@@ -4,30 +4,21 @@ Each function writes the files anew that have anything of what goes, and returns
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.data import scores
 from altalign.data.audit_tables import FREQUENT, GALLERY, HOSTS, SAMPLES, AuditTable
 from altalign.machine.threads import in_threads
 from altalign.pipelines.change.rows_to_remove import InDropped, at_once
-from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.figures.frequent_strings import CHARACTERS_AT_MOST
-from altalign.pipelines.run import score_files
 from altalign.pipelines.run.removal_list import Request
-from altalign.pipelines.run.tables.scored import ScoreFacts
-from altalign.pipelines.run.tables.written import ShardFacts
 from altalign.storage import parquet
 from altalign.storage.atomic_change import Change
-
-Numbers = npt.NDArray[np.int64]
-Gone = Mapping[str, Numbers]  # rising numbers of rows, by shard
 
 _SUMS = ("_stats.json", "progress.json", "trouble.json")  # of the log: what sums it up, and the words of an error
 
@@ -91,39 +82,6 @@ def of_audit(change: Change, gone: Request, rows: pa.Table, tests: Collection[tu
             if not left.equals(found):
                 with change.noted():
                     parquet.write(change.path(table.path), left, table.schema)
-
-
-def of_scores(change: Change, parent: Parent, anew: Mapping[str, ShardFacts | Shard | None], gone: Gone) -> list[str]:
-    """Scores of shards that are written anew: the values of what stays follow; those of other shards go.
-
-    Args:
-        change: of the run.
-        parent: the run as it was.
-        anew: the shards by name; None of one of which nothing is left.
-        gone: the numbers of the rows that go, by shard.
-    """
-    for score in scores.all_of(change.run_folder):
-        entries, before = dict(score.files), {shard.name: shard for shard in parent.shards}
-        for name, facts in anew.items():
-            path, was = score_files.inside(score.name, name), before[name]
-            entries.pop(name, None)
-            if facts is None or not score.has(name, was.parquet_sha256):
-                continue
-            stay = np.setdiff1d(np.arange(was.rows, dtype=np.int64), gone[name], assume_unique=True)
-            table = score.values(name, ["key", *score.columns]).take(stay).combine_chunks()
-            with change.noted():
-                parquet.write(change.path(path), table, table.schema)
-            nulls = {score.name: {column: table[column].null_count for column in score.columns}}
-            of = ScoreFacts(of=facts.parquet_sha256, rows=facts.rows, nulls=nulls)
-            entries[name] = {"name": name, **score_files.entry(of, score.name, change.files[path])}
-        order = [entries[name] for name in before if name in entries]
-        if order != list(score.files.values()):
-            with change.noted():
-                path = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")
-                storage.write_sealed(path, scores.manifest(score.facts, order))
-    changed = {f"{name}.parquet" for name in anew}
-    there = [path for path in _below(change.run_folder, scores.FOLDER, ".parquet") if storage.name(path) in changed]
-    return [path for path in there if path not in change.files]
 
 
 def of_log(change: Change, gone: Request) -> list[str]:

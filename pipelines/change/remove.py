@@ -23,7 +23,7 @@ from altalign.data.reasons import CURATED, KEPT, DropReason, Stage
 from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE, REPORT
 from altalign.machine import processes
-from altalign.pipelines.change import conclude, purge, rows_to_remove
+from altalign.pipelines.change import conclude, follow_scores, purge, rows_to_remove
 from altalign.pipelines.change.rows_to_remove import ImagesGone, InDropped, InShard
 from altalign.pipelines.derive import copy_shards, counting
 from altalign.pipelines.derive.copy_shards import Numbers, Part
@@ -147,12 +147,13 @@ def remove(
     deleted += _GO if found.forgets_work else ()
     deleted += purge.dropped_rows(change, found.in_dropped, found.gone)
     purge.of_audit(change, found.gone, found.rows, rows_to_remove.copied_tests(found.in_dropped) | found.tests)
-    deleted += purge.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
+    as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
+    shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
+    stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in found.in_shards}
+    deleted += follow_scores.follow(change, shards, stay.keys(), partial(follow_scores.of_rows_that_stay, stay))
     deleted += purge.of_log(change, found.gone.with_images(found.images.image_ids))
     with change.noted():
         parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because, is_asked=lineage is None), REMOVED)
-    as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
-    shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
     _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted, lineage)
     change.commit(deleted)
 
@@ -176,8 +177,12 @@ def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[st
 
 def _without(folder: str, to: str, shard: tuple[str, int, Numbers]) -> ShardFacts | None:
     name, rows, gone = shard
-    stay = np.setdiff1d(np.arange(rows, dtype=np.int64), gone, assume_unique=True)
+    stay = _others(rows, gone)
     return copy_shards.copied(to, name, [[Part(folder, name, stay)]]) if len(stay) else None
+
+
+def _others(rows: int, gone: Numbers) -> Numbers:
+    return np.setdiff1d(np.arange(rows, dtype=np.int64), gone, assume_unique=True)
 
 
 def as_it_is(shard: Shard) -> ShardFacts:

@@ -1,8 +1,6 @@
 """The files of a parent that a new run has as they are: tables, dropped rows, and what the audit has."""
 
 import re
-from collections.abc import Iterator
-from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -19,7 +17,6 @@ from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 
 FILES_PER_UNIT = 64
-_AT_ONCE_BYTES = 1 << 20
 # made anew, of the new run
 _NOT_CARRIED = ("counts.parquet", "summary.json", FAILED_ROWS.path, FUNNEL.path, SAMPLES.path)
 _OF_SELECT = "dropped/select/"
@@ -77,20 +74,15 @@ def _copy(source: str, to: str) -> int:
         UnreadableError: it is not there.
     """
     try:
-        with storage.open_read(source) as file, storage.write(to) as copy:
-            for data in _blocks(file):
-                copy.write(data)
-            return file.tell()
-    except FileNotFoundError as error:
-        if error.filename != source:
-            raise
+        pieces = storage.read_pieces(source)
+    except FileNotFoundError:
         raise UnreadableError(f"{source}: it is not there") from None
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    while data := file.read(_AT_ONCE_BYTES):
-        interrupts.check()
-        yield data
+    size = 0
+    with storage.write(to) as copy:
+        for data in pieces:
+            interrupts.check()
+            size += copy.write(data)
+    return size
 
 
 def write_removed(run: Run, parents: tuple[Parent, ...]) -> None:

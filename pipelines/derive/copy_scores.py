@@ -64,8 +64,7 @@ def follow(parents: tuple[Parent, ...], found: OfParents, run: Run, unit: ShardU
         if len(table) != len(keys) or order.null_count:
             raise UnreadableError(f"{same[0].folder}: its keys are not those of the shards; measure it again")
         table = table.take(order)
-        parquet.write(run.path(*score_files.inside(score, name).split("/")), table, table.schema)
-        nulls[score] = {column: table[column].null_count for column in table.column_names[1:]}
+        nulls[score] = score_files.write(run.path(*score_files.inside(score, name).split("/")), table)
     return ScoreFacts(of=run.facts_of(WRITTEN, name).parquet_sha256, rows=unit["rows"], nulls=nulls)
 
 
@@ -78,14 +77,13 @@ def _rows(parents: tuple[Parent, ...], same: Sequence[Score], run: Run, unit: Sh
         shards = [parent.shards[of.shard] for of in pieces]
         if not all(score.has(shard.name, shard.parquet_sha256) for shard in shards):
             return None
-        values = units.rows_of(parent, pieces, partial(values_of, score))
+        values = units.rows_of(parent, pieces, partial(_values, score))
         tables.append(values.take(CHOSEN_ROWS.array(run, name)[begin:end]))
     return pa.concat_tables(tables).combine_chunks()
 
 
-def values_of(score: Score, shard: Shard) -> pa.Table:
-    """The values of a shard's samples, with their keys."""
-    return score.values(shard.name, ["key", *score.columns])
+def _values(score: Score, shard: Shard) -> pa.Table:
+    return score.values(shard.name)
 
 
 def conclude(run: Run, found: OfParents, step: Marks[ScoreFacts]) -> None:

@@ -112,14 +112,21 @@ class Slice(NamedTuple):
 
 def filled(chosen: Sequence[tuple[str, int]], per_shard: int) -> list[list[Slice]]:
     """Cuts what is chosen (names and rows) into shards of exactly `per_shard` rows; the last may have fewer."""
-    shards, left = list[list[Slice]](), 0
-    for name, rows in chosen:
-        begin = 0
-        while begin < rows:
-            if not left:
-                shards.append([])
-                left = per_shard
-            taken = min(left, rows - begin)
-            shards[-1].append(Slice(name, begin, begin + taken))
-            begin, left = begin + taken, left - taken
-    return shards
+    left = sum(rows for _, rows in chosen)
+    return list(slices(chosen, (min(per_shard, left - begin) for begin in range(0, left, per_shard))))
+
+
+def slices(things: Iterable[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Slice]]:
+    """Cuts things, one after the other, into pieces of these sizes."""
+    left, name, begin, rows = iter(things), "", 0, 0
+    for size in sizes:
+        found = list[Slice]()
+        while size:
+            if begin == rows:
+                name, rows = next(left)
+                begin = 0
+                continue
+            many = min(size, rows - begin)
+            found.append(Slice(name, begin, begin + many))
+            begin, size = begin + many, size - many
+        yield found

@@ -14,7 +14,7 @@ from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.derive import parents as finished
 from altalign.pipelines.derive import units
-from altalign.pipelines.derive.copy_shards import Slice
+from altalign.pipelines.derive.copy_shards import Slice, slices
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
 from altalign.pipelines.derive.units import Places
 from altalign.pipelines.run.tables.derived import CHOSEN_ROWS
@@ -115,21 +115,5 @@ def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
 
 def merged(sequences: Sequence[Sequence[tuple[str, int]]], sizes: Sequence[Sequence[int]]) -> list[list[Slice]]:
     """For each unit the slices of things (names and rows) of each sequence, of which it has so many rows."""
-    of_sequences = [_slices(things, [of[number] for of in sizes]) for number, things in enumerate(sequences)]
+    of_sequences = [slices(things, [of[number] for of in sizes]) for number, things in enumerate(sequences)]
     return [list(chain(*of_unit)) for of_unit in zip(*of_sequences, strict=True)]
-
-
-def _slices(things: Iterable[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Slice]]:
-    """Cuts things, one after the other, into pieces of these sizes."""
-    left, name, begin, rows = iter(things), "", 0, 0
-    for size in sizes:
-        found = list[Slice]()
-        while size:
-            if begin == rows:
-                name, rows = next(left)
-                begin = 0
-                continue
-            many = min(size, rows - begin)
-            found.append(Slice(name, begin, begin + many))
-            begin, size = begin + many, size - many
-        yield found

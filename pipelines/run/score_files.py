@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from altalign import storage
 from altalign.data import scores
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.tables.scored import ScoreFacts
 from altalign.pipelines.run.units import Marks, Run
-from altalign.storage import Written
+from altalign.storage import Written, parquet
 
 Entry = dict[str, Any]
 
@@ -16,6 +18,12 @@ Entry = dict[str, Any]
 def inside(score: str, shard: str) -> str:
     """The path of a score's file in its run."""
     return f"{scores.FOLDER}/{score}/{shard}.parquet"
+
+
+def write(path: str, table: pa.Table) -> dict[str, int]:
+    """Write key and values of a shard's samples; returns how many of each column are null."""
+    parquet.write(path, table, table.schema)
+    return {column: table[column].null_count for column in table.column_names[1:]}
 
 
 def entry(facts: ScoreFacts, score: str, written: Written) -> Entry:
