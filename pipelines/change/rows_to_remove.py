@@ -115,24 +115,23 @@ class ImagesGone(NamedTuple):
 
 def images_gone(parent: Parent, found: Sequence[InShard]) -> ImagesGone:
     """Which images no shard has any more."""
-    going, there = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in found:
-        going.update(zip(parquet.values(each.rows, "image_id"), parquet.values(each.rows, "source"), strict=True))
-    wanted = Request(image_ids=frozenset(image for image, _ in going))
+    going = Counter(pair for each in found for pair in _images_of_sources(each.rows))
+    images = pa.array(sorted({image for image, _ in going}), pa.string())
 
     def look(shard: Shard) -> Counter[tuple[str, str]]:
         interrupts.check()
         rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["image_id", "source"])
-        rows = rows.filter(pa.array(wanted.matches(rows)))
-        return Counter(zip(parquet.values(rows, "image_id"), parquet.values(rows, "source"), strict=True))
+        return Counter(_images_of_sources(rows.filter(pc.is_in(rows["image_id"], value_set=images))))
 
+    left = Counter[tuple[str, str]]()
     for counted in in_threads(look, parent.shards, at_once(parent.folder)) if going else ():
-        there.update(counted)
-    left, by_source = Counter[str](), Counter[str | None]()
-    for (image, source), rows in there.items():
-        stay = rows - going[image, source]
-        by_source[source] += not stay
-        left[image] += stay
-    gone = frozenset(image for image, stay in left.items() if not stay)
+        left.update(counted)
+    left -= going
+    by_source = Counter[str | None](source for _, source in going.keys() - left.keys())
+    gone = frozenset(image for image, _ in going) - {image for image, _ in left}
     by_source[None] = len(gone)
     return ImagesGone(gone, by_source)
+
+
+def _images_of_sources(rows: pa.Table) -> Iterator[tuple[str, str]]:
+    return zip(*(parquet.values(rows, name) for name in ("image_id", "source")), strict=True)
