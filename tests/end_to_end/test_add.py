@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.change import add as adding
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, EXEMPT, flip, tree, write_input
+from tests.end_to_end.runs import CONFIG, flip, tree, write_input
 from tests.pipelines.read.pages import archives
 
 pytestmark = pytest.mark.runs
@@ -66,10 +65,6 @@ def by_key(run: str) -> dict[str, dict[str, Any]]:
 def counted(run: str) -> Counter[tuple[str, str, str]]:
     rows = pq.read_table(Path(run, "counts.parquet")).to_pylist()
     return Counter({(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows})
-
-
-def shards(run: str) -> dict[str, str]:
-    return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
 
 
 @pytest.fixture(scope="module")
@@ -197,53 +192,6 @@ def test_a_run_of_other_rules_is_refused(
     assert "rules_version" in capsys.readouterr().err
     assert main(["merge", "run"]) == 2
     assert "rules_version" in capsys.readouterr().err
-
-
-def told_of(run: str) -> dict[str, bytes]:
-    """The files of a run but those that name its parents by their numbers, which also begin names of dropped rows."""
-    named = {"manifest.json", "files.jsonl", "README.md", "run.json", "keys.json"}
-    paths = [path for path in Path(run).rglob("*") if path.is_file() and path.name not in named]
-    places = {str(path.relative_to(run)): path for path in paths if path.relative_to(run).parts[0] not in EXEMPT}
-    return {re.sub(r"select/[0-9a-f]{8}-", "select/", name): path.read_bytes() for name, path in places.items()}
-
-
-def test_what_is_made_of_generations_has_the_bytes_of_what_is_made_of_one(run: Path) -> None:
-    Path("scores.toml").write_text('[[score]]\nname = "text"\nkind = "text"\n', encoding="utf-8")
-    assert main(ADD) == 0
-    assert main(["add", "run", "--input", "input/part-5.parquet", "--like", "pictures"]) == 0
-    rows = rows_of(run)
-    assert {row["key"] for row in rows} == by_key("run").keys()
-    (Path("gone")).write_text("\n".join(row["key"] for row in rows[::17]), encoding="utf-8")
-    assert main(["remove", "run", "--keys", "gone"]) == 0  # so that its shards are no longer full
-    assert main(["score", "run", "--with", "scores.toml"]) == 0
-    shutil.copytree("run", "one")
-    assert main(["merge", "one"]) == 0
-    assert shards("one") != shards("run")
-    Path("keys").write_text("\n".join(row["key"] for row in rows[::3]), encoding="utf-8")
-    Path("entries").write_text("small\nred\nold\n", encoding="utf-8")
-    verbs = {
-        "few": ["select", "--list", "keys"],
-        "long": ["select", "--where", "words >= 4 and text_capitals < 0.9", "--top", "text_characters=0.6"],
-        "even": ["select", "--balance", "entries", "--balance-limit", "20"],
-        "listed": ["select", "--where", "words >= 6", "--keys-only"],
-        "half": ["select", "--share", "0.5/0.5"],
-    }
-    for name, (verb, *options) in verbs.items():
-        for source in ("run", "one"):
-            outs = [f"{name}-{source}", *([f"rest-{source}"] if "--share" in options else [])]
-            assert main([verb, source, *outs, *options]) == 0, (name, source)
-    for name in ("few", "long", "even", "half", "rest"):
-        assert told_of(f"{name}-run") == told_of(f"{name}-one"), name
-        assert any(path.startswith("shards/") for path in told_of(f"{name}-run"))
-    listed, wanted = (pq.read_table(f"listed-{of}/keys.parquet") for of in ("run", "one"))
-    assert Counter(listed["key"].to_pylist()) == Counter(wanted["key"].to_pylist())
-    there = {row["key"]: path.stem for path in (run / "shards").glob("*.parquet") for row in rows_in(path)}
-    assert [there[key] for key in listed["key"].to_pylist()] == listed["shard"].to_pylist()
-    assert main(["audit", "few-run"]) == 0
-
-
-def rows_in(path: Path) -> list[dict[str, Any]]:
-    return pq.read_table(path, columns=["key"]).to_pylist()
 
 
 def test_a_damaged_file_of_a_run_that_has_grown_comes_with_another_write(

@@ -4,7 +4,9 @@ A state machine adds input, exactly and with frozen tables, removes pairs and im
 writes anew and retries.
 """
 
+import json
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +32,7 @@ from hypothesis.stateful import (
 )
 
 from altalign.cli import main
+from altalign.data import scores
 from altalign.data.reasons import DropReason, Stage
 from tests.end_to_end.inputs import IMAGE_LIMITS, Part, drawn, pictures, placed, write_parts
 from tests.end_to_end.oracle import KEPT_COLUMNS, assert_same, curate, read_sidecars
@@ -163,7 +166,7 @@ class LivingRuns(RuleBasedStateMachine):
     def make_one_generation(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.runs)))
         if main(["merge", name]) != 0:  # it has scores, and not of what was added since
-            assert scored(name)
+            assert Path(name, "scores", "text").exists()
             assert main(["score", name, "--with", "scorers.toml"]) == 0
             assert main(["merge", name]) == 0
         self.changed.add(name)
@@ -193,17 +196,45 @@ class LivingRuns(RuleBasedStateMachine):
         assert Path("one", "manifest.json").read_bytes() == manifest
 
     @precondition(lambda self: len(self.runs) < 4)
-    @rule(data=st.data())
-    def select(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), how=st.sampled_from(["list", "where", "share"]))
+    def select(self, data: st.DataObject, how: str) -> None:
         name, new = data.draw(st.sampled_from(sorted(self.runs))), f"selected-{len(self.runs)}"
-        keys = sorted(o.key for o in self.kept(name))
-        listed = [key for key in keys if crc32(key.encode()) % 3]
-        if listed:
-            Path("list").write_text("\n".join(listed), encoding="utf-8")
-            assert main(["select", name, new, "--list", "list"]) == 0
-            of = self.runs[name]
-            left_out = {*of.unselected, *keys} - {*listed}
-            self.set(new, replace(of, unselected=left_out, can_grow=False))
+        images, words = ({o.key: getattr(o, column) for o in self.kept(name)} for column in ("image_id", "words"))
+        chosen = {key for key in images if crc32(key.encode()) % 3}
+        if how == "where" and images:
+            longer = sorted((words[key] for key in images if words[key] > 1), reverse=True)
+            bound = longer[: -(-len(longer) // 2)][-1:] or [
+                0
+            ]  # of the half with the most words, and as many as the last
+            chosen = {key for key in images if words[key] > 1 and words[key] >= bound[0]}
+        if not chosen:
+            return
+        Path("list").write_text("\n".join(sorted(chosen)), encoding="utf-8")
+        options = {
+            "list": ["--list", "list"],
+            "where": ["--where", "words > 1", "--top", "words=0.5"],
+            "share": ["--share", "0.5/0.5"],
+        }[how]
+        if how == "share":
+            assert main(["select", name, new, "rest", *options]) in (0, 1)
+            halves = [{row["key"] for row in read_sidecars(Path(folder))} for folder in (new, "rest")]
+            assert sum(map(len, halves)) == len(images)
+            assert not {images[key] for key in halves[0]} & {images[key] for key in halves[1]}
+            chosen = halves[0]
+            shutil.rmtree("rest")
+        else:
+            assert main(["select", name, new, *options]) == 0
+        if how == "where":
+            assert main(["select", name, "keys", *options, "--keys-only"]) == 0
+            listed = pq.read_table("keys/keys.parquet").to_pylist()
+            there = {
+                path.stem: pq.read_table(path)["key"].to_pylist() for path in Path(name, "shards").glob("*.parquet")
+            }
+            assert all(row["key"] in there[row["shard"]] for row in listed)
+            assert sorted(row["key"] for row in listed) == sorted(chosen)
+            shutil.rmtree("keys")
+        of = self.runs[name]
+        self.set(new, replace(of, unselected={*of.unselected, *images} - chosen, can_grow=False))
 
     def can_be_merged(self) -> bool:
         """Whether all that one run over all the input would decide is known: removed rows are counted no more."""
@@ -253,8 +284,10 @@ class LivingRuns(RuleBasedStateMachine):
 
 
 def scored(name: str) -> set[str]:
-    """The shards of a run that have scores."""
-    return {path.stem for path in Path(name, "scores", "text").glob("*.parquet")}
+    """The shards of a run that have scores: a file of another side-car than theirs is of no shard."""
+    score, shards = scores.opened(name, "text"), json.loads(Path(name, "manifest.json").read_bytes())["shards"]
+    digests = {of["name"].removesuffix(".tar"): of["parquet_sha256"] for of in shards}
+    return {shard for shard, digest in digests.items() if score and score.has(shard, digest)}
 
 
 def _row(outcome: Outcome, columns: Sequence[str]) -> tuple[Any, ...]:
