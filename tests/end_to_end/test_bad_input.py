@@ -34,8 +34,8 @@ WARC, TABLE, TAR, PAGES, CHARSET = (
     )
 )
 PIXELS, HERE, BETWEEN = "filters/test_pixels.py", "end_to_end/test_bad_input.py", "end_to_end/test_between_stages.py"
-KILLS, FULL, SAME, REFERENCE = (
-    f"end_to_end/test_{name}.py" for name in ("kills", "disk_full", "same_bytes", "against_reference")
+FAULTS, FULL, SAME, REFERENCE = (
+    f"end_to_end/test_{name}.py" for name in ("faults", "disk_full", "same_bytes", "against_reference")
 )
 COSTS = f"{HERE}: test_one_bad_record_costs_itself_alone"
 
@@ -129,11 +129,11 @@ CLAUSES: dict[str, list[str]] = {
     ],
     # Killed, and full.
     "a killed run continues and ends with the same bytes": [
-        f"{KILLS}: test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing"
+        f"{FAULTS}: test_a_command_that_is_broken_off_is_given_again",
     ],
     "a full disk is an error that says so": ["The run folder: no space is left"],
     "and the run continues after space is made": [
-        f"{FULL}: test_a_disk_that_is_full_in_any_stage_is_one_line_and_the_run_continues_to_the_same_bytes",
+        f"{FULL}: test_on_a_disk_that_grows_the_run_continues_to_the_same_bytes",
         f"{HERE}: test_a_full_disk_says_so_and_the_run_continues",
     ],
     # Not of that section, but of the same kind.
