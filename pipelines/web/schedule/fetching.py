@@ -226,6 +226,7 @@ class Fetching:
             raise TryError(trouble, is_final=True)
         if self._settings.honour_robots and not fetch.is_robots:
             rules = self._rules.of(target.origin, self._loop.time()) or await self._rules_of(fetch)
+            host = self._hosts.of(target, self._loop.time())  # it may have been forgotten meanwhile
             if rules.delay_s:
                 host.slow_down(rules.delay_s)
             if rule := rules.against(target.url):
@@ -345,9 +346,9 @@ class Fetching:
         request, now = fetch.request, self._loop.time()
         assert request is not None
         if request.status is not None:
-            self._network.answered((request.address or "", request.target.port))
             host.is_known = True
         if answer or (error and request.status is not None and error.reason not in _NO_ANSWER):
+            self._network.answered((request.address or "", request.target.port))  # headers alone may be old news
             host.answered(now)
             self.schedule.list_host(host)  # perhaps it may be asked earlier now
         if answer is not None:

@@ -67,8 +67,9 @@ class Schedule:
 
     @property
     def is_busy(self) -> bool:
-        """Whether all slots are taken or bodies have no room, so that the network or this machine is the bottleneck."""
-        return self.slots >= self._slots_at_most or not self._budget.has_room(round(self._body_bytes))
+        """Whether the network or this machine is the bottleneck: no slot or no room is left, or asking pauses."""
+        has_room = self.slots < self._slots_at_most and self._budget.has_room(round(self._body_bytes))
+        return self._is_paused or not has_room
 
     async def ask(self, host: Host, fetch: Fetch) -> Answer:
         """Makes the next request of a fetch when its turn comes, and ends it when its time is over.
@@ -84,13 +85,16 @@ class Schedule:
         try:
             request = await turn
             answer = await self._ask(request)
+            if fetch.is_ended:  # its cancellation was lost: connecting can swallow one
+                raise asyncio.CancelledError
             kept_bytes = 0 if fetch.is_robots else len(answer.body)
             self._short_since_s = float("inf")
             return answer
         except asyncio.CancelledError:
             if fetch.worker is None or not fetch.is_overdue or fetch.is_ended or self.is_closed:
                 raise
-            fetch.worker.uncancel()
+            while fetch.worker.cancelling():
+                fetch.worker.uncancel()
             raise RequestError(DropReason.HTTP_TIMEOUT, _progress(fetch, self._timeout_s)) from None
         finally:
             if fetch in self.under_way:
@@ -206,8 +210,8 @@ class Schedule:
                 fetch.holds_slot = False
             spent_s = fetch.spent_s + now - fetch.asked_s - fetch.held_s
             is_over = spent_s >= self._timeout_s and not request.is_held_up
-            if is_over and not fetch.is_overdue and fetch.worker is not None:
-                fetch.is_overdue = True
+            if is_over and fetch.worker is not None:
+                fetch.is_overdue = True  # cancelled again by each sweep, because connecting can swallow one
                 fetch.worker.cancel()
         self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep) if self.under_way else None
         self.wake()
