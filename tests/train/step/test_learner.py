@@ -35,7 +35,7 @@ def test_a_gradient_that_is_no_number_is_not_stepped_with(tmp_path: Path, monkey
     config = TrainConfig.model_validate({**CONFIG, "run": {"folder": str(tmp_path)}})
     learner = Learner(config, vocabulary=50, ranks=Ranks(0, 1, torch.device("cpu")))
     before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
-    monkeypatch.setattr(optimizers, "clip", lambda *_: torch.tensor(torch.inf))
+    monkeypatch.setattr(optimizers, "gradient_norm", lambda *_: torch.tensor(torch.inf))
     with pytest.raises(NotFiniteError, match="step 100: the gradient's norm is inf"):
         learner.step(100, drawn(4))
     assert all(torch.equal(before[name], parameter) for name, parameter in learner.model.named_parameters())
