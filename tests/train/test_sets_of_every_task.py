@@ -31,7 +31,6 @@ name = "cxc"
 path = "{folder}/coco.json"
 images = "{folder}/flat"
 ratings = "{folder}"
-samples = 5
 
 [[set]]
 task = "multilingual"

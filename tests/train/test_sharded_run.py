@@ -145,7 +145,7 @@ def test_what_does_not_go_with_it_is_one_line(
     changed = {**changed, "evaluation": {"retrieval": []}}
     assert cli.main(["train", _write(tmp_path, **changed)]) == 2
     said = capsys.readouterr().err
-    assert "[loop] sharded = true with [" in said
+    assert "[loop] sharded = true with " in said
     assert said.count("\n") == 1
 
 
