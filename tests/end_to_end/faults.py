@@ -101,8 +101,9 @@ def on_changes(act: Callable[[Change], None]) -> None:
         comes(event, path, lambda: event == "os.rename" and os.truncate(path, Path(path).stat().st_size // 2))
 
     def write_growing(self: local.GrowingFile, data: bytes) -> None:
-        with local.naming_a_full_disk(str(self._target.parent), self._target.name):
-            comes("write", str(self._target), lambda: write(self, data[: len(data) // 2]))
+        target = vars(self)["_target"]
+        with local.naming_a_full_disk(str(target.parent), target.name):
+            comes("write", str(target), lambda: write(self, data[: len(data) // 2]))
         write(self, data)
 
     sys.addaudithook(hook)

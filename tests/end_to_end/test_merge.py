@@ -113,7 +113,7 @@ def test_what_one_run_has_removed_stays_out_of_all_that_is_made_of_it(capsys: py
     assert main(["merge", "less", "other", "--to", "of-less"]) == 0  # again: as it was
     for name, text in (("gone", gone), ("domain", "b.example")):
         option = "--keys" if name == "gone" else "--domains"
-        Path(name).write_text(text)
+        Path(name).write_text(str(text))
         assert main(["remove", "of-less", option, name]) == 0  # of no file; asked for before
     capsys.readouterr()
     assert main(["status", "--lineage", "of-less", "--json"]) == 0

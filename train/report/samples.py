@@ -64,7 +64,9 @@ def in_turn(sources: Mapping[str, int]) -> list[tuple[str, int]]:
 def _seen(config: TrainConfig, tokenizer: CaptionTokenizer, image: bytes, caption: str, epoch: int, key: str) -> Seen:
     drawn = {"seed": config.run.seed, "epoch": epoch, "key": key}
     pieces = as_trained.tokens([caption], tokenizer, config.data, seed=config.run.seed, epochs=[epoch], keys=[key])[0]
-    return Seen(picture_of(as_trained.pixels(image, config.data, **drawn)), tokenizer.shown(pieces), f"epoch {epoch}")
+    return Seen(
+        picture_of(as_trained.pixels(image, config.data, **drawn)), tokenizer.shown(pieces), f"epoch {epoch + 1}"
+    )
 
 
 def gallery(samples: Samples, decode: Decode, pairs: Iterable[tuple[int, str, str]]) -> list[Seen]:
