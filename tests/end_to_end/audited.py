@@ -9,17 +9,7 @@ import pyarrow.parquet as pq
 
 from altalign.data.reasons import KEPT, DropReason, Stage
 from tests.end_to_end.oracle import assert_same, log2_in_8_bits
-from tests.reference.curation import Curation, ImageFacts, Outcome, Tables
-
-RULES = {
-    "words": {"text_too_short", "text_too_long"},
-    "rarest_log2": {"text_has_rare_ngram"},
-    "images_per_text": {"text_on_too_many_images"},
-    "texts_per_image": {"image_has_too_many_texts"},
-    "short_side_px": {"image_too_small"},
-    "aspect_percent": {"image_too_elongated"},
-    "nsfw_percent": {"image_nsfw"},
-}
+from tests.reference.curation import RULES_OF_MEASURE, Curation, ImageFacts, Outcome, Tables
 
 
 def read(run: Path, name: str) -> list[dict[str, Any]]:
@@ -54,7 +44,7 @@ def assert_text_measures(run: Path, facts: Tables, curation: Curation) -> None:
             "texts_per_image": above(outcome.texts_per_image),
         }
         failed = {*outcome.failed} - {DropReason.PAIR_REPEATED} if outcome.stage is Stage.JUDGE else set()
-        expected.update((name, value, bool(failed - RULES[name])) for name, value in values.items())
+        expected.update((name, value, bool(failed - RULES_OF_MEASURE[name])) for name, value in values.items())
     _assert_measures(run, "text_measures", expected)
 
 
@@ -69,7 +59,7 @@ def assert_image_measures(run: Path, curation: Curation, images: Mapping[str, Im
             short, long = sorted((image.width, image.height))
             values |= {"short_side_px": min(short, 1_024), "aspect_percent": min(100 * long // max(short, 1), 1_001)}
         failed = {*outcome.failed} if outcome.stage is Stage.IMAGE else set()
-        expected.update((name, value, bool(failed - RULES[name])) for name, value in values.items())
+        expected.update((name, value, bool(failed - RULES_OF_MEASURE[name])) for name, value in values.items())
     _assert_measures(run, "image_measures", expected)
 
 

@@ -21,6 +21,17 @@ from tests.reference.captions import WHITE_SPACE, bigrams, clean, decode_entitie
 PAGES = ("warc", "wat")
 CAPTION_BYTES, URL_BYTES, EXTRA_BYTES = 65_536, 8_192, 65_536
 
+# The rules that each measure of the audit is of.
+RULES_OF_MEASURE = {
+    "words": {"text_too_short", "text_too_long"},
+    "rarest_log2": {"text_has_rare_ngram"},
+    "images_per_text": {"text_on_too_many_images"},
+    "texts_per_image": {"image_has_too_many_texts"},
+    "short_side_px": {"image_too_small"},
+    "aspect_percent": {"image_too_elongated"},
+    "nsfw_percent": {"image_nsfw"},
+}
+
 
 def cut(text: str | None, bytes_at_most: int) -> str | None:
     """A longer text as it is kept: characters up to the first that is above the limit and is no space."""

@@ -33,6 +33,7 @@ from altalign.data.audit_tables import (
 )
 from altalign.data.schema import COUNTS
 from tests.filters.pictures import encoded
+from tests.reference.curation import RULES_OF_MEASURE
 
 COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
 
@@ -289,17 +290,6 @@ def _bounded(value: int, limit: int) -> int:
     return 0 if value <= limit else value if value < 1_024 else 1_024 + log2(value)
 
 
-RULES = {
-    "words": {"text_too_short", "text_too_long"},
-    "rarest_log2": {"text_has_rare_ngram"},
-    "images_per_text": {"text_on_too_many_images"},
-    "texts_per_image": {"image_has_too_many_texts"},
-    "short_side_px": {"image_too_small"},
-    "aspect_percent": {"image_too_elongated"},
-    "nsfw_percent": {"image_nsfw"},
-}
-
-
 def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
     text, image, values = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
     for each in (each for each in pool if not each.extract):
@@ -311,7 +301,7 @@ def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
             "texts_per_image": _bounded(each.texts_per_image, limits.texts_per_image),
         }
         failed = {*each.judged(limits)} - {"pair_repeated"}
-        text.update((name, value, bool(failed - RULES[name])) for name, value in measured.items())
+        text.update((name, value, bool(failed - RULES_OF_MEASURE[name])) for name, value in measured.items())
         if each.judged(limits) or not each.is_fetched:
             continue
         short, long = sorted((each.width or 0, each.height or 0))
@@ -322,7 +312,7 @@ def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
             "nsfw_percent": each.number % 100 if known else None,
         }
         failed = {*each.image(limits)}
-        image.update((name, value, bool(failed - RULES[name])) for name, value in sizes.items())
+        image.update((name, value, bool(failed - RULES_OF_MEASURE[name])) for name, value in sizes.items())
         verdict = next(iter(each.image(limits)), "kept")
         values[each.source, verdict, "jpeg" if known else None, 90 + each.number % 30] += 1
     for table, rows in ((TEXT_MEASURES, text), (IMAGE_MEASURES, image), (IMAGE_VALUES, values)):
