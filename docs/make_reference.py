@@ -30,7 +30,7 @@ from altalign.settings.score import ScoreConfig
 from altalign.train.settings.sweep import SweepConfig
 from docs.option_tables import option_tables
 from docs.read_source import comments, sentence
-from docs.settings_tables import settings_tables, tasks_table
+from docs.settings_tables import Table, settings_tables, tasks_table
 from docs.stage_tables import stage_tables
 
 ROOT = Path(__file__).parents[1]
@@ -106,8 +106,6 @@ CONSTANTS = (
     ),
     ("altalign.dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),
 )
-
-Table = list[list[str]]  # the head first
 
 
 def main() -> int:

@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 from altalign.cli import VERBS
 from altalign.commands.arguments import Parser
+from docs.settings_tables import Table
 
-Table = list[list[str]]
 PARTS_OF_NLIP = ("noise", "caption", "concepts")
 
 

@@ -123,7 +123,7 @@ def _stamps(name: str) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=8)
 def _opened(name: str, where: str, with_texts: bool, _files: tuple[tuple[str, int, int], ...]) -> Model:  # noqa: FBT001
     kind, _, rest = name.partition(":")
-    if not rest or kind not in ("onnx", "open_clip", "timm", "align", "run"):
+    if not rest or kind not in ("onnx", *_PACKAGES):
         raise UsageError(
             f'{where}: no model; give "onnx:FOLDER", "open_clip:DIR", "open_clip:MODEL:CHECKPOINT", "align:FOLDER" or '
             '"run:TRAINING_RUN"'
