@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.end_to_end.clusters import need_job_server, of_environment, wait_for
 from tests.end_to_end.mounts import UNSHARE
 from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
 from tests.end_to_end.scored import prepared, scores_of
-from tests.end_to_end.test_add import added
+from tests.end_to_end.test_add import config, write_parts
 
 pytestmark = pytest.mark.java
 
@@ -136,7 +137,19 @@ def test_scores_and_what_is_selected_by_them_have_the_same_bytes(
     assert tree(folder / "out") == tree(folder / "whole")
 
 
-def test_an_addition_has_the_same_bytes(tmp_path: Path, runner: str) -> None:
+def added(folder: Path, *flags: str) -> Path:
+    """A run of all tables but one, to which that one was added, by processes of their own."""
+    folder.mkdir()
+    with chdir(folder):
+        *first, later = write_parts(Path(), seed=5, rows=240)
+        config("run", first)
+    for args in (["curate", "run.toml", *flags], ["add", "run", "--input", later, "--like", "pictures"]):
+        done = altalign(folder, *args)
+        assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def test_an_addition_leaves_the_same_bytes(tmp_path: Path, runner: str) -> None:
     run = added(tmp_path / runner, "--set", f"engine.runner={runner}")
     assert storage.read_json(str(run / "run.json"))["engine"]["runner"] == runner
     assert tree(run) == tree(added(tmp_path / "embedded"))
