@@ -32,12 +32,12 @@ def _load_wide(builder: Builder, arguments: Arguments, kind: ir.Type) -> ir.Valu
 
 
 def _compare(builder: Builder, arguments: Arguments, operator: str) -> ir.Value:
-    found = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
+    chunk = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
     lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
     byte = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
     if operator == "&":
-        found, byte, operator = builder.and_(found, byte), ZEROS, "!="
-    return builder.bitcast(builder.icmp_unsigned(operator, found, byte), WORD)
+        chunk, byte, operator = builder.and_(chunk, byte), ZEROS, "!="
+    return builder.bitcast(builder.icmp_unsigned(operator, chunk, byte), WORD)
 
 
 @intrinsic

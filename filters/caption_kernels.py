@@ -44,7 +44,7 @@ def look(
 
     Shapes: data uint8[bytes], offsets int64[n + 1], and the three columns of the Unicode table.
     """
-    found = 0
+    count = 0
     edge = np.empty(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
     edge_from = max(0, data.size - 64)
     copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
@@ -60,8 +60,8 @@ def look(
             address_of(combining),
         )
         needs[row] = need
-        found += need != 0
-    return found
+        count += need != 0
+    return count
 
 
 @njit(nogil=True)
@@ -99,8 +99,8 @@ def _look_at_row(
             if point < 0:
                 need |= TEXT
             elif entry & (CONTROL | WHITE_SPACE | NFC_CHECK | COMBINING):
-                found, last_mark = _look_at_point(entry, point, at, length, last_mark, blocks, combining)
-                need |= found
+                need_here, last_mark = _look_at_point(entry, point, at, length, last_mark, blocks, combining)
+                need |= need_here
     if end > start and load8(data, end - 1) == SPACE:
         need |= SPACES
     return need | TEXT if stray or (need and last_mark) else need  # a control between two marks hides their order

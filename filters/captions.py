@@ -120,10 +120,10 @@ def _clean_texts(
     for row, start, end, need in zip(
         rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True
     ):
-        found = bytes(view[start:end])
-        text = found.decode(errors="replace")
+        stored = bytes(view[start:end])
+        text = stored.decode(errors="replace")
         cleaned = one_caption.clean(text) if need & SPACES else unicodedata2.normalize("NFC", text)
-        if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == found):
+        if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == stored):
             clean_rows.append(row)
         else:
             texts.append(cleaned.encode())

@@ -20,10 +20,10 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     """An image of 8 bits a channel (L, RGB, RGBA or CMYK) as RGB or RGBA; as it is where the profile does not fit."""
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        wanted = "RGBA" if image.mode == "RGBA" else "RGB"
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"
         if profile[16:20] == b"RGB " and image.mode == "L":
-            image = image.convert(wanted)
-        return ImageCms.profileToProfile(image, source, _SRGB, outputMode=wanted) or image
+            image = image.convert(mode)
+        return ImageCms.profileToProfile(image, source, _SRGB, outputMode=mode) or image
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return image
 

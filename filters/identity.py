@@ -67,10 +67,10 @@ def hexed(rows: npt.NDArray[np.uint8], is_known: pa.BooleanArray | None = None) 
         digits = np.empty(2 * len(data), np.uint8)
         _write_hex(data, digits)
     offsets = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
-    found = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
+    texts = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
     if is_known is None or is_known.true_count == len(rows):
-        return found
-    return pc.if_else(is_known, found, pa.scalar(None, pa.string()))
+        return texts
+    return pc.if_else(is_known, texts, pa.scalar(None, pa.string()))
 
 
 def _filled_buffers(identities: pa.StringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -48,22 +48,24 @@ class ModelInput(Settings):
         return max(self.height_and_width)
 
 
-def prepare(pixels: npt.NDArray[np.uint8], wanted: ModelInput) -> npt.NDArray[np.float32]:
+def prepare(pixels: npt.NDArray[np.uint8], model_input: ModelInput) -> npt.NDArray[np.float32]:
     """One image, uint8[height, width, 3] or gray uint8[height, width], as a batch of one in the model's layout."""
-    height, width = wanted.height_and_width
+    height, width = model_input.height_and_width
     image = Image.fromarray(pixels)
-    small = np.asarray(_resized(image if image.mode == "RGB" else image.convert("RGB"), width, height, wanted))
+    small = np.asarray(_resized(image if image.mode == "RGB" else image.convert("RGB"), width, height, model_input))
     # float32[256, 3]: what each value of a channel becomes. To look it up takes half as long as to compute it
-    becomes = np.arange(256, dtype=np.float32)[:, None] * np.float32(wanted.scale) - np.array(wanted.mean, np.float32)
-    becomes /= np.array(wanted.std, np.float32)
-    order = (2, 1, 0) if wanted.channels == "bgr" else (0, 1, 2)
+    becomes = np.arange(256, dtype=np.float32)[:, None] * np.float32(model_input.scale) - np.array(
+        model_input.mean, np.float32
+    )
+    becomes /= np.array(model_input.std, np.float32)
+    order = (2, 1, 0) if model_input.channels == "bgr" else (0, 1, 2)
     planes = [becomes[:, number][small[:, :, channel]] for number, channel in enumerate(order)]
-    return np.stack(planes, axis=0 if wanted.layout == "nchw" else 2)[None]
+    return np.stack(planes, axis=0 if model_input.layout == "nchw" else 2)[None]
 
 
-def _resized(image: Image.Image, width: int, height: int, wanted: ModelInput) -> Image.Image:
-    kernel = Image.Resampling[wanted.interpolation.upper()]
-    if not wanted.crop:
+def _resized(image: Image.Image, width: int, height: int, model_input: ModelInput) -> Image.Image:
+    kernel = Image.Resampling[model_input.interpolation.upper()]
+    if not model_input.crop:
         return image.resize((width, height), kernel)
     # as torchvision does: the short side first, rounded down, then the middle, rounded
     scale = max(width / image.width, height / image.height)

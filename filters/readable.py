@@ -30,14 +30,14 @@ def png(data: bytes) -> tuple[bytes, bytes | None]:
         if kind in (b"IDAT", b"fcTL") or (kind == b"acTL" and end - at == _ACTL_BYTES):
             first.setdefault(kind, at)
     is_hidden = first.get(b"acTL", len(data)) < first.get(b"IDAT", 0) < first.get(b"fcTL", 0)
-    wanted = _SEEN | (_OF_ANIMATION if is_hidden else set())
+    kept_kinds = _SEEN | (_OF_ANIMATION if is_hidden else set())
     parts, colour, start = list[bytes](), dict[bytes, bytes](), 0
     for kind, at, end in _chunks(data):
         if kind[:1].islower():
             is_sound = data[end - 4 : end] == zlib.crc32(data[at + 4 : end - 4]).to_bytes(4, "big")
             if is_sound and kind in _OF_COLOUR:
                 colour.setdefault(kind, data[at + 8 : end - 4])
-            if not (is_sound and kind in wanted):
+            if not (is_sound and kind in kept_kinds):
                 parts.append(data[start:at])
                 start = end
     return (b"".join([*parts, data[start:]]) if parts else data), _profile_of_png(colour)

@@ -70,13 +70,13 @@ def _distinct(words: npt.NDArray[np.uint64]) -> int:
     if len(words) > _FEW:
         in_order = np.sort(words)
         return 1 + (in_order[1:] != in_order[:-1]).sum()
-    found = len(words)
+    number = len(words)
     for place in range(len(words)):
         for before in range(place):
             if words[before] == words[place]:
-                found -= 1
+                number -= 1
                 break
-    return found
+    return number
 
 
 @njit(nogil=True, cache=True)
@@ -87,7 +87,7 @@ def main_script(
     entries: npt.NDArray[np.uint32],
     script_of: Bytes,
     scripts: int,
-    found: Bytes,
+    main: Bytes,
 ) -> None:
     """The number of the script of most letters of each row, uint8[n]; 0: of none. `script_of` has it of code points."""
     text, of_blocks, of_entries = address_of(data), address_of(blocks), address_of(entries)
@@ -101,4 +101,4 @@ def main_script(
             if entry_of(point, of_blocks, of_entries) & LETTER:
                 letters[script_of[point]] += 1
         letters[0] = 0  # no script of its own
-        found[row] = letters.argmax()
+        main[row] = letters.argmax()

@@ -61,9 +61,9 @@ def measure(captions: pa.StringArray, listed: npt.NDArray[np.uint64]) -> pa.Tabl
 def _words(captions: pa.StringArray, listed: npt.NDArray[np.uint64]) -> tuple[Shares, npt.NDArray[np.int32]]:
     """The share of repeated words of each caption, float32[n], and how many are listed, int32[n]."""
     n = len(captions)
-    found = words.scan(captions, words.thread_scratch())
-    most = int(np.diff(found.ends, prepend=0).max(initial=0))
+    scan = words.scan(captions, words.thread_scratch())
+    most = int(np.diff(scan.ends, prepend=0).max(initial=0))
     number, distinct, of_list = (np.zeros(n, np.int64) for _ in range(3))
     room = np.zeros(most + 1, np.uint64)
-    score_kernels.count_words(found.ngrams, found.ends, listed, number, distinct, of_list, room)
+    score_kernels.count_words(scan.ngrams, scan.ends, listed, number, distinct, of_list, room)
     return rounded((number - distinct) / np.maximum(number, 1)), of_list.astype(np.int32)
