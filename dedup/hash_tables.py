@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import njit, types
 
 from altalign.dedup import lines
-from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 _PER_BUCKET = 4  # entries of a bucket on average, at most; with fewer the index is larger and no faster
 _MOST = np.uint64(2**64 - 1)

@@ -72,3 +72,33 @@ def _resized(image: Image.Image, width: int, height: int, model_input: ModelInpu
     sides = [max(least, int(side * scale)) for side, least in zip(image.size, (width, height), strict=True)]
     left, top = (round((side - least) / 2) for side, least in zip(sides, (width, height), strict=True))
     return image.resize((sides[0], sides[1]), kernel).crop((left, top, left + width, top + height))
+
+
+class Classifier(ModelInput):
+    """The TOML beside the ONNX file of a classifier of pornographic images.
+
+    ALIGN removes such images (section 3) and names no classifier; `pipelines.images.nsfw_model` runs one of the user's.
+
+    Attributes:
+        output_index: index of the score in the first output.
+        activation: turns the output into a probability: softmax over all numbers, sigmoid of one, or none where the
+            model includes it.
+    """
+
+    output_index: Annotated[int, Field(ge=0)]
+    activation: Literal["none", "sigmoid", "softmax"] = "none"
+
+
+def score(output: npt.NDArray[np.floating], classifier: Classifier) -> float:
+    """The score, 0 to 1, in a classifier's output for one image (any shape).
+
+    It is rounded to four decimals. Differences between processors are far smaller, so their verdicts agree.
+    """
+    numbers = np.asarray(output, np.float64).ravel()
+    if classifier.activation == "softmax":
+        powers = np.exp(numbers - numbers.max())
+        numbers = powers / powers.sum()
+    number = numbers[classifier.output_index]
+    if classifier.activation == "sigmoid":
+        number = 0.5 * (1 + np.tanh(0.5 * number))  # the same function, without overflow
+    return round(float(number), 4)

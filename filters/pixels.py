@@ -14,7 +14,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
-from altalign.filters import colours, jpegs
+from altalign.filters import jpegs, readable
 from altalign.filters.decoder_errors import DECODER_ERRORS
 from altalign.filters.image_headers import (
     STRICT_PILLOW,
@@ -315,7 +315,7 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
     elif image.mode != mode and not (profile and image.mode in ("L", "CMYK")):
         image = image.convert("RGB" if image.mode == "LAB" else mode)
     if profile:
-        image = colours.in_srgb(image, profile)
+        image = readable.in_srgb(image, profile)
     factor = min(image.size) // short_side_px
     if factor > 1:
         image = image.reduce(factor)
