@@ -33,19 +33,8 @@ from altalign.demo.scenes import random_scene
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 PER_TAR = 10_000
 # Of a hundred images; CMYK and turned JPEGs and palettes as the demo has them.
-FORMS = {
-    "jpeg": 55,
-    "progressive": 14,
-    "turned": 1,
-    "cmyk": 1,
-    "png": 7,
-    "png8": 5,
-    "webp": 9,
-    "gif": 3,
-    "avif": 3,
-    "bmp": 1,
-    "tiff": 1,
-}
+FORMS = {"jpeg": 55, "progressive": 14, "turned": 1, "cmyk": 1, "png": 7, "png8": 5, "webp": 9, "gif": 3}
+FORMS |= {"avif": 3, "bmp": 1, "tiff": 1}
 BASES = {"jpeg": 240, "progressive": 100}  # pictures of a form; 40 of all others
 SUFFIX = {"progressive": "jpg", "turned": "jpg", "cmyk": "jpg", "jpeg": "jpg", "png8": "png"}
 DAMAGES: dict[str, Callable[[bytes, Random], bytes]] = {

@@ -8,6 +8,7 @@ encodes every image anew; `skip_reencode` keeps the bytes, as ours does.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import OURS, PEERS, ROOT, Program, command, interleave, last_json, ratio
 from benchmarks.processes import measure
@@ -40,19 +41,8 @@ def compete(rounds: int, folder: Path) -> None:
         )
     )
     targets.append(target("sound images refused, of 16", refused["altalign"]["sound"], at_most=0))
-    print(
-        write(
-            "images",
-            done,
-            targets,
-            packages=PACKAGES,
-            is_full=rounds >= ROUNDS,
-            images=IMAGES,
-            passes=PASSES,
-            times_peers=faster,
-            refused=refused,
-        )
-    )
+    facts: dict[str, Any] = {"images": IMAGES, "passes": PASSES, "times_peers": faster, "refused": refused}
+    print(write("images", done, targets, packages=PACKAGES, is_full=rounds >= ROUNDS, **facts))
 
 
 def generated(kind: str, images: int, folder: Path) -> Path:
@@ -69,7 +59,7 @@ def generated(kind: str, images: int, folder: Path) -> Path:
 
 def program(way: str, tar: Path, *, passes: int) -> Program:
     """Ours, or a way of img2dataset's resizer."""
-    ours, peer = (str(OURS), "-m", "benchmarks.our_images"), (str(PEERS), "-m", "benchmarks.peer_images", way)
+    ours, peer = (str(OURS), "-m", "benchmarks.ours", "images"), (str(PEERS), "-m", "benchmarks.peer_images", way)
     return Program(way, [*(ours if way == "altalign" else peer), str(tar), "--repeat", str(passes)], says=last_json)
 
 

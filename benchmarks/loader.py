@@ -42,21 +42,9 @@ def compete(rounds: int, folder: Path) -> None:
         target(f"images a second with two workers, times {name}'s", faster[peer]["median"], at_least=TIMES_AT_LEAST)
         for peer, name in PEERS.items()
     ]
-    print(
-        write(
-            "loader",
-            done,
-            targets,
-            environments=[READERS],
-            packages=PACKAGES,
-            is_full=rounds >= ROUNDS,
-            pairs=PAIRS,
-            epochs=EPOCHS,
-            batch=BATCH,
-            workers=WORKERS,
-            times_peer=faster,
-        )
-    )
+    facts: dict[str, Any] = {"pairs": PAIRS, "epochs": EPOCHS, "batch": BATCH, "workers": WORKERS}
+    facts |= {"environments": [READERS], "packages": PACKAGES, "times_peer": faster}
+    print(write("loader", done, targets, is_full=rounds >= ROUNDS, **facts))
 
 
 def run_of_images(folder: Path) -> Path:
@@ -67,22 +55,8 @@ def run_of_images(folder: Path) -> Path:
 
 def _program(way: str, run: Path) -> Program:
     module = ["benchmarks.our_loader"] if way == "altalign" else ["benchmarks.peer_loader", way]
-    return Program(
-        way,
-        [
-            str(READERS),
-            "-m",
-            *module,
-            str(run),
-            "--batch",
-            str(BATCH),
-            "--workers",
-            str(WORKERS),
-            "--epochs",
-            str(EPOCHS),
-        ],
-        says=last_json,
-    )
+    options = f"--batch {BATCH} --workers {WORKERS} --epochs {EPOCHS}".split()
+    return Program(way, [str(READERS), "-m", *module, str(run), *options], says=last_json)
 
 
 def _images(tar: Path) -> list[bytes]:
@@ -127,11 +101,8 @@ def _shard(stem: Path, images: list[bytes], numbers: range, sources: int) -> dic
 
 
 def _row(number: int, image: bytes, sources: int) -> dict[str, Any]:
-    url, caption, digest = (
-        f"https://images.example/{number}.jpg",
-        f"a picture with the number {number} in its name",
-        hashlib.sha256(image).hexdigest(),
-    )
+    url, caption = f"https://images.example/{number}.jpg", f"a picture with the number {number} in its name"
+    digest = hashlib.sha256(image).hexdigest()
     texts = {
         "key": sample_key(url, caption),
         "image_id": image_id(url),
@@ -142,15 +113,8 @@ def _row(number: int, image: bytes, sources: int) -> dict[str, Any]:
         "extra": None,
         "source": f"source-{number % sources}",
     }
-    sizes = {
-        "width": 0,
-        "height": 0,
-        "format": "jpeg",
-        "bytes": len(image),
-        "words": 9,
-        "tar_offset": 0,
-        "tar_bytes": 0,
-    }
+    sizes = {"width": 0, "height": 0, "format": "jpeg", "bytes": len(image), "words": 9}
+    sizes |= {"tar_offset": 0, "tar_bytes": 0}
     return {**texts, **sizes, "sha256": digest, "found_sha256": digest}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.harness import OURS, PEERS, Program, command, interleave, last_json, ratio, scratch
 from benchmarks.report import target, write
-from benchmarks.search import ABOVE, generated
+from benchmarks.search_one import ABOVE, generated
 
 TESTS, POOL, ROUNDS = 120_000, 2_000, 3
 TIMES_FLAT_AT_LEAST = {64: 7.0, 256: 4.0, 512: 4.0}

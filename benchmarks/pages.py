@@ -16,7 +16,7 @@ from benchmarks.report import target, write
 ROUNDS, REPEAT = 11, 10  # one round of a second says little on a machine that others share
 TIMES_AT_LEAST = 1.0
 PROGRAMS = {
-    "altalign": (str(OURS), "-m", "benchmarks.our_pages"),
+    "altalign": (str(OURS), "-m", "benchmarks.ours", "pages"),
     "plain loop": (str(PEERS), "-m", "benchmarks.peer_pages"),
 }
 PACKAGES = ("numba", "fastwarc", "selectolax")

@@ -3,7 +3,7 @@
     python -m benchmarks.peer_images WAY TAR [--repeat 1]
 
 Needs img2dataset in an environment of its own (it wants opencv below 5, webdataset below 0.3, albumentations below 2)
-and nothing of ours but `timed` and `image_members`. One thread, for its resizer redirects standard output and error of
+and nothing of ours but `timed`. One thread, for its resizer redirects standard output and error of
 the whole process for the time of each image. `no` is its default without resizing, which encodes every image anew;
 `skip_reencode` keeps the bytes of JPEGs, as we do.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import timed
-from benchmarks.image_members import places
 
 WAYS: dict[str, dict[str, Any]] = {"no": {}, "skip_reencode": {"skip_reencode": True}}
 
@@ -34,7 +33,7 @@ def judge(resize: Any, tars: list[Path]) -> timed.Counts:
     """Images, and those that it gives an error."""
     refused, images = Counter[str](), 0
     for tar in tars:
-        for place in places(tar):
+        for place in timed.places(tar):
             with Path(place.path).open("rb") as file:
                 file.seek(place.offset)
                 data = file.read(place.length)

@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = [ROOT / "docs" / "concepts" / name for name in ("speed.md", "training-speed.md")]
 NOT_YET = "Not measured yet."
 
-Column = tuple[str, str, Callable[[float], str]]
+Column = tuple[str, str, str]  # heading, figure, format of its value; that of bytes ends with its unit
 
 
 def main() -> int:
@@ -65,16 +65,17 @@ def figures(programs: dict[str, Any], columns: Sequence[Column]) -> str:
     """A line for each program: medians, with ranges if there were several rounds."""
     shown = [column for column in columns if any(column[1] in found for found in programs.values())]
     lines = (
-        [f"`{name}`", *(_spread(found.get(figure), show) for _, figure, show in shown)]
+        [f"`{name}`", *(_spread(found.get(figure), form) for _, figure, form in shown)]
         for name, found in programs.items()
     )
     return _table(["", *(heading for heading, _, _ in shown)], lines)
 
 
-def _spread(found: dict[str, float] | None, show: Callable[[float], str]) -> str:
-    if found is None:
+def _spread(values: dict[str, float] | None, form: str) -> str:
+    if values is None:
         return ""
-    median, least, most = (show(found[name]) for name in ("median", "least", "most"))
+    unit = next((scale for name, scale in SCALES.items() if form.endswith(name)), 1)
+    median, least, most = (form.format(values[name] / unit) for name in ("median", "least", "most"))
     return median if least == most else f"{median} ({least} to {most})"
 
 
@@ -117,76 +118,45 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     )
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def _hundredths(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _thousandths(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _megabytes(value: float) -> str:
-    return f"{value / 1e6:,.0f} MB"
-
-
-def _gigabytes(value: float) -> str:
-    return f"{value / 1e9:.2f} GB"
-
-
-def _share(value: float) -> str:
-    return f"{value:.0%}"
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _thousands(value: float) -> str:
-    return f"{value / 1e3:,.0f} k"
-
-
+SCALES = {" GB": 1e9, " MB": 1e6, " k": 1e3}
 MEMORY: list[Column] = [
-    ("Peak memory", "peak_bytes", _gigabytes),
-    ("Without mapped files", "peak_unmapped_bytes", _gigabytes),
+    ("Peak memory", "peak_bytes", "{:.2f} GB"),
+    ("Without mapped files", "peak_unmapped_bytes", "{:.2f} GB"),
 ]
-TIME: list[Column] = [("CPU s", "work_cpu_s", _seconds), ("Wall s", "wall_s", _seconds)]
+TIME: list[Column] = [("CPU s", "work_cpu_s", "{:.1f}"), ("Wall s", "wall_s", "{:.1f}")]
 STAGES: list[Column] = [
-    (f"{stage} s", f"{stage}_s", _seconds)
+    (f"{stage} s", f"{stage}_s", "{:.1f}")
     for stage in ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 ]
-TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", _thousands), *MEMORY]
+TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", "{:,.0f} k"), *MEMORY]
 COLUMNS: dict[str, list[Column]] = {
     "text": TEXT,
-    "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
-    "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
+    "pages": [("Pages a CPU s", "pages_per_cpu_s", "{:,.0f}"), *MEMORY[:1]],
+    "images": [("Images a CPU s", "images_per_cpu_s", "{:,.0f}"), *MEMORY[:1]],
     "web": [
-        ("Images", "fetched", _whole),
-        ("Images/s", "images_per_s", _whole),
+        ("Images", "fetched", "{:,.0f}"),
+        ("Images/s", "images_per_s", "{:,.0f}"),
         *TIME,
         MEMORY[0],
-        ("Last image to end, s", "tail_s", _seconds),
+        ("Last image to end, s", "tail_s", "{:.1f}"),
     ],
     "near_duplicates": [
-        ("CPU us an image", "us_per_image", _whole),
-        ("Built in s", "build_s", _hundredths),
-        ("Beside the vectors", "index_bytes", _megabytes),
+        ("CPU us an image", "us_per_image", "{:,.0f}"),
+        ("Built in s", "build_s", "{:.2f}"),
+        ("Beside the vectors", "index_bytes", "{:,.0f} MB"),
         MEMORY[0],
     ],
-    "loader": [("Images/s", "images_per_s", _whole), *TIME, MEMORY[0]],
+    "loader": [("Images/s", "images_per_s", "{:,.0f}"), *TIME, MEMORY[0]],
     "train_gpu": [
-        ("Pairs/s", "samples_per_s", _whole),
-        ("Peak GPU memory", "peak_bytes", _gigabytes),
-        ("Of the GPU's arithmetic", "utilisation", _share),
+        ("Pairs/s", "samples_per_s", "{:,.0f}"),
+        ("Peak GPU memory", "peak_bytes", "{:.2f} GB"),
+        ("Of the GPU's arithmetic", "utilisation", "{:.0%}"),
     ],
     "whole": [
-        ("Images", "fetched", _whole),
-        ("Images/s", "images_per_s", _whole),
+        ("Images", "fetched", "{:,.0f}"),
+        ("Images/s", "images_per_s", "{:,.0f}"),
         *TIME,
-        ("Cores busy", "cores_busy", _seconds),
+        ("Cores busy", "cores_busy", "{:.1f}"),
         MEMORY[0],
         *STAGES,
     ],

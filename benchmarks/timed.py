@@ -1,16 +1,18 @@
-"""One thread, timed: the command line of the programs that `pages` and `images` compare.
+"""One thread, timed: the command line of the programs that `pages` and `images` compare, and their images.
 
 Standard library alone, for the peers have nothing of ours.
 """
 
 import argparse
 import json
+import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Counts = dict[str, Any]
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".avif", ".bmp", ".tif", ".tiff")
 
 
 def main(
@@ -42,3 +44,20 @@ def main(
     rate = counts[counted] * arguments.repeat / cpu
     print(json.dumps({"work_cpu_s": cpu, "work_s": wall, f"{counted}_per_cpu_s": rate, **counts}))
     return 0
+
+
+class Place(NamedTuple):
+    """Where the bytes of an image are, and the folder of its name."""
+
+    path: str
+    offset: int
+    length: int
+    group: str
+
+
+def places(path: Path) -> Iterator[Place]:
+    """Every image of a tar, in its order."""
+    with tarfile.open(path, "r:") as tar:
+        for member in tar:
+            if member.isfile() and member.name.lower().endswith(SUFFIXES):
+                yield Place(str(path), member.offset_data, member.size, Path(member.name).parent.name)

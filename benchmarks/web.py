@@ -80,13 +80,8 @@ def compete(rounds: int, folder: Path) -> int | None:
             ours(server, large, place, LARGE_IMAGES, timeout_s=LARGE_TIMEOUT_S),
         ]
         done[0] |= interleave(once, 1, warm_up=False)[0]
-    facts: dict[str, Any] = {
-        "images": IMAGES,
-        "images_hanging": IMAGES_HANGING,
-        "hosts": HOSTS,
-        "timeout_s": TIMEOUT_S,
-        "threads": THREADS,
-    }
+    facts: dict[str, Any] = {"images": IMAGES, "images_hanging": IMAGES_HANGING, "hosts": HOSTS}
+    facts |= {"timeout_s": TIMEOUT_S, "threads": THREADS}
     print(write("web", done, targets(done), packages=PACKAGES, is_full=rounds >= ROUNDS, **facts))
     return None
 

@@ -22,7 +22,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.image_members import places
+from benchmarks.timed import places
 
 LARGE_SIDE_PX = 2_580  # 3 bytes a pixel: 19.97 MB
 PIECE_BYTES = 1 << 18
@@ -125,25 +125,8 @@ class Connection(asyncio.Protocol):
 def bmp(side_px: int) -> bytes:
     """A picture of noise as BMP, 3 bytes a pixel."""
     row = (side_px * 3 + 3) // 4 * 4
-    header = struct.pack(
-        "<2sIHHIIiiHHIIiiII",
-        b"BM",
-        54 + row * side_px,
-        0,
-        0,
-        54,
-        40,
-        side_px,
-        side_px,
-        1,
-        24,
-        0,
-        row * side_px,
-        2835,
-        2835,
-        0,
-        0,
-    )
+    sizes = (40, side_px, side_px, 1, 24, 0, row * side_px, 2835, 2835, 0, 0)
+    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 54 + row * side_px, 0, 0, 54, *sizes)
     return header + os.urandom(row) * side_px
 
 

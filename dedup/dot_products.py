@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 NORM_AT_MOST = 46_340  # the product of two such norms, and so any partial sum of a dot product, fits in 32 bits
 STRIP = 16  # vectors whose columns lie side by side

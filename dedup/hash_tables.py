@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import njit, types
 
 from altalign.dedup import lines
-from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 _PER_BUCKET = 4  # entries of a bucket on average, at most; with fewer the index is larger and no faster
 _MOST = np.uint64(2**64 - 1)
@@ -58,10 +58,10 @@ class HashTable:
         """Count of each hash (uint64[m]), int64[m]; 0 for one that is not in the table."""
         if self.counts is None:
             raise ValueError("this table has no counts")
-        found = np.zeros(len(hashes), np.int64)
+        result = np.zeros(len(hashes), np.int64)
         if len(self):
-            _lookup(hashes, self._table, len(self), self._index, self._shift, self.counts, found)
-        return found
+            _lookup(hashes, self._table, len(self), self._index, self._shift, self.counts, result)
+        return result
 
 
 @njit(nogil=True, cache=True)
@@ -78,11 +78,11 @@ def _count_smaller(context: Context, builder: Builder, signature: Signature, arg
     entries = ir.VectorType(ir.IntType(64), _WINDOW)
     table, begin, h = arguments
     start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
-    found = builder.load(builder.bitcast(start, entries.as_pointer()), align=8)
+    entries_at = builder.load(builder.bitcast(start, entries.as_pointer()), align=8)
     lane = builder.insert_element(ir.Constant(entries, ir.Undefined), h, ir.Constant(ir.IntType(32), 0))
     first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None)
     every = builder.shuffle_vector(lane, ir.Constant(entries, ir.Undefined), first_lane)
-    bits = builder.bitcast(builder.icmp_unsigned("<", found, every), ir.IntType(_WINDOW))
+    bits = builder.bitcast(builder.icmp_unsigned("<", entries_at, every), ir.IntType(_WINDOW))
     return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
 
@@ -112,12 +112,12 @@ def _lookup(
     index: np.ndarray,
     shift: np.uint64,
     counts: np.ndarray,
-    found: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     # Unsigned places: numba would ask each whether it counts from the end.
     for i in range(len(hashes)):
         place = _place_of(hashes[i], table, size, index, shift)
-        found[i] = counts[place] if table[place] == hashes[i] else 0
+        out[i] = counts[place] if table[place] == hashes[i] else 0
 
 
 @njit(nogil=True, cache=True)

@@ -118,11 +118,11 @@ def cosines_with_staying(
     left, right = original[left], original[right]
     pairs = np.minimum(left, right) * count + np.maximum(left, right)
     mine, first = original[np.searchsorted(identities, goes)], _places(identities, stays)
-    wanted = first * count + mine  # what stays is the smallest
+    identity = first * count + mine  # what stays is the smallest
     order = np.argsort(pairs, kind="stable")
     pairs, cosines = pairs[order], cosines[order]
-    place = np.minimum(_places(pairs, wanted), len(pairs) - 1)
-    direct = np.where(pairs[place] == wanted, cosines[place], np.nan)
+    place = np.minimum(_places(pairs, identity), len(pairs) - 1)
+    direct = np.where(pairs[place] == identity, cosines[place], np.nan)
     return np.where(first == mine, 1.0, direct)
 
 
@@ -134,10 +134,10 @@ def _numbered(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return identities, _places(identities, left), _places(identities, right)
 
 
-def _places(identities: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    order = np.argsort(wanted)  # searching in order is ten times quicker
-    places = np.empty(len(wanted), np.int64)
-    places[order] = np.searchsorted(identities, wanted[order])
+def _places(identities: np.ndarray, sought: np.ndarray) -> np.ndarray:
+    order = np.argsort(sought)  # searching in order is ten times quicker
+    places = np.empty(len(sought), np.int64)
+    places[order] = np.searchsorted(identities, sought[order])
     return places
 
 

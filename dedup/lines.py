@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 _A_LINE = 8  # entries of a line
 _PER_LINE = 5  # entries on average; fewer need more of the cache, with more the next line is read more often
@@ -71,12 +71,12 @@ def _fill(hashes: np.ndarray, counts: np.ndarray, number: np.uint64, lines: np.n
 def _find_in_line(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
     lines, begin, entry = arguments
     start = builder.gep(context.make_array(signature.args[0])(context, builder, lines).data, [begin])
-    found = builder.load(builder.bitcast(start, _ENTRIES.as_pointer()), align=8)
+    line = builder.load(builder.bitcast(start, _ENTRIES.as_pointer()), align=8)
     lane = builder.insert_element(ir.Constant(_ENTRIES, ir.Undefined), entry, ir.Constant(ir.IntType(32), 0))
     first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _A_LINE), None)
     every = builder.shuffle_vector(lane, ir.Constant(_ENTRIES, ir.Undefined), first_lane)
     # An empty place has no count, so it never matches a hash whose 56 bits are 0: less 1, it is the largest number.
-    less_one = builder.sub(builder.xor(found, every), ir.Constant(_ENTRIES, [1] * _A_LINE))
+    less_one = builder.sub(builder.xor(line, every), ir.Constant(_ENTRIES, [1] * _A_LINE))
     is_here = builder.icmp_unsigned("<", less_one, ir.Constant(_ENTRIES, [255] * _A_LINE))
     return builder.zext(builder.bitcast(is_here, ir.IntType(_A_LINE)), ir.IntType(64))
 
@@ -112,13 +112,13 @@ def _measure_rows(
             h = hashes[i]
             at, entry = _line_of(h, number), h << np.uint64(8)
             last = at + line_size * np.uint64(_FARTHEST)
-            found = _in_line(lines, at, entry)
-            while found == 0 and at < last and lines[at + line_size - np.uint64(1)] != 0:
+            hits = _in_line(lines, at, entry)
+            while hits == 0 and at < last and lines[at + line_size - np.uint64(1)] != 0:
                 at += line_size
-                found = _in_line(lines, at, entry)
-            if found == 0:
+                hits = _in_line(lines, at, entry)
+            if hits == 0:
                 least = np.uint64(0)
                 break  # the rest of the row cannot change this
-            least = min(least, lines[at + _lowest_bit(found)] & np.uint64(255))
+            least = min(least, lines[at + _lowest_bit(hits)] & np.uint64(255))
         is_missing[row], smallest[row] = least == 0, least
         begin = end

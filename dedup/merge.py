@@ -24,14 +24,14 @@ class CountHistogram:
         self._keys: Counter[int] = Counter(keys_of_count or {})
 
     @classmethod
-    def of(cls, counts: npt.NDArray[np.int64]) -> "CountHistogram":
+    def from_counts(cls, counts: npt.NDArray[np.int64]) -> "CountHistogram":
         """The histogram of counts, int64[n]."""
-        dense = cls.of_tally(np.bincount(counts[counts < _DENSE]))
+        dense = cls.from_tally(np.bincount(counts[counts < _DENSE]))
         values, keys = np.unique(counts[counts >= _DENSE], return_counts=True)
         return dense + cls(dict(zip(values.tolist(), keys.tolist(), strict=True)))
 
     @classmethod
-    def of_tally(cls, tally: npt.NDArray[np.int64]) -> "CountHistogram":
+    def from_tally(cls, tally: npt.NDArray[np.int64]) -> "CountHistogram":
         """The histogram of a tally, int64[n]: entry i is the number of keys with count i."""
         return cls({int(c): int(tally[c]) for c in np.flatnonzero(tally)})
 
@@ -88,7 +88,7 @@ class _Buckets(NamedTuple):
     bits: np.uint64  # that number the buckets
 
     @classmethod
-    def of(cls, entries: np.ndarray, keys: np.ndarray, more_keys: np.ndarray) -> "_Buckets":
+    def of_keys(cls, entries: np.ndarray, keys: np.ndarray, more_keys: np.ndarray) -> "_Buckets":
         """Scatter entries by their keys; `more_keys` are others that must have a bucket."""
         first = next((some[0] for some in (keys, more_keys) if len(some)), np.uint64(0))
         differing = (int(_differing(keys, first)) | int(_differing(more_keys, first))).bit_length()
@@ -118,13 +118,17 @@ def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> Entries:
         The hashes seen twice or more, sorted; their counts (int64); and the histogram of all counts, including 1.
     """
     hot = hot[np.argsort(hot[:, 0])]
-    buckets = _Buckets.of(hashes, hashes, hot[:, 0])
+    buckets = _Buckets.of_keys(hashes, hashes, hot[:, 0])
     room = len(hashes) // 2 + len(hot) + 1
     keys, counts, tally = np.empty(room, np.uint64), np.empty(room, np.int64), np.zeros(_DENSE + 1, np.int64)
     slots = 1 << _slot_bits(buckets.slots + len(hot))
     often = _count(*buckets, hot, np.empty(slots, np.uint64), np.empty(slots, np.int64), keys, counts, tally)
     keys, counts = keys[:often], counts[:often]
-    return keys, counts, CountHistogram.of_tally(tally[:_DENSE]) + CountHistogram.of(counts[counts >= _DENSE])
+    return (
+        keys,
+        counts,
+        CountHistogram.from_tally(tally[:_DENSE]) + CountHistogram.from_counts(counts[counts >= _DENSE]),
+    )
 
 
 def merge_pairs(pairs: np.ndarray, *, limit: int) -> Entries:
@@ -137,17 +141,17 @@ def merge_pairs(pairs: np.ndarray, *, limit: int) -> Entries:
     Returns:
         The keys above the limit, sorted; how many distinct others each has (int64); and the histogram of all keys.
     """
-    buckets = _Buckets.of(pairs, pairs[:, 0], pairs[:0, 0])
+    buckets = _Buckets.of_keys(pairs, pairs[:, 0], pairs[:0, 0])
     slots = buckets.slots
     keys, distinct = np.empty(len(pairs), np.uint64), np.empty(len(pairs), np.int64)
     table = np.empty(slots, np.uint64), np.empty(slots, np.uint64), np.empty(slots, np.int64)
-    found = _count_distinct(
+    number = _count_distinct(
         *buckets, *table, np.empty((slots, 2), np.uint64), np.empty(slots, np.bool_), keys, distinct
     )
-    keys, distinct = keys[:found], distinct[:found]
+    keys, distinct = keys[:number], distinct[:number]
     over = np.flatnonzero(distinct > limit)
     over = over[np.argsort(keys[over])]
-    return keys[over], distinct[over], CountHistogram.of(distinct)
+    return keys[over], distinct[over], CountHistogram.from_counts(distinct)
 
 
 # Kernels. Places are unsigned: numba would check whether a signed one counts from the end. ----------------------------
@@ -165,10 +169,10 @@ def _slot_bits(entries: int) -> int:
 @njit(nogil=True, cache=True)
 def _differing(keys: np.ndarray, first: np.uint64) -> np.uint64:
     """The bits in which any of the keys differs from the first."""
-    found = np.uint64(0)
+    differing = np.uint64(0)
     for key in keys:
-        found |= key ^ first
-    return found
+        differing |= key ^ first
+    return differing
 
 
 @njit(nogil=True, cache=True)
@@ -272,7 +276,7 @@ def _count_distinct(
 
     The first other of a key is stored beside it, since most keys have only one. Further pairs are in their own table.
     """
-    up, found, begin = shared + bits, 0, 0
+    up, number, begin = shared + bits, 0, 0
     for bucket in range(len(ends)):
         slot_bits = np.uint64(_slot_bits(ends[bucket] - begin))
         mask, down = (np.uint64(1) << slot_bits) - np.uint64(1), np.uint64(64) - slot_bits
@@ -292,7 +296,7 @@ def _count_distinct(
                 slot_taken[slot], slot_pairs[slot, 0], slot_pairs[slot, 1] = True, key, other
         for slot in range(1 << slot_bits):
             if slot_counts[slot]:
-                keys[found], distinct[found] = slot_keys[slot], slot_counts[slot]
-                found += 1
+                keys[number], distinct[number] = slot_keys[slot], slot_counts[slot]
+                number += 1
         begin = ends[bucket]
-    return found
+    return number

@@ -115,13 +115,13 @@ def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs
         raise ValueError(
             f"the block's vectors have {block.shape[1]} dimensions, those of the test side {test_side.vectors.shape[1]}"
         )
-    found = [np.zeros((0, 3), np.int64)]
+    blocks = [np.zeros((0, 3), np.int64)]
     for begin in range(0, len(block), _ROWS_AT_A_TIME):
         some = slice(begin, begin + _ROWS_AT_A_TIME)
         candidates = _candidates(block[some], norms[some], test_side, above)
         candidates[:, 0] += begin
-        found.append(candidates[np.lexsort((candidates[:, 1], candidates[:, 0]))])
-    rows, tests, products = np.concatenate(found).T
+        blocks.append(candidates[np.lexsort((candidates[:, 1], candidates[:, 0]))])
+    rows, tests, products = np.concatenate(blocks).T
     is_pair = is_above(products, norms[rows], test_side.norms[tests], above)
     rows, tests, products = rows[is_pair], tests[is_pair], products[is_pair]
     return Pairs(rows, tests, _cosines(products, norms[rows], test_side.norms[tests]))
@@ -242,12 +242,12 @@ def _candidates(block: np.ndarray, norms: np.ndarray, test_side: TestSide, above
     limits = np.array([_limit(bounding.shape[1], dimensions, above) for bounding in (first, second)])
     rows = padded(first), second, block, norms
     tests = test_side.strips, test_side.second, test_side.vectors, test_side.norms
-    found = np.empty((4 * TILE, 3), np.int64)
-    count, strip, row = _search(rows, tests, limits, above - _UNSURE, found, 0, 0, 0)
+    triples = np.empty((4 * TILE, 3), np.int64)
+    count, strip, row = _search(rows, tests, limits, above - _UNSURE, triples, 0, 0, 0)
     while strip < len(test_side.strips):
-        found = np.concatenate([found, np.empty_like(found)])
-        count, strip, row = _search(rows, tests, limits, above - _UNSURE, found, count, strip, row)
-    return found[:count]
+        triples = np.concatenate([triples, np.empty_like(triples)])
+        count, strip, row = _search(rows, tests, limits, above - _UNSURE, triples, count, strip, row)
+    return triples[:count]
 
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -255,22 +255,22 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @njit(nogil=True, cache=True)
 def _search(
-    rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int, strip: int, row: int
+    rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, triples: np.ndarray, count: int, strip: int, row: int
 ) -> tuple[int, int, int]:
-    """Fill `found` from `count` on, starting at a tile; returns the new count and the tile to continue with.
+    """Fill `triples` from `count` on, starting at a tile; returns the new count and the tile to continue with.
 
-    It stops early if `found` has no room for another tile.
+    It stops early if `triples` has no room for another tile.
     """
     sums, first, strips = np.empty(TILE, np.int32), rows[0], tests[0]
     while strip < len(strips):
         while row < len(first):
-            if len(found) - count < TILE:
+            if len(triples) - count < TILE:
                 return count, strip, row
             if multiply_tile(first, row, strips, strip, sums, strips.shape[1]) > limits[0]:
                 for r in range(min(ROWS, len(rows[1]) - row)):
                     if most_of_row(sums, r) > limits[0]:
                         of_row = sums[r * PER_ROW : (r + 1) * PER_ROW]
-                        count = _look_closer(of_row, row + r, strip * STRIP, rows, tests, limits, floor, found, count)
+                        count = _look_closer(of_row, row + r, strip * STRIP, rows, tests, limits, floor, triples, count)
             row += ROWS
         strip, row = strip + STRIPS, 0
     return count, strip, row
@@ -285,7 +285,7 @@ def _look_closer(
     tests: Arrays,
     limits: np.ndarray,
     floor: float,
-    found: np.ndarray,
+    triples: np.ndarray,
     count: int,
 ) -> int:
     """Bound again the pairs of one row that the first bound leaves, then multiply them in full.
@@ -302,7 +302,7 @@ def _look_closer(
         product = _product(vectors[row], test_vectors[test])
         norm = np.float64(norms[row]) * np.float64(test_norms[test])
         if norm > 0 and product > floor * np.sqrt(norm):
-            found[count, 0], found[count, 1], found[count, 2] = row, test, product
+            triples[count, 0], triples[count, 1], triples[count, 2] = row, test, product
             count += 1
     return count
 

@@ -155,7 +155,7 @@ class Comparisons:
     compared: int
 
     @classmethod
-    def of(cls, cosines: npt.NDArray[np.floating], compared: int) -> "Comparisons":
+    def from_cosines(cls, cosines: npt.NDArray[np.floating], compared: int) -> "Comparisons":
         """The cosines above `SEARCHED_ABOVE` (float[n]) of so many compared pairs."""
         rising = np.sort(np.minimum(cosines.astype(np.float64), 1.0))  # a rounded one may be above 1
         return cls(len(rising) - np.searchsorted(rising, THRESHOLDS, side="right"), compared)

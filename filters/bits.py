@@ -7,12 +7,26 @@ and stay alive (kernels copy what they read to scratch memory with PADDING behin
 that a helper in another file changed: after an edit here or in utf8.py, remove the `*.nbi` files.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import extending, njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
 
-from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+# Types of what numba's intrinsics are given and give back, which write LLVM's code themselves.
+Kind: TypeAlias = types.Type  # of an operand, as Numba infers it
+Context: TypeAlias = BaseContext
+Builder: TypeAlias = Any  # of LLVM's instructions; llvmlite makes its methods by decorators without types
+Arguments: TypeAlias = Sequence[ir.Value]
+Codegen: TypeAlias = Callable[[Context, Builder, Signature, Arguments], ir.Value]
+Intrinsic: TypeAlias = tuple[Signature, Codegen]
+
+# what it makes is called with other parameters than it is defined with, and by kernels alone
+intrinsic = cast("Callable[[Callable[..., Intrinsic]], Any]", extending.intrinsic)
 
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
@@ -32,12 +46,12 @@ def _load_wide(builder: Builder, arguments: Arguments, kind: ir.Type) -> ir.Valu
 
 
 def _compare(builder: Builder, arguments: Arguments, operator: str) -> ir.Value:
-    found = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
+    chunk = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
     lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
     byte = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
     if operator == "&":
-        found, byte, operator = builder.and_(found, byte), ZEROS, "!="
-    return builder.bitcast(builder.icmp_unsigned(operator, found, byte), WORD)
+        chunk, byte, operator = builder.and_(chunk, byte), ZEROS, "!="
+    return builder.bitcast(builder.icmp_unsigned(operator, chunk, byte), WORD)
 
 
 @intrinsic

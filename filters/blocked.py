@@ -54,15 +54,15 @@ class BlockList:
         Raises:
             UsageError: a line is no hash; the message names list and line.
         """
-        found: dict[str, set[str]] = {kind: set() for kind in _DIGITS}
+        hashes: dict[str, set[str]] = {kind: set() for kind in _DIGITS}
         for name, text in texts:
             for number, line in enumerate(text.splitlines(), start=1):
                 entry = line.partition("#")[0].strip().lower()
                 if entry:
                     kind, digits = _hash(entry, where=f"{name} line {number}", of_urls=of_urls)
-                    found[kind].add(digits)
-        pdq = np.frombuffer(bytes.fromhex("".join(sorted(found["pdq"]))), ">u8").astype(np.uint64).reshape(-1, 4)
-        return cls(frozenset(found["sha256"]), frozenset(found["sha1"]), frozenset(found["md5"]), pdq)
+                    hashes[kind].add(digits)
+        pdq = np.frombuffer(bytes.fromhex("".join(sorted(hashes["pdq"]))), ">u8").astype(np.uint64).reshape(-1, 4)
+        return cls(frozenset(hashes["sha256"]), frozenset(hashes["sha1"]), frozenset(hashes["md5"]), pdq)
 
     def __len__(self) -> int:
         return len(self.sha256) + len(self.sha1) + len(self.md5) + len(self.pdq)
@@ -77,7 +77,7 @@ class BlockList:
 
     def names_url(self, url: str) -> bool:
         """Whether a hash of this URL is listed, as it is written or as it is asked for."""
-        return any(self.names(each.encode()) for each in {url, *one_url.asked(url)})
+        return any(self.names(each.encode()) for each in {url, *one_url.request_urls(url)})
 
     @property
     def short_side_px(self) -> int:
@@ -118,15 +118,15 @@ def pdq(pixels: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], int]:
 
 def _hash(entry: str, *, where: str, of_urls: bool) -> tuple[str, str]:
     """Kind and digits of a line."""
-    wanted = "write 64 hex digits (SHA-256), 40 (SHA-1)"
-    wanted += " or 32 (MD5)" if of_urls else ", 32 (MD5), or pdq: and 64 (PDQ)"
+    expected = "write 64 hex digits (SHA-256), 40 (SHA-1)"
+    expected += " or 32 (MD5)" if of_urls else ", 32 (MD5), or pdq: and 64 (PDQ)"
     match = _LINE.fullmatch(entry)
     if match is None:
-        raise UsageError(f"{where}: {entry!r} is no hash; {wanted}")
+        raise UsageError(f"{where}: {entry!r} is no hash; {expected}")
     digits = match["digits"]
     kind = match["kind"] or _BY_LENGTH.get(len(digits), "")
     if kind == "pdq" and of_urls:
-        raise UsageError(f"{where}: {entry!r} is a hash of pixels, and the list is one of URLs; {wanted}")
+        raise UsageError(f"{where}: {entry!r} is a hash of pixels, and the list is one of URLs; {expected}")
     if kind not in _DIGITS or len(digits) != _DIGITS[kind]:
-        raise UsageError(f"{where}: {entry!r} has {len(digits)} hex digits{f' of {kind}' if kind else ''}; {wanted}")
+        raise UsageError(f"{where}: {entry!r} has {len(digits)} hex digits{f' of {kind}' if kind else ''}; {expected}")
     return kind, digits

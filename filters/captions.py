@@ -12,9 +12,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import unicodedata2
+from numba import njit
 
-from altalign.filters import caption_kernels, one_caption, unicode_data
-from altalign.filters.caption_kernels import SPACES, TEXT
+from altalign.filters import one_caption, unicode_data
+from altalign.filters.bits import (
+    address_of,
+    any_bit64,
+    below64,
+    between64,
+    copy,
+    count_bits,
+    equal64,
+    first64,
+    first_bit,
+    load8,
+    store8,
+)
+from altalign.filters.utf8 import decode, entry_of, place_of
 from altalign.filters.words import text_buffers
 
 REFERENCE = re.compile(
@@ -46,7 +60,7 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     data, offsets = text_buffers(captions)
     blocks, entries, combining = unicode_data.table()
     needs = np.zeros(len(captions), np.uint8)
-    if not caption_kernels.look(data, offsets, blocks, entries, combining, needs):
+    if not look(data, offsets, blocks, entries, combining, needs):
         return captions
     fixed = _clean_texts(data, offsets, needs)
     if not needs.any():
@@ -55,7 +69,7 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     fixed_offsets = np.cumsum([0, *map(len, fixed)], dtype=np.int64)
     out = np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8)
     out_offsets = np.empty(len(captions) + 1, np.int64)
-    size = caption_kernels.rebuild(data, offsets, blocks, entries, needs, fixed_data, fixed_offsets, out, out_offsets)
+    size = rebuild(data, offsets, blocks, entries, needs, fixed_data, fixed_offsets, out, out_offsets)
     return _array(out[:size], out_offsets)
 
 
@@ -120,10 +134,10 @@ def _clean_texts(
     for row, start, end, need in zip(
         rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True
     ):
-        found = bytes(view[start:end])
-        text = found.decode(errors="replace")
+        stored = bytes(view[start:end])
+        text = stored.decode(errors="replace")
         cleaned = one_caption.clean(text) if need & SPACES else unicodedata2.normalize("NFC", text)
-        if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == found):
+        if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == stored):
             clean_rows.append(row)
         else:
             texts.append(cleaned.encode())
@@ -146,3 +160,177 @@ def _array(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.St
         )
     ends = pa.py_buffer(offsets.astype(np.int32).data)
     return pa.StringArray.from_buffers(offsets.size - 1, ends, pa.py_buffer(data.data))
+
+
+# Kernels behind `clean`: they find the captions that need work and do its simple part ---------------------------------
+
+SPACES = 1  # the row has white space or controls to mend
+TEXT = 2  # the row may not be NFC, or is not UTF-8: it is left to Python
+
+CONTROL, WHITE_SPACE = unicode_data.CONTROL, unicode_data.WHITE_SPACE
+NFC_CHECK, COMBINING = unicode_data.NFC_CHECK, unicode_data.COMBINING
+# First bytes of U+00C0 to U+02FF and of U+0400 to U+047F, each range with the byte after its last. These code points
+# are in none of the classes that matter here.
+LATIN, LATIN_END, CYRILLIC, CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
+SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
+
+
+@njit(nogil=True, cache=True)
+def look(
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint32],
+    combining: npt.NDArray[np.uint8],
+    needs: npt.NDArray[np.uint8],
+) -> int:
+    """Fill `needs` (uint8[n]) with what each row needs: 0, SPACES, TEXT or both. Returns how many rows need anything.
+
+    Shapes: data uint8[bytes], offsets int64[n + 1], and the three columns of the Unicode table.
+    """
+    count = 0
+    edge = np.empty(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
+    edge_from = max(0, data.size - 64)
+    copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
+    for row in range(offsets.size - 1):
+        need = _look_at_row(
+            address_of(data),
+            data.size,
+            address_of(edge),
+            offsets[row],
+            offsets[row + 1],
+            address_of(blocks),
+            address_of(entries),
+            address_of(combining),
+        )
+        needs[row] = need
+        count += need != 0
+    return count
+
+
+@njit(nogil=True)
+def _look_at_row(
+    data: int, size: int, edge: int, start: int, end: int, blocks: int, entries: int, combining: int
+) -> int:
+    need, stray = 0, 0  # stray: continuation bytes less those that code points have; 0 at the end if all is valid
+    last_mark = np.int64(0)  # end of the last combining mark << 8 | its class
+    before = np.uint64(1)  # the last byte was a space; the row's begin counts as one
+    for chunk in range(start, end, 64):
+        source, base = (data, chunk) if chunk + 64 <= size else (edge, chunk - max(0, size - 64))
+        row = first64(end - chunk)
+        spaces = equal64(source, base, SPACE) & row
+        if (
+            below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))
+        ) & row:
+            need |= SPACES
+        before = spaces >> np.uint64(63)
+        high = any_bit64(source, base, HIGH) & row
+        if high == 0:
+            continue
+        leads = ~below64(source, base, FIRST_LEAD) & high
+        stray += count_bits(high ^ leads)
+        plain = (between64(source, base, LATIN, LATIN_END) | between64(source, base, CYRILLIC, CYRILLIC_END)) & (
+            high ^ leads
+        ) >> np.uint64(1)
+        stray -= count_bits(plain)
+        leads &= ~plain
+        while leads:
+            at = chunk + first_bit(leads)
+            leads &= leads - np.uint64(1)
+            point, length = decode(data, at, end)
+            stray -= length - 1
+            entry = entry_of(point, blocks, entries)
+            if point < 0:
+                need |= TEXT
+            elif entry & (CONTROL | WHITE_SPACE | NFC_CHECK | COMBINING):
+                need_here, last_mark = _look_at_point(entry, point, at, length, last_mark, blocks, combining)
+                need |= need_here
+    if end > start and load8(data, end - 1) == SPACE:
+        need |= SPACES
+    return need | TEXT if stray or (need and last_mark) else need  # a control between two marks hides their order
+
+
+@njit(nogil=True)
+def _look_at_point(
+    entry: int, point: int, at: int, size: int, last_mark: int, blocks: int, combining: int
+) -> tuple[int, int]:
+    # What a code point of some class needs, and the new `last_mark`. UAX #15, section 9: quick check, order of marks.
+    if entry & (CONTROL | WHITE_SPACE):
+        return SPACES, last_mark
+    need = TEXT if entry & NFC_CHECK else 0
+    if entry & COMBINING:
+        order = load8(combining, place_of(point, blocks))
+        if last_mark >> 8 == at and order < last_mark & 0xFF:
+            need = TEXT
+        last_mark = (at + size) << 8 | order
+    return need, last_mark
+
+
+@njit(nogil=True, cache=True)
+def rebuild(
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint32],
+    needs: npt.NDArray[np.uint8],
+    fixed: npt.NDArray[np.uint8],
+    fixed_offsets: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+    out_offsets: npt.NDArray[np.int64],
+) -> int:
+    """Write clean rows; returns the number of bytes written.
+
+    A row is copied as it is, or has its spaces mended, or (where it needs TEXT) is the next row of `fixed`.
+    Shapes: out uint8[bytes of data and fixed], out_offsets int64[n + 1].
+    """
+    to, of_fixed, row = 0, 0, 0
+    out_offsets[0] = 0
+    while row < needs.size:
+        if needs[row] & TEXT:
+            start, end = fixed_offsets[of_fixed], fixed_offsets[of_fixed + 1]
+            copy(address_of(out) + to, address_of(fixed) + start, end - start)
+            to += end - start
+            of_fixed += 1
+        elif needs[row]:
+            to = _mend(
+                address_of(data),
+                offsets[row],
+                offsets[row + 1],
+                address_of(blocks),
+                address_of(entries),
+                address_of(out),
+                to,
+            )
+        else:
+            first = row
+            while row + 1 < needs.size and needs[row + 1] == 0:
+                row += 1
+            for i in range(first, row):
+                out_offsets[i + 1] = to + offsets[i + 1] - offsets[first]
+            start, end = offsets[first], offsets[row + 1]
+            copy(address_of(out) + to, address_of(data) + start, end - start)
+            to += end - start
+        out_offsets[row + 1] = to
+        row += 1
+    return to
+
+
+@njit(nogil=True)
+def _mend(data: int, at: int, end: int, blocks: int, entries: int, out: int, to: int) -> int:
+    # Copies a row of valid UTF-8 without its controls; runs of white space become one space, or none at the ends of the
+    # row. Returns where the copy ends.
+    begin, pending = to, False
+    while at < end:
+        point, size = decode(data, at, end)
+        entry = entry_of(point, blocks, entries)
+        if entry & WHITE_SPACE:
+            pending = to > begin
+        elif not entry & CONTROL:
+            if pending:
+                store8(out, to, SPACE)
+                to += 1
+                pending = False
+            copy(out + to, data + at, size)
+            to += size
+        at += size
+    return to

@@ -14,7 +14,7 @@ import pyarrow as pa
 from altalign.filters import words
 from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, STEP_1
 
-WORDS_AT_MOST = 8  # of an entry; longer ones are refused by `Entries.of`
+WORDS_AT_MOST = 8  # of an entry; longer ones are refused by `Entries.from_lines`
 _ROWS = 8_192  # whose n-grams are in memory at a time
 
 Hashes = npt.NDArray[np.uint64]
@@ -29,14 +29,14 @@ class Entries(NamedTuple):
     longest: int
 
     @classmethod
-    def of(cls, lines: pa.StringArray) -> "Entries":
+    def from_lines(cls, lines: pa.StringArray) -> "Entries":
         """The entries of n lines without nulls; those without a word, or with more than `WORDS_AT_MOST`, are none."""
         parts = [_ngrams(lines.slice(begin, _ROWS), whole=True) for begin in range(0, len(lines), _ROWS)]
         rows = np.concatenate([np.zeros(0, np.int64), *(part[0] + at * _ROWS for at, part in enumerate(parts))])
         hashes = np.concatenate([np.zeros(0, np.uint64), *(part[1] for part in parts)])
         longest = max((part[2] for part in parts), default=0)
-        found, first = np.unique(hashes, return_index=True)
-        return cls(found, rows[first], longest)
+        hashes_once, first = np.unique(hashes, return_index=True)
+        return cls(hashes_once, rows[first], longest)
 
 
 class Matches(NamedTuple):
@@ -61,12 +61,12 @@ def match(captions: pa.StringArray, entries: Entries) -> Matches:
 
 def _ngrams(texts: pa.StringArray, *, at_most: int = WORDS_AT_MOST, whole: bool = False) -> tuple[Numbers, Hashes, int]:
     """Rows and hashes of all n-grams of up to so many words, and the longest n; with `whole`, only of all words."""
-    found = words.scan(texts, words.thread_scratch())
-    starts = np.r_[0, found.ends[:-1]] if len(texts) else np.zeros(0, np.int64)
-    rows = np.repeat(np.arange(len(texts)), found.ends - starts)
+    scan = words.scan(texts, words.thread_scratch())
+    starts = np.r_[0, scan.ends[:-1]] if len(texts) else np.zeros(0, np.int64)
+    rows = np.repeat(np.arange(len(texts)), scan.ends - starts)
     place = np.arange(len(rows)) - starts[rows]
     is_word = (place == 0) | (place % 2 == 1)  # a bigram comes after the word that ends it
-    rows, word = rows[is_word], found.ngrams[is_word].copy()
+    rows, word = rows[is_word], scan.ngrams[is_word].copy()
     size = np.bincount(rows, minlength=len(texts))
     of_rows, of_hashes, longest, hashes = list[Numbers](), list[Hashes](), 0, word
     for n in range(1, at_most + 1):

@@ -68,23 +68,23 @@ class Found(NamedTuple):
     share: float
 
 
-def found(outputs: list[Floats], wanted: Detector) -> Found:
+def detected(outputs: list[Floats], detector: Detector) -> Found:
     """What the outputs of a detector say of one image.
 
     Raises:
         ValueError: they have not the shape that is described.
     """
-    if wanted.finds == "map":
-        return _of_map(outputs[0], wanted.score_at_least)
+    if detector.finds == "map":
+        return _of_map(outputs[0], detector.score_at_least)
     boxes = _rows(outputs[0])
-    scores = _rows(outputs[1]) if wanted.scores_output else boxes[:, 4:]
+    scores = _rows(outputs[1]) if detector.scores_output else boxes[:, 4:]
     if boxes.shape[1] < 4 or len(scores) != len(boxes):
         raise ValueError(f"boxes of shape {boxes.shape} and scores of shape {scores.shape}")
     try:
-        column = scores[:, wanted.scores_column]
+        column = scores[:, detector.scores_column]
     except IndexError:
-        raise ValueError(f"scores of {scores.shape[1]} columns, and number {wanted.scores_column} is meant") from None
-    return _of_boxes(_corners(boxes[:, :4], wanted), column, wanted)
+        raise ValueError(f"scores of {scores.shape[1]} columns, and number {detector.scores_column} is meant") from None
+    return _of_boxes(_corners(boxes[:, :4], detector), column, detector)
 
 
 def _rows(output: Floats) -> Floats:
@@ -95,24 +95,24 @@ def _rows(output: Floats) -> Floats:
     return values.reshape(values.shape[-2:])
 
 
-def _corners(boxes: Floats, wanted: Detector) -> Floats:
+def _corners(boxes: Floats, detector: Detector) -> Floats:
     """Left, top, right and bottom as shares of the image, from 0 to 1."""
     first, second = boxes[:, :2], boxes[:, 2:]
-    if not wanted.corners:
+    if not detector.corners:
         first, second = first - second / 2, first + second / 2
-    height, width = wanted.height_and_width if wanted.unit == "pixels" else (1, 1)
+    height, width = detector.height_and_width if detector.unit == "pixels" else (1, 1)
     sides = np.array([width, height, width, height], np.float32)
     return np.clip(np.concatenate([first, second], axis=1) / sides, 0, 1).astype(np.float32)
 
 
-def _of_boxes(corners: Floats, scores: Floats, wanted: Detector) -> Found:
+def _of_boxes(corners: Floats, scores: Floats, detector: Detector) -> Found:
     with np.errstate(invalid="ignore"):
         sides = corners[:, 2:] - corners[:, :2]
-        counts = np.flatnonzero((scores >= wanted.score_at_least) & (sides > 0).all(axis=1))
+        counts = np.flatnonzero((scores >= detector.score_at_least) & (sides > 0).all(axis=1))
     order = counts[np.argsort(-scores[counts], kind="stable")][:BOXES_AT_MOST]
     kept = list[int]()
     for box in order.tolist():
-        if not kept or _overlaps(corners[box], corners[kept]).max() <= wanted.overlap_at_most:
+        if not kept or _overlaps(corners[box], corners[kept]).max() <= detector.overlap_at_most:
             kept.append(box)
     grid = np.zeros((_GRID, _GRID), bool)
     for left, top, right, bottom in np.rint(corners[kept] * _GRID).astype(int).tolist():

@@ -96,12 +96,12 @@ def sniff(data: bytes) -> str | None:
 
 def unread(data: bytes) -> str | None:
     """The name of an image format that we do not read, and what would; None for what is no image."""
-    found = (
+    names = (
         f"{name}, which is not read; convert it to JPEG or PNG with {by}"
         for name, by, start in _UNREAD
         if start.match(data)
     )
-    return next(found, None)
+    return next(names, None)
 
 
 def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
@@ -257,8 +257,8 @@ def _setters_of_tiff_handlers() -> list[Any]:
     The default handlers print. The list is empty where Pillow's build hides the functions.
     """
     library = ctypes.CDLL(Image.core.__file__)  # finds symbols of the libraries that it loads, too
-    found = [getattr(library, name, None) for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler")]
-    setters = [setter for setter in found if setter is not None]
+    functions = [getattr(library, name, None) for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler")]
+    setters = [setter for setter in functions if setter is not None]
     for setter in setters:
         setter.argtypes, setter.restype = [ctypes.c_void_p], ctypes.c_void_p
     return setters

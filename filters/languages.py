@@ -4,14 +4,61 @@ By ISO 639 and the codes of Wikipedia, as lid.176 labels them. The scripts are U
 listed is never vetoed.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
-from altalign.filters.scripts import NONE, main_scripts
+from altalign.filters import unicode_data
+from altalign.filters.bits import address_of
+from altalign.filters.unicode_data import CODE_POINTS
+from altalign.filters.utf8 import decode, entry_of
+from altalign.filters.words import text_buffers
+
+NONE = "none"  # no letter has a script of its own
+
+
+@cache
+def table() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8], tuple[str, ...]]:
+    """Runs of code points of one script.
+
+    Returns:
+        Where each run begins (uint32[runs], ascending, the first 0), the number of its script (uint8[runs]), and the
+        names of the scripts by number. Number 0 is no script of its own: Common, Inherited, unassigned.
+    """
+    with np.load(Path(__file__).with_name("scripts_16.npz")) as stored:
+        return stored["starts"], stored["scripts"], tuple(stored["names"].tolist())
+
+
+@cache
+def _of_points() -> npt.NDArray[np.uint8]:
+    """The number of each code point's script."""
+    starts, numbers, _ = table()
+    return np.repeat(numbers, np.diff(np.append(starts, CODE_POINTS).astype(np.int64)))
+
+
+def main_scripts(captions: pa.StringArray) -> "pa.DictionaryArray[Any, Any]":
+    """The script of most letters of each caption ("Latin", "Han"), or NONE; of a tie, the name that sorts first.
+
+    Args:
+        captions: n captions without nulls.
+
+    Returns:
+        dictionary<string>[n], with the names of all scripts.
+    """
+    _, _, names = table()
+    data, offsets = text_buffers(captions)
+    blocks, entries, _ = unicode_data.table()
+    numbers_of_rows = np.zeros(len(captions), np.uint8)
+    _fill_main_scripts(data, offsets, blocks, entries, _of_points(), len(names), numbers_of_rows)
+    numbers: Any = pa.array(numbers_of_rows)
+    return pa.DictionaryArray.from_arrays(numbers, pa.array([NONE, *names[1:]], pa.string()))
+
 
 _LANGUAGES = {
     "Latin": """af als an ast az bar bcl br bs ca cbk ceb co crh cs cy da de diq dsb eml en eo es et eu fi fr frr fy ga
@@ -70,3 +117,28 @@ def is_vetoed(captions: pa.StringArray, labels: "pa.Array[Any]") -> npt.NDArray[
     if not len(captions):
         return np.zeros(0, bool)
     return is_other[languages.indices.to_numpy(), scripts.indices.to_numpy()]
+
+
+@njit(nogil=True, cache=True)
+def _fill_main_scripts(
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint32],
+    script_of: npt.NDArray[np.uint8],
+    scripts: int,
+    main: npt.NDArray[np.uint8],
+) -> None:
+    """The number of the script of most letters of each row, uint8[n]; 0: of none. `script_of` has it of code points."""
+    text, of_blocks, of_entries = address_of(data), address_of(blocks), address_of(entries)
+    letters = np.zeros(scripts, np.int64)
+    for row in range(len(offsets) - 1):
+        letters[:] = 0
+        at, end = offsets[row], offsets[row + 1]
+        while at < end:
+            point, size = decode(text, at, end)
+            at += size
+            if entry_of(point, of_blocks, of_entries) & unicode_data.LETTER:
+                letters[script_of[point]] += 1
+        letters[0] = 0  # no script of its own
+        main[row] = letters.argmax()

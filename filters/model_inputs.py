@@ -48,25 +48,57 @@ class ModelInput(Settings):
         return max(self.height_and_width)
 
 
-def prepare(pixels: npt.NDArray[np.uint8], wanted: ModelInput) -> npt.NDArray[np.float32]:
+def prepare(pixels: npt.NDArray[np.uint8], model_input: ModelInput) -> npt.NDArray[np.float32]:
     """One image, uint8[height, width, 3] or gray uint8[height, width], as a batch of one in the model's layout."""
-    height, width = wanted.height_and_width
+    height, width = model_input.height_and_width
     image = Image.fromarray(pixels)
-    small = np.asarray(_resized(image if image.mode == "RGB" else image.convert("RGB"), width, height, wanted))
+    small = np.asarray(_resized(image if image.mode == "RGB" else image.convert("RGB"), width, height, model_input))
     # float32[256, 3]: what each value of a channel becomes. To look it up takes half as long as to compute it
-    becomes = np.arange(256, dtype=np.float32)[:, None] * np.float32(wanted.scale) - np.array(wanted.mean, np.float32)
-    becomes /= np.array(wanted.std, np.float32)
-    order = (2, 1, 0) if wanted.channels == "bgr" else (0, 1, 2)
+    becomes = np.arange(256, dtype=np.float32)[:, None] * np.float32(model_input.scale) - np.array(
+        model_input.mean, np.float32
+    )
+    becomes /= np.array(model_input.std, np.float32)
+    order = (2, 1, 0) if model_input.channels == "bgr" else (0, 1, 2)
     planes = [becomes[:, number][small[:, :, channel]] for number, channel in enumerate(order)]
-    return np.stack(planes, axis=0 if wanted.layout == "nchw" else 2)[None]
+    return np.stack(planes, axis=0 if model_input.layout == "nchw" else 2)[None]
 
 
-def _resized(image: Image.Image, width: int, height: int, wanted: ModelInput) -> Image.Image:
-    kernel = Image.Resampling[wanted.interpolation.upper()]
-    if not wanted.crop:
+def _resized(image: Image.Image, width: int, height: int, model_input: ModelInput) -> Image.Image:
+    kernel = Image.Resampling[model_input.interpolation.upper()]
+    if not model_input.crop:
         return image.resize((width, height), kernel)
     # as torchvision does: the short side first, rounded down, then the middle, rounded
     scale = max(width / image.width, height / image.height)
     sides = [max(least, int(side * scale)) for side, least in zip(image.size, (width, height), strict=True)]
     left, top = (round((side - least) / 2) for side, least in zip(sides, (width, height), strict=True))
     return image.resize((sides[0], sides[1]), kernel).crop((left, top, left + width, top + height))
+
+
+class Classifier(ModelInput):
+    """The TOML beside the ONNX file of a classifier of pornographic images.
+
+    ALIGN removes such images (section 3) and names no classifier; `pipelines.images.nsfw_model` runs one of the user's.
+
+    Attributes:
+        output_index: index of the score in the first output.
+        activation: turns the output into a probability: softmax over all numbers, sigmoid of one, or none where the
+            model includes it.
+    """
+
+    output_index: Annotated[int, Field(ge=0)]
+    activation: Literal["none", "sigmoid", "softmax"] = "none"
+
+
+def score(output: npt.NDArray[np.floating], classifier: Classifier) -> float:
+    """The score, 0 to 1, in a classifier's output for one image (any shape).
+
+    It is rounded to four decimals. Differences between processors are far smaller, so their verdicts agree.
+    """
+    numbers = np.asarray(output, np.float64).ravel()
+    if classifier.activation == "softmax":
+        powers = np.exp(numbers - numbers.max())
+        numbers = powers / powers.sum()
+    number = numbers[classifier.output_index]
+    if classifier.activation == "sigmoid":
+        number = 0.5 * (1 + np.tanh(0.5 * number))  # the same function, without overflow
+    return round(float(number), 4)

@@ -14,7 +14,7 @@ _SCHEME_MISSING = re.compile(r"[\0-\x20]*[/\\][\t\n\r]*[/\\]")  # as in //exampl
 _SCHEMES = ("http:", "https:")
 
 
-def asked(url: str) -> list[str]:
+def request_urls(url: str) -> list[str]:
     """The URL as it is asked for, without credentials, fragment and the final dot of its host; [] where it is none.
 
     Of one without a scheme, as pages have them, both: by http and by https.
@@ -36,14 +36,14 @@ def _schemes(url: str) -> list[str]:
 
 def _asked(url: str) -> str:
     try:
-        of = ada_url.URL(url)
+        parts = ada_url.URL(url)
     except ValueError:
         return ""
-    if of.protocol not in _SCHEMES:
+    if parts.protocol not in _SCHEMES:
         return ""
-    of.username = of.password = ""
-    of.hostname = of.hostname.rstrip(".")
-    return of.href.partition("#")[0]
+    parts.username = parts.password = ""
+    parts.hostname = parts.hostname.rstrip(".")
+    return parts.href.partition("#")[0]
 
 
 def parsed(url: str) -> tuple[str, bool]:

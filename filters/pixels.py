@@ -14,7 +14,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
-from altalign.filters import colours, jpegs
+from altalign.filters import jpegs, readable
 from altalign.filters.decoder_errors import DECODER_ERRORS
 from altalign.filters.image_headers import (
     STRICT_PILLOW,
@@ -157,8 +157,8 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         try:
             image, width, height = opened(kind, data)
             check_decodable(image, width)
-            wanted = {"portable": portable, "resize_short_side_px": resize_short_side_px}
-            if is_stored_as_found(data, kind, width, height, **wanted):
+            settings = {"portable": portable, "resize_short_side_px": resize_short_side_px}
+            if is_stored_as_found(data, kind, width, height, **settings):
                 return Stored(data, kind, width, height)
             with _one_at_a_time(width * height):
                 short_side_px = min(resize_short_side_px or width, width, height)
@@ -307,15 +307,15 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
 
     It is scaled down by a whole number where that leaves `short_side_px`.
     """
-    wanted = "RGB" if colour else "L"
+    mode = "RGB" if colour else "L"
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         image = _eight_bits(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
-    elif image.mode != wanted and not (profile and image.mode in ("L", "CMYK")):
-        image = image.convert("RGB" if image.mode == "LAB" else wanted)
+    elif image.mode != mode and not (profile and image.mode in ("L", "CMYK")):
+        image = image.convert("RGB" if image.mode == "LAB" else mode)
     if profile:
-        image = colours.in_srgb(image, profile)
+        image = readable.in_srgb(image, profile)
     factor = min(image.size) // short_side_px
     if factor > 1:
         image = image.reduce(factor)
@@ -323,7 +323,7 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
         white = Image.new("RGBA", image.size, "white")
         white.alpha_composite(image)
         image = white
-    return image if image.mode == wanted else image.convert(wanted)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -1,10 +1,13 @@
 """Files as Pillow reads them right: without metadata that it stumbles on, and runs of BMP that it misreads."""
 
+import io
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from altalign.filters import colours
+import numpy as np
+from PIL import Image, ImageCms
+
 from altalign.filters.decoder_errors import DECODER_ERRORS
 
 _PROFILE_BYTES_AT_MOST = 1 << 25  # ours
@@ -30,14 +33,14 @@ def png(data: bytes) -> tuple[bytes, bytes | None]:
         if kind in (b"IDAT", b"fcTL") or (kind == b"acTL" and end - at == _ACTL_BYTES):
             first.setdefault(kind, at)
     is_hidden = first.get(b"acTL", len(data)) < first.get(b"IDAT", 0) < first.get(b"fcTL", 0)
-    wanted = _SEEN | (_OF_ANIMATION if is_hidden else set())
+    kept_kinds = _SEEN | (_OF_ANIMATION if is_hidden else set())
     parts, colour, start = list[bytes](), dict[bytes, bytes](), 0
     for kind, at, end in _chunks(data):
         if kind[:1].islower():
             is_sound = data[end - 4 : end] == zlib.crc32(data[at + 4 : end - 4]).to_bytes(4, "big")
             if is_sound and kind in _OF_COLOUR:
                 colour.setdefault(kind, data[at + 8 : end - 4])
-            if not (is_sound and kind in wanted):
+            if not (is_sound and kind in kept_kinds):
                 parts.append(data[start:at])
                 start = end
     return (b"".join([*parts, data[start:]]) if parts else data), _profile_of_png(colour)
@@ -59,7 +62,7 @@ def _profile_of_png(chunks: Mapping[bytes, bytes]) -> bytes | None:
             return zlib.decompressobj().decompress(embedded.partition(b"\0")[2][1:], _PROFILE_BYTES_AT_MOST)
         if b"sRGB" not in chunks and b"gAMA" in chunks:
             primaries = struct.unpack(">8I", chunks[b"cHRM"]) if b"cHRM" in chunks else None
-            return colours.of_gamma(*struct.unpack(">I", chunks[b"gAMA"]), primaries)
+            return of_gamma(*struct.unpack(">I", chunks[b"gAMA"]), primaries)
     except DECODER_ERRORS:
         pass
     return None
@@ -122,3 +125,58 @@ def bmp(data: bytes) -> bytes:
     if is_left_out:
         raise ValueError("run lengths that leave pixels out")
     return bytes(out)
+
+
+# x and y of white, red, green and blue in 1/100,000
+_SRGB_PRIMARIES = (31270, 32900, 64000, 33000, 30000, 60000, 15000, 6000)
+_D50 = (0.9642, 1.0, 0.8249)
+_BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
+_OF_SRGB = range(45_000, 45_910)  # gAMA within 1 % of 1/2.2: its writers mean sRGB
+_OF_PICTURES = range(10_000, 1_000_000)  # ours: other numbers are mistakes
+_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+
+
+def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    """An image of 8 bits a channel (L, RGB, RGBA or CMYK) as RGB or RGBA; as it is where the profile does not fit."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"
+        if profile[16:20] == b"RGB " and image.mode == "L":
+            image = image.convert(mode)
+        return ImageCms.profileToProfile(image, source, _SRGB, outputMode=mode) or image
+    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
+        return image
+
+
+def of_gamma(gamma: int, primaries: Sequence[int] | None) -> bytes | None:
+    """The profile of gAMA and, unless None, cHRM of a PNG, in 1/100,000; None where it is sRGB.
+
+    Raises:
+        ValueError or ArithmeticError: these are no colours.
+    """
+    if (gamma in _OF_SRGB and primaries in (None, _SRGB_PRIMARIES)) or gamma not in _OF_PICTURES:
+        return None
+    return _profile(primaries or _SRGB_PRIMARIES, struct.pack(">IH2x", 1, round(256e5 / gamma)))
+
+
+def _profile(primaries: Sequence[int], curve: bytes) -> bytes:
+    """A profile of ICC 2.1, of three primaries adapted to D50 and one curve."""
+    x, y = np.array(primaries, float).reshape(4, 2).T / 1e5
+    white, *_ = (xyz := np.stack([x / y, np.ones(4), (1 - x - y) / y], 1))
+    if y.min() <= 0:
+        raise ValueError("colours without light")
+    colorants = (xyz[1:].T * np.linalg.solve(xyz[1:].T, white)).T
+    adapted = np.linalg.solve(_BRADFORD, (_BRADFORD @ _D50 / (_BRADFORD @ white))[:, None] * _BRADFORD)
+    fixed = np.rint(np.vstack([_D50, colorants @ adapted.T]).clip(-4, 4) * 65536).astype(">i4")
+    numbers = [b"XYZ \0\0\0\0" + row.tobytes() for row in fixed]
+    tags = {b"desc": b"desc\0\0\0\0\0\0\0\2 \0" + bytes(78), b"cprt": b"text\0\0\0\0 \0\0\0"}
+    tags |= dict(zip((b"wtpt", b"rXYZ", b"gXYZ", b"bXYZ"), numbers, strict=True))
+    tags |= dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), b"curv\0\0\0\0" + curve)
+    table, body = struct.pack(">I", len(tags)), b""
+    for name, content in tags.items():
+        table += name + struct.pack(">II", 132 + 12 * len(tags) + len(body), len(content))
+        body += content + bytes(-len(content) % 4)
+    head = struct.pack(
+        ">I4xI4s4s4s12x4s28x", 132 + 12 * len(tags) + len(body), 0x02100000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
+    )
+    return head + fixed[0].tobytes() + bytes(48) + table + body

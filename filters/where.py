@@ -82,7 +82,10 @@ class Condition:
             return column(self.value)
         if not self.operands:
             return _quoted(self.value, "'") if self.form == "text" else self.value
-        each = [of.written(column) if not of.operands else f"({of.written(column)})" for of in self.operands]
+        each = [
+            operand.written(column) if not operand.operands else f"({operand.written(column)})"
+            for operand in self.operands
+        ]
         if self.form == "COMPARE_IN":
             return f"{each[0]} IN ({', '.join(each[1:])})"
         return _JOINED[self.form].join(each) if self.form in _JOINED else _FORMS[self.form].format(*each)
@@ -227,8 +230,8 @@ def kind_of(column: str, types: Mapping[str, pa.DataType]) -> str:
         near = difflib.get_close_matches(column, types, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(types)}"
         raise WhereError(f"no column {column!r} ({hint})")
-    of = types[column]
-    return "truth" if pa.types.is_boolean(of) else "text" if pa.types.is_string(of) else "a number"
+    kind = types[column]
+    return "truth" if pa.types.is_boolean(kind) else "text" if pa.types.is_string(kind) else "a number"
 
 
 def check(condition: Condition, types: Mapping[str, pa.DataType]) -> None:
@@ -241,12 +244,12 @@ def check(condition: Condition, types: Mapping[str, pa.DataType]) -> None:
         raise WhereError(f"{condition} is {kind}, and a condition is true or false; compare it with something")
 
 
-def _kind(of: Condition, types: Mapping[str, pa.DataType]) -> str:
-    if not of.operands:
-        return kind_of(of.value, types) if of.form == "column" else of.form
-    kinds = [_kind(each, types) for each in of.operands]
-    needed, why = _NEEDS.get(of.form, (kinds[0], f"{of.operands[0]} is {kinds[0]}"))
-    for operand, kind in zip(of.operands, kinds, strict=True):
+def _kind(condition: Condition, types: Mapping[str, pa.DataType]) -> str:
+    if not condition.operands:
+        return kind_of(condition.value, types) if condition.form == "column" else condition.form
+    kinds = [_kind(each, types) for each in condition.operands]
+    needed, why = _NEEDS.get(condition.form, (kinds[0], f"{condition.operands[0]} is {kinds[0]}"))
+    for operand, kind in zip(condition.operands, kinds, strict=True):
         if kind != needed:
             raise WhereError(f"{why}, and {operand} is {kind}; compare like with like")
     return "truth"
@@ -281,8 +284,8 @@ def holds(conditions: Sequence[Condition], table: pa.Table) -> list[pa.BooleanAr
     select = ", ".join(condition.written(places.__getitem__) for condition in conditions)
     with _database().cursor() as cursor:
         cursor.register("rows", pa.table(values, ["row", *places.values()]))
-        found: Any = cursor.sql(f"SELECT {select} FROM rows").to_arrow_table().columns
-    return [each.combine_chunks() for each in found]
+        columns: Any = cursor.sql(f"SELECT {select} FROM rows").to_arrow_table().columns
+    return [each.combine_chunks() for each in columns]
 
 
 def _values(values: Any) -> Any:

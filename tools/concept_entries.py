@@ -39,7 +39,7 @@ def write(out: str, titles: Sequence[str], wordnet: Sequence[str]) -> int:
     hashes, taken = list[np.ndarray](), 0
     for path, read in files:  # first which lines are to be written: 8 bytes a line, however long the lines are
         for block in _blocks(path, read):
-            found = Entries.of(block)
+            found = Entries.from_lines(block)
             of_block = np.zeros(len(block), np.uint64)
             of_block[found.number] = found.hashes
             hashes.append(of_block)

@@ -94,7 +94,7 @@ def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
 
 
 def build_scripts() -> dict[str, npt.NDArray[Any]]:
-    """Build the table of `altalign.filters.scripts`: starts, scripts and names."""
+    """Build the table of `altalign.filters.languages`: starts, scripts and names."""
     from fontTools.unicodedata import script, script_name
 
     codes = [script(chr(point)) for point in range(CODE_POINTS)]

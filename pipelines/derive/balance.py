@@ -66,7 +66,7 @@ def asked(file: str, *, limit: int, tail: float, seed: int) -> Balance:
 
 @lru_cache(maxsize=2)
 def _entries(file: str, _digest: str) -> Entries:
-    return Entries.of(_lines(file))
+    return Entries.from_lines(_lines(file))
 
 
 def _lines(file: str) -> pa.StringArray:

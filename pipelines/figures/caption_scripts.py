@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from altalign.data.audit_tables import SCRIPTS
 from altalign.data.reasons import KEPT, Verdict
-from altalign.filters.scripts import main_scripts
+from altalign.filters.languages import main_scripts
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 

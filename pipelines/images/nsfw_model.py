@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign.errors import UsageError
-from altalign.filters import nsfw
+from altalign.filters import model_inputs
 from altalign.models import onnx
 
 
@@ -14,10 +14,10 @@ from altalign.models import onnx
 class NsfwModel:
     """A loaded classifier."""
 
-    graph: onnx.ImageGraph[nsfw.Classifier]
+    graph: onnx.ImageGraph[model_inputs.Classifier]
 
     @property
-    def classifier(self) -> nsfw.Classifier:
+    def classifier(self) -> model_inputs.Classifier:
         """The TOML beside the file."""
         return self.graph.input
 
@@ -27,18 +27,18 @@ class NsfwModel:
         It is scored alone: in a batch, the last bits depend on the other images.
         """
         (output, *_) = self.graph.run(self.graph.prepare(pixels))
-        return nsfw.score(output, self.classifier)
+        return model_inputs.score(output, self.classifier)
 
 
 def load(path: str) -> NsfwModel:
     """Load `[image.nsfw] model` and try it on a gray image.
 
-    It is an ONNX file with a TOML of its name beside it (`altalign.filters.nsfw.Classifier`).
+    It is an ONNX file with a TOML of its name beside it (`altalign.filters.model_inputs.Classifier`).
 
     Raises:
         UsageError: either file is missing or wrong, they do not fit each other, or the package onnxruntime is missing.
     """
-    model = NsfwModel(onnx.image_graph(path, f"[image.nsfw] model = {path!r}", nsfw.Classifier, extra="nsfw"))
+    model = NsfwModel(onnx.image_graph(path, f"[image.nsfw] model = {path!r}", model_inputs.Classifier, extra="nsfw"))
     try:
         model.graph.tried(model.score)
     except IndexError:

@@ -80,11 +80,11 @@ class Search:
 
     def counted(self) -> Comparisons:
         """All pairs, counted by cosine."""
-        nothing = Comparisons.of(np.zeros(0), 0)
+        nothing = Comparisons.from_cosines(np.zeros(0), 0)
 
         def count(block: slice) -> Comparisons:
             pairs = self._pairs(block, above=SEARCHED_ABOVE)
-            return Comparisons.of(pairs.cosines, len(self._vectors[block]) * len(self._of_tests))
+            return Comparisons.from_cosines(pairs.cosines, len(self._vectors[block]) * len(self._of_tests))
 
         return sum(self._of_blocks(count), nothing)
 

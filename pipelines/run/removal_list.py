@@ -93,7 +93,7 @@ class Request:
 
     def has_url(self, url: str) -> bool:
         """Whether a URL is one of those that are named, as it is written or as it is asked for."""
-        return bool(self.urls) and any(hashed(each) in self.urls for each in (url, *one_url.asked(url)))
+        return bool(self.urls) and any(hashed(each) in self.urls for each in (url, *one_url.request_urls(url)))
 
     def has_host_of(self, url: str) -> bool:
         """Whether a URL has a host of one of the domains, or below one."""
@@ -108,7 +108,7 @@ class Request:
         """The entries of each list that none of these rows has, sorted."""
         there: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
         places = there["image_url"] | there["page_url"]
-        urls = {hashed(each) for url in places for each in (url, *one_url.asked(url))} if self.urls else set()
+        urls = {hashed(each) for url in places for each in (url, *one_url.request_urls(url))} if self.urls else set()
         urls |= there["image_id"]
         left: dict[str, frozenset[str] | set[str]] = {
             "keys": self.keys - there["key"],
@@ -241,7 +241,7 @@ def _of_list(name: str, path: str) -> Request:
     else:
         lines = enumerate(text.splitlines(), start=1)
         found = {_entry(name, entry, f"{path} line {at}") for at, line in lines if (entry := line.strip(WHITE_SPACE))}
-    spelled = {entry: (entry, *(one_url.asked(entry) if name == "urls" else ())) for entry in found}
+    spelled = {entry: (entry, *(one_url.request_urls(entry) if name == "urls" else ())) for entry in found}
     by_hash = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
     entries: Any = frozenset(found) if name in _HEX_DIGITS else by_hash
     return Request(**{name: entries})
@@ -260,7 +260,7 @@ def _text(path: str, name: str) -> str:
 def _entry(name: str, line: str, where: str) -> str:
     """A line as rows spell it."""
     if name == "urls":
-        if not one_url.asked(line):
+        if not one_url.request_urls(line):
             raise UsageError(f"{where}: {line!r} is no URL; write one such as https://example.org/cat.jpg")
         return one_url.parsed(line)[0]
     if (digits := _HEX_DIGITS.get(name)) is None:

@@ -27,7 +27,7 @@ def load(path: str, where: str) -> tuple[Find, str]:
         raise UsageError(f"{graph.toml}: the model has no output {unknown}, it has {', '.join(outputs)}")
 
     def find(pixels: Pixels) -> Found:
-        return detections.found(graph.run(graph.prepare(pixels), graph.input.outputs or outputs[:1]), graph.input)
+        return detections.detected(graph.run(graph.prepare(pixels), graph.input.outputs or outputs[:1]), graph.input)
 
     def find_or_none(pixels: Pixels) -> Found | None:
         with suppress(*onnx.errors()):

@@ -87,7 +87,7 @@ def count(run: Run, unit: counted.PoolUnit) -> counted.CountFacts:
         buffers.images.finish(into["images"])
         spilled = spill.finish()
     _THREAD.buffers = buffers
-    return counted.CountFacts(unit["rows"], spilled, CountHistogram.of_tally(histogram).to_json())
+    return counted.CountFacts(unit["rows"], spilled, CountHistogram.from_tally(histogram).to_json())
 
 
 def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> Tally:

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import near_duplicates, search, search_one
+from benchmarks import near_duplicates, search_one
 
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
-    tests, pool = search.generated(1_500, 500, 64, tmp_path)
-    assert search.generated(1_500, 500, 64, tmp_path) == (tests, pool)
+    tests, pool = search_one.generated(1_500, 500, 64, tmp_path)
+    assert search_one.generated(1_500, 500, 64, tmp_path) == (tests, pool)
     return np.load(tests), np.load(pool)
 
 

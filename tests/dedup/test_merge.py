@@ -29,7 +29,7 @@ def twos(values: list[tuple[int, int]]) -> np.ndarray:
 @given(st.lists(counts, max_size=40), st.integers(1, 50))
 @derandomized
 def test_the_threshold_is_the_kth_of_the_sorted_counts(values: list[int], k: int) -> None:
-    histogram = CountHistogram.of(np.array(values, np.int64))
+    histogram = CountHistogram.from_counts(np.array(values, np.int64))
     falling = sorted(values, reverse=True)
     assert histogram.threshold(k) == (falling[k - 1] if k <= len(falling) else 1)
     assert histogram.keys == len(values)
@@ -38,26 +38,26 @@ def test_the_threshold_is_the_kth_of_the_sorted_counts(values: list[int], k: int
 
 
 def test_the_threshold_at_ties_at_all_keys_and_beyond() -> None:
-    histogram = CountHistogram.of(np.array([9, 5, 5, 5, 2]))
+    histogram = CountHistogram.from_counts(np.array([9, 5, 5, 5, 2]))
     assert [histogram.threshold(k) for k in (1, 2, 3, 4, 5, 6, 100_000_000)] == [9, 5, 5, 5, 2, 1, 1]
     assert histogram.at_least(5) == 4
-    assert CountHistogram.of(np.ones(3, np.int64)).threshold(2) == 1
+    assert CountHistogram.from_counts(np.ones(3, np.int64)).threshold(2) == 1
     assert CountHistogram().threshold(1) == 1
 
 
 @given(st.lists(st.lists(counts, max_size=10), max_size=5), st.randoms(use_true_random=False))
 @derandomized
 def test_histograms_add_up_in_any_order_and_survive_json(parts: list[list[int]], random) -> None:
-    histograms = [CountHistogram.of(np.array(part, np.int64)) for part in parts]
+    histograms = [CountHistogram.from_counts(np.array(part, np.int64)) for part in parts]
     random.shuffle(histograms)
-    whole = CountHistogram.of(np.array([count for part in parts for count in part], np.int64))
+    whole = CountHistogram.from_counts(np.array([count for part in parts for count in part], np.int64))
     assert CountHistogram.total(histograms) == whole
     assert sum(histograms, CountHistogram()) == whole
     assert CountHistogram.from_json(whole.to_json()) == whole
 
 
 def test_a_histogram_of_a_tally_has_its_entries() -> None:
-    assert CountHistogram.of_tally(np.array([2, 0, 3])).to_json() == [[0, 2], [2, 3]]
+    assert CountHistogram.from_tally(np.array([2, 0, 3])).to_json() == [[0, 2], [2, 3]]
     assert CountHistogram() != CountHistogram({1: 1})
     assert CountHistogram() != []
 

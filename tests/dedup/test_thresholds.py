@@ -103,17 +103,19 @@ def test_recall_and_precision_of_labelled_pairs() -> None:
 def test_comparisons_count_what_is_strictly_above_each_threshold_and_parts_add_up(
     found: list[float], split: int
 ) -> None:
-    whole = Comparisons.of(np.array(found), 1_000)
+    whole = Comparisons.from_cosines(np.array(found), 1_000)
     for threshold, count in list(zip(THRESHOLDS.tolist(), whole.counts.tolist(), strict=True))[::97]:
         assert count == sum(cosine > threshold for cosine in found)
         assert whole.above(threshold) == Share(count, 1_000)
-    parts = Comparisons.of(np.array(found[:split]), 300) + Comparisons.of(np.array(found[split:]), 700)
+    parts = Comparisons.from_cosines(np.array(found[:split]), 300) + Comparisons.from_cosines(
+        np.array(found[split:]), 700
+    )
     assert np.array_equal(parts.counts, whole.counts)
     assert parts.compared == 1_000
 
 
 def test_a_cosine_that_is_rounded_above_one_is_one() -> None:
-    comparisons = Comparisons.of(np.array([0.6, 1.0, 1.0000001]), 10)
+    comparisons = Comparisons.from_cosines(np.array([0.6, 1.0, 1.0000001]), 10)
     assert comparisons.above(0.9999).hits == 2
     assert comparisons.above(1.0).hits == 0
 
@@ -122,7 +124,7 @@ def lawful(slope: float, intercept: float, comparisons: int) -> Comparisons:
     """Cosines spaced so that the rate above t is exp(intercept) x ((1 - t) / 2) ** slope."""
     most = int(comparisons * math.exp(intercept) * 0.25**slope)
     rates = (np.arange(most) + 0.5) / comparisons
-    return Comparisons.of(1 - 2 * (rates / math.exp(intercept)) ** (1 / slope), comparisons)
+    return Comparisons.from_cosines(1 - 2 * (rates / math.exp(intercept)) ** (1 / slope), comparisons)
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(4.5, 1.4), (1.8, -4.0), (16.0, 18.0)])
@@ -140,7 +142,7 @@ def test_a_line_finds_the_law_of_the_rates(slope: float, intercept: float) -> No
 
 def test_true_duplicates_in_the_sample_hardly_bend_the_line() -> None:
     comparisons = lawful(4.5, 1.4, 20_000_000)
-    with_duplicates = comparisons + Comparisons.of(np.full(20, 0.999), 0)
+    with_duplicates = comparisons + Comparisons.from_cosines(np.full(20, 0.999), 0)
     assert fit(with_duplicates).rates(0.975) == pytest.approx(fit(comparisons).rates(0.975), rel=0.35)
 
 
@@ -148,9 +150,9 @@ def test_true_duplicates_in_the_sample_hardly_bend_the_line() -> None:
 @derandomized
 def test_comparisons_without_the_nearest_pairs_are_those_of_the_others(found: list[float], pairs: int) -> None:
     left = sorted(found)[: max(0, len(found) - pairs)]
-    less = Comparisons.of(np.array(found), 100).without(pairs)
+    less = Comparisons.from_cosines(np.array(found), 100).without(pairs)
     assert less.compared == 100 - len(found) + len(left)
-    np.testing.assert_array_equal(less.counts, Comparisons.of(np.array(left), 100).counts)
+    np.testing.assert_array_equal(less.counts, Comparisons.from_cosines(np.array(left), 100).counts)
 
 
 def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
@@ -160,8 +162,8 @@ def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
     rng = np.random.default_rng(8)
     unrelated, of_decoys = (0.5 + 0.5 * (1 - rng.random(800) ** 0.25) for _ in range(2))
     copies = np.full(60, 0.991)
-    alone = Comparisons.of(unrelated, 200_000)
-    found, decoys = alone + Comparisons.of(copies, 60), Comparisons.of(of_decoys, 100_000)
+    alone = Comparisons.from_cosines(unrelated, 200_000)
+    found, decoys = alone + Comparisons.from_cosines(copies, 60), Comparisons.from_cosines(of_decoys, 100_000)
     known = true_near_duplicates(found, decoys, similarity_above=0.975)
     assert 0 < known <= 60 + alone.above(0.975).hits
     assert fit(found.without(known)).slope > 2 * fit(found).slope
@@ -169,7 +171,7 @@ def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
 
 
 def test_what_decoys_account_for_is_no_true_near_duplicate() -> None:
-    found = Comparisons.of(np.array([0.9, 0.975, 0.98, 0.98, 0.99, *[0.999] * 26]), 1_000)
+    found = Comparisons.from_cosines(np.array([0.9, 0.975, 0.98, 0.98, 0.99, *[0.999] * 26]), 1_000)
     for above_in_decoys, compared, known in (
         (0, 1_000, 29),
         (1, 1_000, 17),
@@ -178,7 +180,7 @@ def test_what_decoys_account_for_is_no_true_near_duplicate() -> None:
         (3, 1_000, 0),
         (0, 0, 29),
     ):
-        decoys = Comparisons.of(np.array([0.8, 0.975, *[0.98] * above_in_decoys]), compared)
+        decoys = Comparisons.from_cosines(np.array([0.8, 0.975, *[0.98] * above_in_decoys]), compared)
         assert true_near_duplicates(found, decoys, similarity_above=0.975) == known
 
 
@@ -188,7 +190,7 @@ def test_too_few_pairs_for_a_line_are_said_to_be_too_few() -> None:
     with pytest.raises(ValueError, match="too few"):
         fit(lawful(1.8, 1.4, COMPARISONS_AT_LEAST - 1))
     with pytest.raises(ValueError, match="0 of 0 comparisons"):
-        fit(Comparisons.of(np.zeros(0), 0))
+        fit(Comparisons.from_cosines(np.zeros(0), 0))
 
 
 def test_a_line_with_fewer_pairs_is_fitted_where_there_are_ten_behind_a_point() -> None:

@@ -29,7 +29,7 @@ def plain_matches(captions: list[str], lines: list[str]) -> set[tuple[int, tuple
 @given(st.lists(texts, max_size=12), st.lists(texts, max_size=8))
 @settings(max_examples=150)
 def test_entries_are_found_where_a_plain_loop_finds_them(captions: list[str], lines: list[str]) -> None:
-    entries = concepts.Entries.of(pa.array(lines, pa.string()))
+    entries = concepts.Entries.from_lines(pa.array(lines, pa.string()))
     found = concepts.match(pa.array(captions, pa.string()), entries)
     named = [tuple(words_of(lines[int(number)])) for number in entries.number]
     pairs = [(row, named[place]) for row, place in zip(found.rows.tolist(), found.entries.tolist(), strict=True)]
@@ -39,7 +39,7 @@ def test_entries_are_found_where_a_plain_loop_finds_them(captions: list[str], li
 
 @given(st.lists(texts, max_size=12), st.lists(texts, max_size=8), st.integers(1, 4))
 def test_probabilities_are_those_of_a_plain_loop(captions: list[str], lines: list[str], limit: int) -> None:
-    entries = concepts.Entries.of(pa.array(lines, pa.string()))
+    entries = concepts.Entries.from_lines(pa.array(lines, pa.string()))
     found = concepts.match(pa.array(captions, pa.string()), entries)
     counts = np.bincount(found.entries, minlength=len(entries.hashes))
     matches = plain_matches(captions, lines)
@@ -58,7 +58,7 @@ def test_a_plain_loop_over_100_000_captions_keeps_the_same() -> None:
     drawn = random.choice(300, (100_000, 3), p=shares / shares.sum())
     captions = [" ".join(words[number] for number in row) for row in drawn]
     keys = np.array([f"{number:032x}".encode() for number in random.integers(0, 2**62, 100_000)], "S32")
-    entries = concepts.Entries.of(pa.array([*words[:200], "w0 w1"]))
+    entries = concepts.Entries.from_lines(pa.array([*words[:200], "w0 w1"]))
     found = concepts.match(pa.array(captions), entries)
     counts = np.bincount(found.entries, minlength=len(entries.hashes))
     coins = concepts.coins(keys, 7)

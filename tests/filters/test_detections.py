@@ -34,7 +34,7 @@ def overlap(one: list[float], other: list[float]) -> float:
 @settings(max_examples=200)
 def test_boxes_are_counted_as_a_plain_loop_counts_them(values: list[tuple[float, ...]], overlap_at_most: float) -> None:
     output = np.array(values, np.float32).reshape(1, -1, 5)
-    found = detections.found([output], detector(unit="shares", overlap_at_most=overlap_at_most))
+    found = detections.detected([output], detector(unit="shares", overlap_at_most=overlap_at_most))
     kept = list[list[float]]()
     for *corners, score in sorted(values, key=lambda row: -row[4]):
         box = [min(1.0, max(0.0, side)) if side == side else side for side in corners]
@@ -55,15 +55,15 @@ def test_middles_and_pixels_say_the_same_boxes(values: list[tuple[float, ...]]) 
     of_middles = corners.copy()
     of_middles[:, 0:2] = (corners[:, 0:2] + corners[:, 2:4]) / 2 * [width, height]
     of_middles[:, 2:4] = (corners[:, 2:4] - corners[:, 0:2]) * [width, height]
-    wanted = detections.found([corners], detector(unit="shares"))
-    assert detections.found([of_middles], detector(corners=False)) == wanted
+    wanted = detections.detected([corners], detector(unit="shares"))
+    assert detections.detected([of_middles], detector(corners=False)) == wanted
 
 
 @given(
     arrays.arrays(np.float32, st.tuples(st.integers(1, 7), st.integers(1, 7)), elements=st.sampled_from([0, 0.4, 1]))
 )
 def test_regions_of_a_map_are_those_of_a_plain_search(output: Any) -> None:
-    found = detections.found([output[None, None]], detector(finds="map", score_at_least=0.4))
+    found = detections.detected([output[None, None]], detector(finds="map", score_at_least=0.4))
     left = {(y, x) for y, x in np.ndindex(output.shape) if output[y, x] >= np.float32(0.4)}
     assert found.share == len(left) / output.size
     regions = 0
@@ -90,7 +90,7 @@ def test_regions_of_a_map_are_those_of_a_plain_search(output: Any) -> None:
 )
 def test_outputs_of_other_shapes_are_refused(outputs: list[tuple[int, ...]], more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"shape|columns"):
-        detections.found([np.ones(shape, np.float32) for shape in outputs], detector(**more))
+        detections.detected([np.ones(shape, np.float32) for shape in outputs], detector(**more))
 
 
 @pytest.mark.parametrize(

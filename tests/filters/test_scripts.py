@@ -7,13 +7,13 @@ from fontTools.unicodedata import script, script_name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.filters import scripts
+from altalign.filters import languages
 from altalign.filters.unicode_data import LETTER, entry
 from tools import make_unicode_data
 
 
 def test_the_stored_table_is_what_its_sources_give() -> None:
-    for stored, built in zip(scripts.table(), make_unicode_data.build_scripts().values(), strict=True):
+    for stored, built in zip(languages.table(), make_unicode_data.build_scripts().values(), strict=True):
         np.testing.assert_array_equal(np.asarray(stored), built)
 
 
@@ -30,7 +30,7 @@ def test_the_stored_table_is_what_its_sources_give() -> None:
     ],
 )
 def test_the_script_is_that_of_most_letters(caption: str, expected: str) -> None:
-    assert scripts.main_scripts(pa.array([caption], pa.string())).to_pylist() == [expected]
+    assert languages.main_scripts(pa.array([caption], pa.string())).to_pylist() == [expected]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
@@ -38,6 +38,8 @@ def test_scripts_are_those_of_a_plain_loop(captions: list[str]) -> None:
     def plain(caption: str) -> str:
         letters = Counter(script_name(script(character)) for character in caption if entry(character) & LETTER)
         own = {name: n for name, n in letters.items() if name not in ("Common", "Inherited", "Unknown")}
-        return min(own, key=lambda name: (-own[name], name)) if own else scripts.NONE
+        return min(own, key=lambda name: (-own[name], name)) if own else languages.NONE
 
-    assert scripts.main_scripts(pa.array(captions, pa.string())).to_pylist() == [plain(caption) for caption in captions]
+    assert languages.main_scripts(pa.array(captions, pa.string())).to_pylist() == [
+        plain(caption) for caption in captions
+    ]

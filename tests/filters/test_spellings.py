@@ -32,8 +32,8 @@ from altalign.filters.blocked import BlockList
     ],
 )
 def test_a_url_is_known_as_it_is_asked_for(url: str, asked: list[str]) -> None:
-    assert one_url.asked(url) == asked
-    assert [each for spelled in asked for each in one_url.asked(spelled)] == asked
+    assert one_url.request_urls(url) == asked
+    assert [each for spelled in asked for each in one_url.request_urls(spelled)] == asked
     host = asked[0].split("/")[2].removesuffix(":8443").removesuffix(":443") if asked else ""
     assert one_url.host_of(url) == (host or ("example.com" if "://" in url else ""))
 

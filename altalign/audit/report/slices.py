@@ -76,7 +76,7 @@ def _entries(path: str) -> Entries:
         raise UsageError(f"--words {path}: cannot be read ({error.strerror or error}); give NAME=FILE") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"--words {path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    found = Entries.of(pa.array(lines, pa.string()))
+    found = Entries.from_lines(pa.array(lines, pa.string()))
     if not len(found.hashes):
         raise UsageError(f"--words {path}: no word is in it; give words, one a line")
     return found

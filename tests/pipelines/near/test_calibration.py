@@ -264,7 +264,7 @@ def findings() -> Findings:
     """Of two kinds of copies one is found always, the other once in four times."""
     jpeg = b"no image, and no one asks"
     rng = np.random.default_rng(0)
-    above = Comparisons.of(0.5 + 0.4 * rng.random(300) ** 3, 1_000_000)
+    above = Comparisons.from_cosines(0.5 + 0.4 * rng.random(300) ** 3, 1_000_000)
     names = [name for name in [*list(TRANSFORMS)[:1], "crop <20> %"] for _ in range(4)]
     counts = {
         "training_images": 100,
@@ -285,7 +285,7 @@ def findings() -> Findings:
         transforms=names,
         cosines=np.array([0.99, 0.98, 0.97, 0.96, 0.95, 0.2, np.nan, 0.9]),
         pairs=above,
-        decoys=Comparisons.of(np.array([0.6]), 1_000_000),
+        decoys=Comparisons.from_cosines(np.array([0.6]), 1_000_000),
         lines=[Line(4.0, 1.0, 3e-4, 2e-5)],
         labelled=Labelled(Share(3, 4), Share(3, 3), {"<i>": Share(0, 1)}, 2),
         looked_at=[

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from altalign.errors import UsageError
-from altalign.filters import nsfw
+from altalign.filters import model_inputs
 from altalign.pipelines.images import nsfw_model
 
 onnx = pytest.importorskip("onnx", reason="writes the test's model")
@@ -38,10 +38,10 @@ def pictures(count: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
     return images, reddish
 
 
-def trained(classifier: nsfw.Classifier) -> tuple[np.ndarray, float]:
+def trained(classifier: model_inputs.Classifier) -> tuple[np.ndarray, float]:
     """Logistic regression on the mean colour of prepared pictures."""
     images, truth = pictures(200, 1)
-    features = np.stack([nsfw.prepare(image, classifier)[0].mean(axis=(1, 2)) for image in images])
+    features = np.stack([model_inputs.prepare(image, classifier)[0].mean(axis=(1, 2)) for image in images])
     weights, bias = np.zeros(3), 0.0
     for _ in range(500):
         error = 1 / (1 + np.exp(-(features @ weights + bias))) - truth
@@ -76,7 +76,7 @@ def save_model(path: Path, weights: np.ndarray, bias: float, *, axes: list[int])
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "red.toml").write_text(TOML.format(layout="nchw"))
-    weights, bias = trained(nsfw.Classifier.load(tmp_path / "red.toml"))
+    weights, bias = trained(model_inputs.Classifier.load(tmp_path / "red.toml"))
     save_model(tmp_path / "red.onnx", weights, bias, axes=[2, 3])
     return tmp_path / "red.onnx"
 
@@ -93,7 +93,7 @@ def test_a_trained_classifier_tells_new_pictures(model: Path) -> None:
 
 
 def test_both_layouts_give_the_same_scores(model: Path, tmp_path: Path) -> None:
-    weights, bias = trained(nsfw.Classifier.load(model.with_suffix(".toml")))
+    weights, bias = trained(model_inputs.Classifier.load(model.with_suffix(".toml")))
     save_model(tmp_path / "last.onnx", weights, bias, axes=[1, 2])
     (tmp_path / "last.toml").write_text(TOML.format(layout="nhwc"))
     first, last = nsfw_model.load(str(model)), nsfw_model.load(str(tmp_path / "last.onnx"))
@@ -103,15 +103,19 @@ def test_both_layouts_give_the_same_scores(model: Path, tmp_path: Path) -> None:
 
 def test_an_image_is_squeezed_scaled_and_normalised() -> None:
     values = {"input_size": 8, "mean": MEAN, "std": STD, "layout": "nchw", "output_index": 0}
-    classifier = nsfw.Classifier.from_values(values, where="test")
+    classifier = model_inputs.Classifier.from_values(values, where="test")
     image = np.zeros((30, 90, 3), np.uint8)
     image[:] = (255, 0, 51)
-    batch = nsfw.prepare(image, classifier)
+    batch = model_inputs.prepare(image, classifier)
     assert (batch.shape, batch.dtype, batch.flags.c_contiguous) == ((1, 3, 8, 8), np.float32, True)
     assert batch[0, :, 4, 4] == pytest.approx([0.5 / 0.2, -0.4 / 0.25, -0.1 / 0.3], abs=1e-5)
-    backwards = nsfw.Classifier.from_values({**values, "channels": "bgr", "scale": 1.0, "layout": "nhwc"}, where="test")
-    assert nsfw.prepare(image, backwards)[0, 4, 4] == pytest.approx([50.5 / 0.2, -0.4 / 0.25, 254.7 / 0.3], rel=1e-5)
-    assert nsfw.prepare(np.asarray(Image.fromarray(image).convert("L")), classifier).shape == (1, 3, 8, 8)
+    backwards = model_inputs.Classifier.from_values(
+        {**values, "channels": "bgr", "scale": 1.0, "layout": "nhwc"}, where="test"
+    )
+    assert model_inputs.prepare(image, backwards)[0, 4, 4] == pytest.approx(
+        [50.5 / 0.2, -0.4 / 0.25, 254.7 / 0.3], rel=1e-5
+    )
+    assert model_inputs.prepare(np.asarray(Image.fromarray(image).convert("L")), classifier).shape == (1, 3, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,10 @@ def test_an_image_is_squeezed_scaled_and_normalised() -> None:
 )
 def test_the_score_is_read_from_the_output(activation: str, output: list, expected: float) -> None:
     values = {"input_size": 8, "mean": MEAN, "std": STD, "layout": "nchw", "output_index": 1, "activation": activation}
-    assert nsfw.score(np.array(output, np.float32), nsfw.Classifier.from_values(values, where="test")) == expected
+    assert (
+        model_inputs.score(np.array(output, np.float32), model_inputs.Classifier.from_values(values, where="test"))
+        == expected
+    )
 
 
 @pytest.mark.parametrize(

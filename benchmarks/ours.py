@@ -1,0 +1,63 @@
+"""Archive to candidates, or to verdicts on images: ours, in one thread, without Beam. Prints one line of JSON.
+
+    python -m benchmarks.ours pages|images FILE... [--repeat 1]
+
+pages: all that extract does with a web archive: finding out where records are that can be read again, charsets, URLs,
+captions, verdicts, places of images, Arrow batches. images: what the fetch stage does with each image of a tar, reading
+and SHA-256 included; `refused` counts what gets a reason, by folder of the image's name: how much damage is noticed.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+from altalign.data.reasons import ask, reasons_of
+from altalign.filters import image
+from altalign.pipelines.images.measuring import columns, hooks_of, measure
+from altalign.pipelines.read.pages import warc
+from altalign.settings.curate import CurateConfig, InputSettings
+from altalign.storage.ranges import Range, Ranges
+from benchmarks import timed
+
+
+def read(archives: list[Path]) -> timed.Counts:
+    """Image elements, and those that are candidates."""
+    images = candidates = 0
+    for archive in archives:
+        for found in warc.read(str(archive)):
+            images += found.rows.num_rows
+            candidates += found.rows.column("reason").null_count
+    return {"images": images, "candidates": candidates}
+
+
+def pages_in(archives: list[Path]) -> timed.Counts:
+    """How many pages the archives have."""
+    pages = 0
+    for archive in archives:
+        with archive.open("rb") as file:
+            pages += sum(
+                record.http_content_type == "text/html"
+                for record in ArchiveIterator(file, record_types=WarcRecordType.response)
+            )
+    return {"pages": pages}
+
+
+def judge(tars: list[Path]) -> timed.Counts:
+    """Images, and those that get a reason."""
+    config = CurateConfig(input=[InputSettings(paths=[str(tar) for tar in tars])])
+    hooks = hooks_of(config)
+    images = [place for tar in tars for place in timed.places(tar)]
+    with Ranges([Range(place.path, place.offset, place.length) for place in images]) as ranges:
+        measured = [measure(ranges.read(place), url=None, config=config.image, hooks=hooks) for place in ranges]
+    verdict: Any = reasons_of(ask(image.RULES, columns(measured), config))[0]
+    refused = Counter(place.group for place, reason in zip(images, verdict.to_pylist(), strict=True) if reason)
+    return {"images": len(images), "refused": refused}
+
+
+if __name__ == "__main__":
+    if sys.argv.pop(1) == "pages":
+        sys.exit(timed.main(__doc__, read, counted="pages", afterwards=pages_in))
+    sys.exit(timed.main(__doc__, judge, counted="images"))
