@@ -17,9 +17,9 @@ import aiohttp
 
 from altalign import __version__
 from altalign.errors import AltalignError, StoreError, UsageError, bring, first_line
-from altalign.storage import disk_errors, local, local_copies
+from altalign.storage import local
 from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
-from altalign.storage.stamp import Stamp
+from altalign.storage.paths import Stamp
 
 _T = TypeVar("_T")
 _HUB = "hf://"
@@ -77,7 +77,7 @@ def _asked(path: str, request: Callable[[], _T]) -> _T:
         try:
             return request()
         except errors as error:
-            if disk_errors.is_full_disk(error):
+            if local.is_full_disk(error):
                 raise
             attempts += 1
             # fsspec raises FileNotFoundError whatever happened; that is its cause
@@ -186,7 +186,7 @@ def mappable(path: str) -> str:
         file.truncate()
         _system(path).get_file(path, file)
 
-    return local_copies.copy(path, version, lambda file: _asked(path, lambda: fetch(file)))
+    return local.copied(path, version, lambda file: _asked(path, lambda: fetch(file)))
 
 
 # What is there -------------------------------------------------------------------------------------------------------
