@@ -21,9 +21,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from altalign.errors import AltalignError
-from altalign.machine import ahead, children, interrupts, memory, startup
+from altalign.machine import children, interrupts, memory, startup, threads
 from altalign.machine.cores import cores
-from altalign.machine.threads import in_threads
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -44,14 +43,12 @@ _PROGRAM = (
 
 
 def worth(seconds: float, at_most: int) -> int:
-    """How many processes there are work and memory for, at `SECONDS_OF_WORK` each; 0 where threads do as well.
+    """How many processes work that takes one core so many seconds is to have; 0 where threads do as well.
 
-    `seconds` is what the work takes one core.
+    Each asks for memory by itself where large images are to wait for one another, so it has to be ample.
     """
-    count = min(at_most, int(seconds / SECONDS_OF_WORK))
-    if count > 1:
-        count = min(count, OF_COMMAND.count + memory.for_processes(memory.free()))
-    return count if count > 1 else 0
+    count = min(at_most, int(seconds / SECONDS_OF_WORK), memory.spare().bytes // memory.PROCESS_BYTES)
+    return count if count > 1 and memory.is_ample() else 0
 
 
 class InProcesses(Generic[Item, Result]):
@@ -83,11 +80,6 @@ class Processes:
     def __init__(self) -> None:
         self._all: list[_Process] = []
         self._idle: SimpleQueue[_Process] = SimpleQueue()  # empty where none are in use
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._all)
 
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
@@ -207,7 +199,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: fl
     The work takes one core about `seconds`. `at_once` items are worked on at once, in processes where these pay off.
     """
     with OF_COMMAND.used(worth(seconds, min(cores(), len(items)))):
-        return in_threads(InProcesses(work), items, at_once)
+        return threads.in_threads(InProcesses(work), items, at_once)
 
 
 # In the process -------------------------------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         signal.signal(number, signal.SIG_IGN)
     startup.prepare()
     logging.getLogger().setLevel(logging.CRITICAL)
-    ahead.OF_PROCESS.at_most = THREADS_AT_MOST
+    threads.OF_PROCESS.at_most = THREADS_AT_MOST
     requests: SimpleQueue[tuple[bytes | None, Any]] = SimpleQueue()
     given_up = threading.Event()
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError, first_line
-from altalign.machine import ahead
+from altalign.machine.threads import in_order
 from altalign.storage.paths import Place
 
 _T = TypeVar("_T")
@@ -202,7 +202,7 @@ def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
     """The result of `work` for each thing, in order, many at a time."""
     with ThreadPoolExecutor(AT_ONCE) as own:
         begun = ((None, own.submit(work, thing), 1) for thing in things)
-        with closing(ahead.in_order(begun, bytes_at_most=4 * AT_ONCE)) as results:
+        with closing(in_order(begun, bytes_at_most=4 * AT_ONCE)) as results:
             for _, result in results:
                 yield result
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
 from altalign.errors import StoreError
-from altalign.machine import ahead, interrupts
+from altalign.machine import interrupts
+from altalign.machine.threads import in_order
 from altalign.storage import clients
 from altalign.storage.paths import is_of_web
 
@@ -92,7 +93,7 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         for request in requests
         for size in [request.end - request.begin]
     )
-    for request, data in ahead.in_order(begun, bytes_at_most=_AHEAD_BYTES):
+    for request, data in in_order(begun, bytes_at_most=_AHEAD_BYTES):
         interrupts.check()
         for offset, length in request.ranges:
             yield data[offset - request.begin : offset - request.begin + length]

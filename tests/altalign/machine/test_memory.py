@@ -1,9 +1,6 @@
 """How much memory there is, by the files of a machine, and how work is made to fit it."""
 
-import os
 import resource
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -126,15 +123,3 @@ def test_large_pieces_wait_for_one_another_and_what_never_fits_is_refused(monkey
     assert order == ["first", "second"]
     with pytest.raises(MemoryError, match="101 MB needed, 100 MB free"), memory.reserved(101 * MB):
         raise AssertionError
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep Arrow's own choice")
-@pytest.mark.parametrize(("given", "backend"), [({}, "jemalloc"), ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, "system")])
-def test_arrow_keeps_its_pages_unless_the_user_chose_otherwise(given: dict[str, str], backend: str) -> None:
-    code = (
-        "from altalign.machine import startup; startup.prepare(); import pyarrow; "
-        "print(pyarrow.default_memory_pool().backend_name)"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | given
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert (ran.stdout.strip(), ran.stderr) == (backend, "")
