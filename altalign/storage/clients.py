@@ -97,8 +97,8 @@ def threads(purpose: str, count: int = AT_ONCE) -> ThreadPoolExecutor:
 
 
 @cache
-def _threads(purpose: str, count: int, _process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix=f"altalign-{purpose}")
+def _threads(_purpose: str, count: int, _process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count)
 
 
 @contextmanager

@@ -85,7 +85,6 @@ def open_again(path: str, _: BinaryIO) -> BinaryIO:
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
-    """Ask the kernel to read a range into its cache, on systems that can."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
@@ -112,7 +111,6 @@ def names(folder: str, suffix: str = "") -> list[str]:
 
 
 def entries(folder: str) -> list[str]:
-    """Names of all files and folders in a folder."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names alone
     except (FileNotFoundError, NotADirectoryError):
@@ -129,7 +127,6 @@ def is_partial(name: str) -> bool:
 
 @contextmanager
 def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A binary file that is at `path`, whole, once the block ended well."""
     target = Path(path)
     partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
     try:
@@ -152,7 +149,6 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def move(path: str, target: str) -> None:
-    """Rename a file, over whatever has that name."""
     _make_folder(Path(target).parent)
     Path(path).replace(target)
 
@@ -243,7 +239,6 @@ class GrowingFile:
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingFile]:
-    """A file to append to. A writer that is killed may leave a part of the last write."""
     target = Path(path)
     with naming_a_full_disk(str(target.parent), target.name):
         _make_folder(target.parent)
@@ -257,12 +252,10 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingFile]:
 
 
 def delete_file(path: str) -> None:
-    """Delete a file; nothing where there is none."""
     Path(path).unlink(missing_ok=True)
 
 
 def delete(path: str) -> None:
-    """Delete a file, or a folder and all in it; nothing where there is none."""
     if Path(path).is_dir():
         shutil.rmtree(path)
     else:
@@ -277,7 +270,6 @@ def sweep(folder: str) -> None:
 
 @contextmanager
 def temporary(folder: str) -> Iterator[None]:
-    """Temporary files of libraries and child processes are in this folder, in this block."""
     import tempfile  # a hundredth of a second, which other commands need not wait for
 
     delete(folder)
@@ -340,7 +332,6 @@ def _held(place: Path, *, blocking: bool) -> Iterator[None]:
 
 
 def holder(folder: str) -> str | None:
-    """The process of this machine that holds a run folder; None where none does."""
     return holder_of(Path(folder, "log", "lock"))
 
 

@@ -47,13 +47,11 @@ _LISTED: dict[str, tuple[float, _Kind]] = {}
 
 
 def in_arrow(path: str) -> tuple[pafs.FileSystem, str]:
-    """The client of its bucket."""
     place = Place.of(path)
     return clients.client(place), place.name
 
 
 def mappable(path: str) -> str:
-    """A local copy."""
     version = stamp(path)
     pieces = [(begin, _COPIED_AT_ONCE_BYTES) for begin in range(0, version.size, _COPIED_AT_ONCE_BYTES)]
     return local.copied(path, version, lambda copy: copy.writelines(read_ranges(path, pieces)))
@@ -75,10 +73,8 @@ def kind(path: str) -> _Kind:
 
 
 _KINDS: dict[pafs.FileType, _Kind] = {
-    pafs.FileType.File: "file",
-    pafs.FileType.Directory: "folder",
-    pafs.FileType.NotFound: "missing",
-    pafs.FileType.Unknown: "missing",
+    **{pafs.FileType.File: "file", pafs.FileType.Directory: "folder"},
+    **{pafs.FileType.NotFound: "missing", pafs.FileType.Unknown: "missing"},
 }
 
 
@@ -102,7 +98,6 @@ def stamp(path: str) -> Stamp:
 
 
 def names(folder: str, suffix: str = "") -> list[str]:
-    """Names of the objects of a folder."""
     infos = clients.listed(folder, is_recursive=False)
     names = [info.base_name for info in infos if info.type == pafs.FileType.File]
     return sorted(name for name in names if name.endswith(suffix))
@@ -179,7 +174,6 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:  # noqa: A
 
 
 def put_file(file: str, path: str) -> None:
-    """Upload a local file as it is."""
     with Path(file).open("rb") as original:
         _put(path, _mapped(original, os.fstat(original.fileno()).st_size))
 
@@ -261,7 +255,6 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
 
 
 def move(path: str, target: str) -> None:
-    """Copy an object inside the store, then delete it."""
     link(path, target)
     clients.delete_object(path)
 
@@ -282,7 +275,6 @@ def link(path: str, target: str) -> None:
 
 
 def move_folder(path: str, target: str) -> None:
-    """Copy objects inside the store, then delete all others of the other folder."""
     source, copy = absolute(path), absolute(target)
     names = [file.removeprefix(f"{source}/") for file in files_below(path)]
     _all(lambda name: link(f"{source}/{name}", f"{copy}/{name}"), names)
@@ -290,7 +282,6 @@ def move_folder(path: str, target: str) -> None:
 
 
 def delete(path: str) -> None:
-    """Delete an object, or all whose names begin with the folder's."""
     _LISTED.pop(absolute(path), None)
     place = Place.of(path)
     with asking(path):
@@ -321,7 +312,6 @@ def sweep(_: str) -> None:
 
 
 def local_folder(folder: str) -> str:
-    """A folder of this machine that stands for the run's."""
     return str(local.standing_for(absolute(folder), "runs"))
 
 
@@ -340,17 +330,14 @@ class _Held:
     """When the ticket of each run folder that this process holds was written last."""
 
     def __init__(self) -> None:
-        self._fresh: dict[str, float] = {}
+        self.renewed_s: dict[str, float] = {}
 
     def renew(self, folder: str) -> None:
-        self._fresh[folder] = time.monotonic()
-
-    def drop(self, folder: str) -> None:
-        self._fresh.pop(folder, None)
+        self.renewed_s[folder] = time.monotonic()
 
     def check(self, path: str) -> None:
         """Refuse to write to a run whose ticket others may consider expired."""
-        for folder, written in list(self._fresh.items()):
+        for folder, written in list(self.renewed_s.items()):
             if path.startswith(f"{folder}/") and time.monotonic() - written > LEASE_S:
                 raise StoreError(
                     f"{folder}: held no longer: the store was not reached for {time.monotonic() - written:.0f} s, and "
@@ -376,36 +363,30 @@ class _Ticket(NamedTuple):
 
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """See `altalign.storage`."""
     folder = folder.rstrip("/")
-    with local.locked(folder, _lock(folder)), _ticket(folder):
-        yield
-
-
-@contextmanager
-def _ticket(folder: str) -> Iterator[None]:
     path = f"{folder}/log/{_TICKET}{uuid4().hex}"
     owner = {"host": socket.gethostname(), "process": os.getpid(), "machine": local.machine_name()}
     data = json.dumps(owner).encode()
-    try:
-        clients.put(path, data, allowed=lambda: None)
-    except StoreError as error:
-        raise UsageError(f"{folder}: cannot be written to: {error}") from error
     stop = threading.Event()
     thread = threading.Thread(target=_refresh, args=(folder, path, data, stop), daemon=True)
-    try:
-        _check_alone(folder, path)
-        HELD.renew(folder)
-        thread.start()
+    with local.locked(folder, _lock(folder)):
         try:
-            yield
+            clients.put(path, data, allowed=lambda: None)
+        except StoreError as error:
+            raise UsageError(f"{folder}: cannot be written to: {error}") from error
+        try:
+            _check_alone(folder, path)
+            HELD.renew(folder)
+            thread.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                thread.join()
         finally:
-            stop.set()
-            thread.join()
-    finally:
-        HELD.drop(folder)
-        with suppress(AltalignError):
-            clients.delete_object(path)
+            HELD.renewed_s.pop(folder, None)
+            with suppress(AltalignError):
+                clients.delete_object(path)
 
 
 def _check_alone(folder: str, path: str) -> None:
@@ -439,7 +420,6 @@ def _tickets(folder: str) -> list[_Ticket]:
 
 
 def holder(folder: str) -> str | None:
-    """See `altalign.storage`."""
     folder = folder.rstrip("/")
     if (process := local.holder_of(_lock(folder))) is not None:
         return process

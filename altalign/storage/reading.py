@@ -54,17 +54,14 @@ def source(path: str) -> Source:
 
 
 def open_read(path: str) -> BinaryIO:
-    """A seekable binary file."""
     return cast(BinaryIO, io.BufferedReader(_File(_Blocks(source(path))), _BUFFER_BYTES))
 
 
 def open_again(_: str, file: BinaryIO) -> BinaryIO:
-    """The same file, sharing its blocks; close it first."""
     return cast(BinaryIO, io.BufferedReader(_File(_blocks_of(file)), _BUFFER_BYTES))
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
-    """Begin to read the blocks of a range of an open file; they are kept until others take their place."""
     _blocks_of(file).ask_for(offset, length)
 
 
@@ -73,13 +70,11 @@ def _blocks_of(file: BinaryIO) -> "_Blocks":
 
 
 def read_bytes(path: str) -> bytes:
-    """A whole file."""
     file = source(path)
     return file.read_at(0, file.size)
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Ranges of one file; neighbouring ranges are one request."""
     requests = list(_together(ranges))
     if not requests:
         return
