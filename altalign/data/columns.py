@@ -15,8 +15,8 @@ from altalign.errors import UnreadableError, UsageError
 
 EXTRA = "extra."  # begins the name of a kept column; its values are text
 TYPES = {
-    str(of): of
-    for of in (pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    str(kind): kind
+    for kind in (pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
 }
 
 
@@ -81,8 +81,8 @@ def check_measured(shards: Sequence[tuple[str, str]], scores: Iterable[Score]) -
 
 def of_sidecar(names: Iterable[str]) -> list[str]:
     """The columns of the side-car that are read for these columns."""
-    wanted = [name for name in names if name in SAMPLE.names]
-    return list(dict.fromkeys([*wanted, *(["extra"] if any(name.startswith(EXTRA) for name in names) else [])]))
+    own = [name for name in names if name in SAMPLE.names]
+    return list(dict.fromkeys([*own, *(["extra"] if any(name.startswith(EXTRA) for name in names) else [])]))
 
 
 def joined(
@@ -115,6 +115,6 @@ def joined(
 
 def _kept(extra: "pa.ChunkedArray[Any]", name: str) -> "pa.Array[Any]":
     """A kept column as text: strings as they are, anything else as JSON."""
-    found = [None if each is None else json.loads(each).get(name) for each in extra.to_pylist()]
-    texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in found]
+    values = [None if each is None else json.loads(each).get(name) for each in extra.to_pylist()]
+    texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in values]
     return pa.array(texts, pa.string())

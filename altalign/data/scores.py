@@ -32,8 +32,8 @@ class Files(Mapping[str, Mapping[str, Any]]):
 
     def __init__(self, stated: dict[str, Any]):
         """Takes the columns of a manifest, and leaves none."""
-        nulls = {name: pa.array(of, pa.int64()) for name, of in stated.pop("nulls").items()}
-        columns = {name: pa.array(stated.pop(name), of) for name, of in _COLUMNS.items()}
+        nulls = {name: pa.array(counts, pa.int64()) for name, counts in stated.pop("nulls").items()}
+        columns = {name: pa.array(stated.pop(name), kind) for name, kind in _COLUMNS.items()}
         self._table = pa.table({**columns, "nulls": pa.StructArray.from_arrays([*nulls.values()], [*nulls])})
         self._places: Any = pc.sort_indices(columns["name"])
         self._sorted: Any = columns["name"].take(self._places)
@@ -55,9 +55,9 @@ class Files(Mapping[str, Mapping[str, Any]]):
 
     def sizes(self) -> "Files":
         """The same with sizes and digests alone, by which `Score.values` knows that a file is whole."""
-        found = copy(self)
-        found._table = self._table.select(["name", "bytes", "sha256"])
-        return found
+        light = copy(self)
+        light._table = self._table.select(["name", "bytes", "sha256"])
+        return light
 
     def sums(self, columns: Sequence[str]) -> tuple[int, dict[str, int]]:
         """How many rows all files have, and how many of each column have no value."""
@@ -87,10 +87,10 @@ class Score:
 
     def has(self, shard: str, sidecar_sha256: str) -> bool:
         """Whether the values of a shard are there, and of its side-car as it is."""
-        of = self.files.get(shard)
-        if of is None or of["of"] != sidecar_sha256 or not storage.exists(self.path(shard)):
+        file, path = self.files.get(shard), self.path(shard)
+        if file is None or file["of"] != sidecar_sha256 or not storage.exists(path):
             return False
-        return storage.stamp(self.path(shard)).size == of["bytes"]
+        return storage.stamp(path).size == file["bytes"]
 
     def read(self, shard: str) -> bytes:
         """The file of a shard.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 def cores(root: Path = Path("/")) -> int:
     """The number of cores this process may run on, or fewer if its control groups limit its CPU time."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([found, *_quotas(root)]))
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([available, *_quotas(root)]))
 
 
 def _quotas(root: Path) -> list[int]:
     """The CPU quota of each control group of this process (both versions), in cores, rounded up."""
-    found = []
+    quotas = []
     for place, is_first_version in control_groups("cpu", root):
         try:
             if is_first_version:
@@ -25,8 +25,8 @@ def _quotas(root: Path) -> list[int]:
         except (OSError, ValueError):
             continue
         if quota.isdecimal() and period.isdecimal() and int(period):  # "max", or -1, is none
-            found.append(-(-int(quota) // int(period)))
-    return found
+            quotas.append(-(-int(quota) // int(period)))
+    return quotas
 
 
 def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:

@@ -31,7 +31,7 @@ class Free(NamedTuple):
     """Free bytes, what limits them, and whether the limit counts addresses instead of use."""
 
     bytes: int
-    of: str
+    limit: str
     is_address_space: bool = False
 
 
@@ -91,7 +91,7 @@ def workers_at_most(workers: int, available: Free) -> int:
     if available.bytes < base + _BYTES_PER_THREAD:
         raise UsageError(
             f"not enough memory: a curation takes {(base + _BYTES_PER_THREAD) // MB:,} MB, "
-            f"and {available.bytes // MB:,} MB are free ({available.of}); give it more"
+            f"and {available.bytes // MB:,} MB are free ({available.limit}); give it more"
         )
     return min(workers, (available.bytes - base) // _BYTES_PER_THREAD)
 

@@ -66,11 +66,7 @@ class InProcesses(Generic[Item, Result]):
         return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
 
     def __call__(self, item: Item) -> Result:
-        """Return the result of an item.
-
-        Raises:
-            AltalignError: its process was ended from outside.
-        """
+        """Return the result of an item; AltalignError where its process was ended from outside."""
         return OF_COMMAND.call(self, item)
 
 
@@ -175,13 +171,10 @@ class _Process:
     def _ended(self) -> str:
         """How the process ended, in words for a user."""
         code = self.wait()
-        what = f"process {self._process.pid}, one of those that this command works with,"
+        how = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
         if code == -signal.SIGKILL:
-            return (
-                f"{what} was killed; where the system did it for want of memory, give it more, or set fewer [engine] "
-                "workers"
-            )
-        return f"{what} ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+            how = "was killed; where the system did it for want of memory, give it more, or set fewer [engine] workers"
+        return f"process {self._process.pid}, one of those that this command works with, {how}"
 
     def close(self) -> None:
         """End the process at once."""

@@ -330,11 +330,11 @@ def _hint(cls: type[BaseModel], place: _Place) -> str:
 
 
 def _sections_with(cls: type[BaseModel], key: str, section: str = "") -> list[str]:
-    found = [section] if section and key in cls.model_fields else []
+    sections = [section] if section and key in cls.model_fields else []
     for name, field in cls.model_fields.items():
         if _is_section(field.annotation) and (inner := settings_of(field.annotation)):
-            found += _sections_with(inner, key, f"{section}.{name}" if section else name)
-    return found
+            sections += _sections_with(inner, key, f"{section}.{name}" if section else name)
+    return sections
 
 
 def _repair(place: _Place, mistake: ErrorDetails) -> str:

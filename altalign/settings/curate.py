@@ -465,12 +465,12 @@ class CurateConfig(Settings):
     @field_validator("input")
     @classmethod
     def _sources_are_told_apart(cls, inputs: list[InputSettings]) -> list[InputSettings]:
-        taken, found = set[str](), list[InputSettings]()
+        taken, named = set[str](), list[InputSettings]()
         for each in inputs:
             name = each.source
             if not each.name and name in taken:
                 name = named_after(each.paths[0], taken)
                 each = each.model_copy(update={"name": name})
             taken.add(name)
-            found.append(each)
-        return found
+            named.append(each)
+        return named

@@ -294,27 +294,27 @@ def is_writable(folder: str) -> bool:
 
 
 @contextmanager
-def write(path: str, *, durable: bool = False, found: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
+def write(path: str, *, durable: bool = False, written: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
     """A binary file that appears at `path`, whole, once the block has ended well.
 
     Args:
         path: where.
         durable: whether it then outlives a power cut.
-        found: size and digest, asked after the last byte, of a caller who digests the bytes anyway.
+        written: size and digest, asked after the last byte, of a caller who digests the bytes anyway.
 
     Raises:
         FullDiskError: no space is left.
     """
     block = blocks.CURRENT.get()
     with at(path).write(path, durable=durable) as file:
-        if block is None or found is not None:
+        if block is None or written is not None:
             yield file
         else:
             hashed = Hashed(file, block.kind(path))
             yield cast(BinaryIO, hashed)
-            found = lambda: hashed.written  # noqa: E731 - of the file that was just written
-    if block is not None and found is not None:
-        block.files[path] = found()
+            written = lambda: hashed.written  # noqa: E731 - of the file that was just written
+    if block is not None and written is not None:
+        block.files[path] = written()
 
 
 @contextmanager

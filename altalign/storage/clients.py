@@ -125,7 +125,7 @@ def put(path: str, data: Any, *, allowed: Callable[[], None]) -> None:
 
     `allowed` raises where it is not to begin any more: large uploads wait for one another.
     """
-    buffer, place = pa.py_buffer(data), Place.of(path)
+    buffer, place = pa.py_buffer(data), Place.parse(path)
     is_large = buffer.size > ONE_REQUEST_BYTES
     own = threads(f"large-uploads-{place.scheme}", LARGE_AT_ONCE[place.scheme]) if is_large else threads("uploads")
 
@@ -166,7 +166,7 @@ class OpenObject:
     """An object for reads at any offset, by several threads at once; `size` in bytes."""
 
     def __init__(self, path: str):
-        place = Place.of(path)
+        place = Place.parse(path)
         with asking(path):
             self.file: Any = client(place).open_input_file(place.name)  # a NativeFile, of which the stubs know little
         self.path, self.size = path, cast(int, self.file.size())
@@ -186,14 +186,14 @@ def get(path: str) -> bytes:
 
 def listed(folder: str, *, is_recursive: bool) -> list[pafs.FileInfo]:
     """What is in a folder, or below it: one request for a thousand objects. Empty where there is none."""
-    place = Place.of(folder)
+    place = Place.parse(folder)
     with asking(folder):
         return client(place).get_file_info(pafs.FileSelector(place.name, recursive=is_recursive, allow_not_found=True))
 
 
 def delete_object(path: str) -> None:
     """Delete an object; nothing where there is none."""
-    place = Place.of(path)
+    place = Place.parse(path)
     with asking(path), suppress(FileNotFoundError):
         client(place).delete_file(place.name)
 
@@ -216,7 +216,7 @@ def check(path: str) -> None:
     Raises:
         UsageError: it does not, and why.
     """
-    place = Place.of(path)
+    place = Place.parse(path)
     if re.search(r"[*?[]", place.bucket):
         raise UsageError(f"{path}: the name of a bucket is no glob; give it in full")
     try:
@@ -254,7 +254,7 @@ _ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
 
 def trouble(error: BaseException, path: str) -> AltalignError:
     """The message for a client's error: what, where, what to do."""
-    place, message = Place.of(path), _message(error)
+    place, message = Place.parse(path), _message(error)
     if "No response body" in message:  # an answer to HEAD has no reason in it; one to a list has
         try:
             _probe(place)

@@ -47,7 +47,7 @@ _LISTED: dict[str, tuple[float, _Kind]] = {}
 
 
 def in_arrow(path: str) -> tuple[pafs.FileSystem, str]:
-    place = Place.of(path)
+    place = Place.parse(path)
     return clients.client(place), place.name
 
 
@@ -62,7 +62,7 @@ def mappable(path: str) -> str:
 
 def kind(path: str) -> _Kind:
     """What is at a path: an object, or a prefix of others."""
-    place = Place.of(path)
+    place = Place.parse(path)
     listed_at, known = _LISTED.get(absolute(path), (0.0, "missing"))
     if listed_at and time.monotonic() - listed_at < _KNOWN_FOR_S:
         return cast(_Kind, known)
@@ -89,7 +89,7 @@ def exists(path: str) -> bool:
 
 def stamp(path: str) -> Stamp:
     """Size and ETag."""
-    opened, place = clients.OpenObject(path), Place.of(path)
+    opened, place = clients.OpenObject(path), Place.parse(path)
     with asking(path):
         headers: dict[str, bytes] = {name.lower(): value for name, value in opened.file.metadata().items()}
         if digest := headers.get("etag", b"").decode("utf-8", "replace").strip('"'):
@@ -105,14 +105,14 @@ def names(folder: str, suffix: str = "") -> list[str]:
 
 def entries(folder: str) -> list[str]:
     """Names of objects and folders, from a list of all below: Arrow's list of one GCS folder leaves folders out."""
-    inside = f"{Place.of(folder).name}/"
+    inside = f"{Place.parse(folder).name}/"
     infos = clients.listed(folder, is_recursive=True)
     return sorted({info.path.removeprefix(inside).partition("/")[0] for info in infos})
 
 
 def files_below(folder: str) -> list[str]:
     """Paths of all objects below a folder: one request for a thousand."""
-    inside = f"{Place.of(folder).name}/"
+    inside = f"{Place.parse(folder).name}/"
     infos = clients.listed(folder, is_recursive=True)
     files = (info.path.removeprefix(inside) for info in infos if info.type == pafs.FileType.File)
     return [f"{absolute(folder)}/{name}" for name in files]
@@ -126,20 +126,20 @@ def find(pattern: str) -> list[str]:
         return [pattern]
     if plain == len(parts):
         return []
-    scheme = Place.of(pattern).scheme
+    scheme = Place.parse(pattern).scheme
     is_deep = plain < len(parts) - 1 or "**" in parts or scheme == "gs"  # Arrow's list of one GCS folder has no folders
     infos = clients.listed(f"{scheme}://{'/'.join(parts[:plain])}", is_recursive=is_deep)
     kinds: dict[str, _Kind] = {}
     if scheme == "gs":
         kinds = dict.fromkeys((str(folder) for info in infos for folder in PurePosixPath(info.path).parents), "folder")
     kinds |= {info.path: _KINDS[info.type] for info in infos}
-    found = []
+    hits = []
     for name, kind_of_name in kinds.items():
         if _matches(name.split("/")[plain:], parts[plain:]):
             path = f"{scheme}://{name}"
             _LISTED[path] = time.monotonic(), kind_of_name
-            found.append(path)
-    return sorted(found)
+            hits.append(path)
+    return sorted(hits)
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -265,7 +265,7 @@ def link(path: str, target: str) -> None:
     _LISTED.pop(target, None)
     with asking(target):
         try:
-            clients.client(Place.of(target)).copy_file(Place.of(path).name, Place.of(target).name)
+            clients.client(Place.parse(target)).copy_file(Place.parse(path).name, Place.parse(target).name)
             return
         except OSError:
             if stamp(path).size <= _COPIED_BYTES_AT_MOST:
@@ -283,7 +283,7 @@ def move_folder(path: str, target: str) -> None:
 
 def delete(path: str) -> None:
     _LISTED.pop(absolute(path), None)
-    place = Place.of(path)
+    place = Place.parse(path)
     with asking(path):
         info = clients.client(place).get_file_info(place.name)
         if info.type == pafs.FileType.File:

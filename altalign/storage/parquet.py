@@ -279,13 +279,13 @@ def same_rows(rows: pa.Table, others: pa.Table, *, by: str) -> tuple[npt.NDArray
 
     A value in the column `by` is in one of the others at most.
     """
-    found: Any = pc.index_in(rows[by], value_set=others[by].combine_chunks())
-    here = np.flatnonzero(found.is_valid().to_numpy())
-    there = found.drop_null().to_numpy().astype(np.int64)
+    places: Any = pc.index_in(rows[by], value_set=others[by].combine_chunks())
+    here = np.flatnonzero(places.is_valid().to_numpy())
+    elsewhere = places.drop_null().to_numpy().astype(np.int64)
     is_same = np.ones(len(here), bool)
     for name in rows.column_names:
-        one, other = rows[name].take(here), others[name].take(there)
+        one, other = rows[name].take(here), others[name].take(elsewhere)
         both_null = (one.is_null().to_numpy() & other.is_null().to_numpy()).astype(bool)
         equal: Any = pc.equal(one, other)
         is_same &= equal.fill_null(pa.scalar(value=False)).to_numpy() | both_null
-    return here[is_same], there[is_same]
+    return here[is_same], elsewhere[is_same]

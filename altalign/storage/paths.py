@@ -32,7 +32,7 @@ class Place(NamedTuple):
     key: str  # empty: the bucket itself
 
     @classmethod
-    def of(cls, path: str) -> "Place":
+    def parse(cls, path: str) -> "Place":
         """The place of a path.
 
         Raises:
@@ -91,7 +91,7 @@ def _remote(path: str) -> str:
     """The path without a slash at its end."""
     if is_of_web(path):
         return path.rstrip("/")
-    place = Place.of(path)
+    place = Place.parse(path)
     return f"{place.scheme}://{place.name}"
 
 

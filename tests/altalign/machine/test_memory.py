@@ -63,8 +63,8 @@ def test_a_control_group_above_ours_limits_us_too_and_cached_files_count_as_free
     groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     there = memory.free(machine(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": lines, **groups}))
     assert there.bytes == 1_500_000_000
-    assert there.of.startswith("control group ")
-    assert there.of.endswith("/a")
+    assert there.limit.startswith("control group ")
+    assert there.limit.endswith("/a")
 
 
 def test_a_group_without_a_limit_and_a_system_without_such_files_limit_nothing(tmp_path: Path) -> None:

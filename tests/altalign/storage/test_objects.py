@@ -90,7 +90,7 @@ def run_python(code: str, *arguments: str) -> int:
 
 
 def test_arrow_makes_an_object_of_half_of_it_which_is_why_nothing_is_streamed(store: Server) -> None:
-    place = Place.of(f"{store.url}/half")
+    place = Place.parse(f"{store.url}/half")
 
     def write_half() -> None:
         with clients.client(place).open_output_stream(place.name) as stream:
