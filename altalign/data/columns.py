@@ -57,7 +57,7 @@ def known(folder: str, kept: Iterable[str]) -> Known:
     for score in score_files.all_of(folder):
         for name, kind in score.columns.items():
             types[name], scores[name] = TYPES[kind], score
-        nulls |= score.files.sums([*score.columns])[1]
+        nulls |= score.sums()[1]
     return Known(types, scores, nulls)
 
 

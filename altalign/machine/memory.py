@@ -36,7 +36,7 @@ class Free(NamedTuple):
 
 
 def free(root: Path = Path("/")) -> Free:
-    """The scarcest of what limits memory: the machine, control groups (both versions), `ulimit -v` and `-d`."""
+    """The scarcest of what limits memory: the machine, control groups, `ulimit -v` and `-d`."""
     limits = [Free(1 << 62, "nothing"), *_of_groups(root)]
     facts = _numbers(root / "proc/meminfo")
     if "MemAvailable" in facts:
@@ -66,18 +66,15 @@ def _numbers(file: Path) -> dict[str, int]:
 
 
 def _of_groups(root: Path) -> Iterator[Free]:
-    for place, is_first_version in control_groups("memory", root):
-        limit, usage, prefix = (
-            ("limit_in_bytes", "usage_in_bytes", "total_") if is_first_version else ("max", "current", "")
-        )
+    for place in control_groups(root):
         try:
-            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in (limit, usage))
+            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in ("max", "current"))
         except OSError:
             continue
-        if most.isdecimal() and int(most) < 1 << 60:  # "max", or as good as that
+        if most.isdecimal():  # or "max"
             facts = _numbers(place / "memory.stat")
             # given back when it is needed
-            files = facts.get(f"{prefix}inactive_file", 0) + facts.get(f"{prefix}active_file", 0)
+            files = facts.get("inactive_file", 0) + facts.get("active_file", 0)
             yield Free(int(most) - int(used) + files, f"control group {place}")
 
 
