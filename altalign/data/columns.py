@@ -28,17 +28,14 @@ class Known:
     scores: Mapping[str, Score]
     nulls: Mapping[str, int]
 
-    def may_be_null(self, name: str) -> bool:
-        """Whether a column has nulls, or, of side-cars, may have some."""
-        return name in NULLABLE or name.startswith(EXTRA) or self.nulls.get(name, 0) > 0
-
     def missing(self, names: Iterable[str]) -> str:
         """Says of the first of some columns that may be null that it is; empty: none may be."""
-        name = next((name for name in names if self.may_be_null(name)), "")
-        if not name:
-            return ""
-        missing = self.nulls.get(name)
-        return f"{name} has no value in {missing:,} samples" if missing else f"{name} may have no value"
+        for name in names:
+            if missing := self.nulls.get(name, 0):
+                return f"{name} has no value in {missing:,} samples"
+            if name in NULLABLE or name.startswith(EXTRA):
+                return f"{name} may have no value"
+        return ""
 
     def scores_of(self, names: Iterable[str]) -> dict[str, Score]:
         """The scores that these columns are of, by name."""

@@ -36,12 +36,6 @@ class Counts:
         for (stage, source, reason), n in (rows or {}).items():
             self.add_rows(Stage(stage), source, reason, n)
 
-    def add(self, stage: Stage, source: str, verdict: pa.StringArray) -> None:
-        """Count a verdict column: null is kept."""
-        tally: Any = pc.value_counts(verdict)
-        for entry in tally.to_pylist():
-            self.add_rows(stage, source, KEPT if entry["values"] is None else entry["values"], entry["counts"])
-
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
         """Count rows of one reason."""
         try:
@@ -51,9 +45,6 @@ class Counts:
             raise _defect(f"counts: {why}") from None
         if rows:
             self._rows[stage.value, source, str(reason)] += rows
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(self._rows + other._rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Counts) and self._rows == other._rows

@@ -245,15 +245,10 @@ def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int
     return [(entry["values"], entry["counts"]) for entry in counted.to_pylist()]
 
 
-def check_names(columns: Iterable[str], schema: pa.Schema) -> None:
-    """Raise ValueError where the schema has no column of a name."""
-    if unknown := set(columns) - set(schema.names):
-        raise ValueError(f"no such columns: {sorted(unknown)}")
-
-
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """A table of a schema from some of its columns; the others are null, and a string fills a whole column."""
-    check_names(columns, schema)
+    if unknown := set(columns) - set(schema.names):
+        raise ValueError(f"no such columns: {sorted(unknown)}")
     rows = next(len(column) for column in columns.values() if not isinstance(column, str))
     arrays = []
     for field in schema:
