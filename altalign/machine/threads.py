@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from altalign.machine import interrupts
 
@@ -89,12 +89,13 @@ OF_PROCESS = Threads()
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
     """The result of each item, in order; the first error ends all."""
-    part = _Part(work)
+    given_up = threading.Event()
+    part = _part(work, given_up)
     with ThreadPoolExecutor(count) as pool:
         try:
             return [future.result() for future in [pool.submit(part, item) for item in items]]
         except BaseException:
-            part.given_up.set()
+            given_up.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -103,31 +104,29 @@ def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], cou
     """The same in `count` threads that all callers in this process share: the last one to have work has all of them."""
     if count == 1:  # the callers are an engine's own threads
         return [work(item) for item in items]
-    part = _Part(work)
+    given_up = threading.Event()
+    part = _part(work, given_up)
     with OF_PROCESS.shared(count) as pool:
         futures = [pool.submit(part, item) for item in items]
         try:
-            return [_result(future) for future in futures]
+            results = list[Result]()
+            for future in futures:
+                while not wait([future], _LOOK_EVERY_S).done:
+                    interrupts.check()  # whoever waits may be a part of work that is given up
+                results.append(future.result())
+            return results
         except BaseException:
-            part.given_up.set()
+            given_up.set()
             wait([future for future in futures if not future.cancel()])
             raise
 
 
-def _result(future: Future[Result]) -> Result:
-    """Its result; whoever waits for it may be a part of work that is given up."""
-    while not wait([future], _LOOK_EVERY_S).done:
-        interrupts.check()
-    return future.result()
+def _part(work: Callable[[Item], Result], given_up: threading.Event) -> Callable[[Item], Result]:
+    """Work on one item that may be given up."""
 
-
-class _Part(Generic[Item, Result]):
-    """Does one item of work that may be given up."""
-
-    def __init__(self, work: Callable[[Item], Result]):
-        self.work, self.given_up = work, threading.Event()
-
-    def __call__(self, item: Item) -> Result:
-        with interrupts.part_of(self.given_up):
+    def part(item: Item) -> Result:
+        with interrupts.part_of(given_up):
             interrupts.check()
-            return self.work(item)
+            return work(item)
+
+    return part
