@@ -90,8 +90,6 @@ def main(argv: Sequence[str] | None = None, verbs: Verbs = VERBS) -> int:
         # Where it was not imported, there are no processes to close; importing it takes a hundredth of a second.
         if "altalign.machine.processes" in sys.modules:
             sys.modules["altalign.machine.processes"].OF_COMMAND.close()
-        if argv is None:
-            startup.leave()
 
 
 def _main(argv: Sequence[str] | None, verbs: Verbs) -> int:

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 
-from altalign.settings.common import Settings
-from altalign.settings.removed import TAKE_IT_OUT, without_removed
+from altalign.settings.common import TAKE_IT_OUT, Settings, without_removed
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Whole = Annotated[int, Field(ge=0)]

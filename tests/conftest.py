@@ -17,7 +17,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from altalign.demo import web
-from altalign.machine import kernel_cache, memory
+from altalign.machine import memory, startup
 from tests import made_once, process_state
 from tests.end_to_end.runs import ROOT, Finished, altalign, listed, tree, write_input
 from tests.object_stores import servers
@@ -37,7 +37,7 @@ if MEMORY.is_dir() and min(shutil.disk_usage(MEMORY).free, memory.free().bytes) 
 # The line that announces the first compilation of kernels is for users: here it would be in the output of whatever test
 # comes first in a fresh checkout.
 with contextlib.redirect_stderr(io.StringIO()):
-    kernel_cache.settle()
+    startup.place_kernels()
 
 # The same examples everywhere, and no limit of time: machines are busy.
 settings.register_profile("altalign", derandomize=True, deadline=None)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import VERBS
-from altalign.machine import memory, startup
+from altalign.machine import startup
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def test_extras_are_those_of_the_project_and_bring_google_cloud() -> None:
 
 def test_a_worker_is_given_what_a_command_gives_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beam's boot program knows nothing of `startup.prepare`."""
-    source = inspect.getsource(startup.prepare) + inspect.getsource(memory.prepare).split("return")[0]
+    source = inspect.getsource(startup.prepare).split("return")[0]
     given = dict(re.findall(r'environ\.setdefault\("(\w+)", "([^"]+)"\)', source))
     assert len(given) == 3
     assert given.items() <= environment().items()

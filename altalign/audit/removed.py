@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import cast
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -10,18 +10,18 @@ from altalign import storage
 from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
 from altalign.data.key import image_id
-from altalign.data.schema import REMOVED, RemovedRow
+from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE
 from altalign.filters import one_url
 
 
-def rows(run: RunFolder, matches: pc.Expression | None = None) -> list[RemovedRow]:
+def rows(run: RunFolder, matches: pc.Expression | None = None) -> list[dict[str, Any]]:
     """The rows that match, or all; none where nothing was removed."""
     path = run.path(REMOVED_FILE)
     if not storage.exists(path):
         return []
     found = run_parquet.table(path, REMOVED)
-    return cast(list[RemovedRow], (found if matches is None else found.filter(matches)).to_pylist())
+    return (found if matches is None else found.filter(matches)).to_pylist()
 
 
 def pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counter[str]]:

@@ -93,7 +93,7 @@ def fitted(config: "CurateConfig") -> "CurateConfig":
     if fit == config.engine.threads:
         return config
     terminal.stderr().print(
-        f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fit}", soft_wrap=True
+        f"{there.bytes // memory.MB:,} MB of memory are free ({there.limit}), so workers = {fit}", soft_wrap=True
     )
     return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
 

@@ -15,8 +15,8 @@ from altalign.errors import UnreadableError, UsageError
 
 EXTRA = "extra."  # begins the name of a kept column; its values are text
 TYPES = {
-    str(of): of
-    for of in (pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    str(kind): kind
+    for kind in (pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
 }
 
 
@@ -28,17 +28,14 @@ class Known:
     scores: Mapping[str, Score]
     nulls: Mapping[str, int]
 
-    def may_be_null(self, name: str) -> bool:
-        """Whether a column has nulls, or, of side-cars, may have some."""
-        return name in NULLABLE or name.startswith(EXTRA) or self.nulls.get(name, 0) > 0
-
     def missing(self, names: Iterable[str]) -> str:
         """Says of the first of some columns that may be null that it is; empty: none may be."""
-        name = next((name for name in names if self.may_be_null(name)), "")
-        if not name:
-            return ""
-        missing = self.nulls.get(name)
-        return f"{name} has no value in {missing:,} samples" if missing else f"{name} may have no value"
+        for name in names:
+            if missing := self.nulls.get(name, 0):
+                return f"{name} has no value in {missing:,} samples"
+            if name in NULLABLE or name.startswith(EXTRA):
+                return f"{name} may have no value"
+        return ""
 
     def scores_of(self, names: Iterable[str]) -> dict[str, Score]:
         """The scores that these columns are of, by name."""
@@ -57,7 +54,7 @@ def known(folder: str, kept: Iterable[str]) -> Known:
     for score in score_files.all_of(folder):
         for name, kind in score.columns.items():
             types[name], scores[name] = TYPES[kind], score
-        nulls |= score.files.sums([*score.columns])[1]
+        nulls |= score.sums()[1]
     return Known(types, scores, nulls)
 
 
@@ -81,8 +78,8 @@ def check_measured(shards: Sequence[tuple[str, str]], scores: Iterable[Score]) -
 
 def of_sidecar(names: Iterable[str]) -> list[str]:
     """The columns of the side-car that are read for these columns."""
-    wanted = [name for name in names if name in SAMPLE.names]
-    return list(dict.fromkeys([*wanted, *(["extra"] if any(name.startswith(EXTRA) for name in names) else [])]))
+    own = [name for name in names if name in SAMPLE.names]
+    return list(dict.fromkeys([*own, *(["extra"] if any(name.startswith(EXTRA) for name in names) else [])]))
 
 
 def joined(
@@ -115,6 +112,6 @@ def joined(
 
 def _kept(extra: "pa.ChunkedArray[Any]", name: str) -> "pa.Array[Any]":
     """A kept column as text: strings as they are, anything else as JSON."""
-    found = [None if each is None else json.loads(each).get(name) for each in extra.to_pylist()]
-    texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in found]
+    values = [None if each is None else json.loads(each).get(name) for each in extra.to_pylist()]
+    texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in values]
     return pa.array(texts, pa.string())

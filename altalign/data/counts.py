@@ -7,7 +7,7 @@ overlap and what a rule drops that no other does.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,22 +24,6 @@ FailedRow: TypeAlias = tuple[str, str, list[str], int]
 _BETWEEN = " "  # separates reasons; none has a space in it
 
 
-class OfStage(TypedDict):
-    """A stage in `summary.json`: rows, and those that it dropped by reason."""
-
-    stage: str
-    received: int
-    kept: int
-    dropped: dict[str, int]
-
-
-class OfUnit(TypedDict):
-    """What the mark of a unit records: rows by first reason, and by every reason that holds."""
-
-    counts: list[CountRow]
-    failed: list[FailedRow]
-
-
 class Counts:
     """Rows by (stage, source, reason); the reason of a row that stays is "kept".
 
@@ -52,12 +36,6 @@ class Counts:
         for (stage, source, reason), n in (rows or {}).items():
             self.add_rows(Stage(stage), source, reason, n)
 
-    def add(self, stage: Stage, source: str, verdict: pa.StringArray) -> None:
-        """Count a verdict column: null is kept."""
-        tally: Any = pc.value_counts(verdict)
-        for entry in tally.to_pylist():
-            self.add_rows(stage, source, KEPT if entry["values"] is None else entry["values"], entry["counts"])
-
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
         """Count rows of one reason."""
         try:
@@ -67,9 +45,6 @@ class Counts:
             raise _defect(f"counts: {why}") from None
         if rows:
             self._rows[stage.value, source, str(reason)] += rows
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(self._rows + other._rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Counts) and self._rows == other._rows
@@ -100,36 +75,34 @@ class Counts:
     def dropped(self, stage: Stage) -> dict[str, int]:
         """Rows by drop reason of one stage: what occurred, in the order of the rules."""
         rows: Counter[str] = Counter()
-        for (of, _, reason), n in self._rows.items():
-            if of == stage.value and reason != KEPT:
+        for (name, _, reason), n in self._rows.items():
+            if name == stage.value and reason != KEPT:
                 rows[reason] += n
         return {reason: rows[reason] for reason in sorted(rows, key=lambda reason: order_of(stage, reason))}
 
     def kept(self, stage: Stage) -> int:
         """Rows that a stage kept."""
-        return sum(n for (of, _, reason), n in self._rows.items() if of == stage.value and reason == KEPT)
+        return sum(n for (name, _, reason), n in self._rows.items() if name == stage.value and reason == KEPT)
 
     def received(self, stage: Stage) -> int:
         """Rows that a stage received: those it kept and those it dropped."""
-        return sum(n for (of, _, _), n in self._rows.items() if of == stage.value)
+        return sum(n for (name, _, _), n in self._rows.items() if name == stage.value)
 
     def stages(self) -> list[Stage]:
         """Stages that counted anything, in order."""
-        seen = {of for of, _, _ in self._rows}
+        seen = {name for name, _, _ in self._rows}
         return [stage for stage in Stage if stage.value in seen]
 
     def stages_of_run(self) -> tuple[Stage, ...]:
         """The stages that a run has, whether or not they received anything: `select` only where it was counted."""
         return stages_of(stage.value for stage in self.stages())
 
-    def summary(self, stages: Iterable[Stage]) -> list[OfStage]:
+    def summary(self, stages: Iterable[Stage]) -> list[dict[str, Any]]:
         """`summary.json`'s "stages"."""
         return [
             {
-                "stage": stage.value,
-                "received": self.received(stage),
-                "kept": self.kept(stage),
-                "dropped": self.dropped(stage),
+                **{"stage": stage.value, "received": self.received(stage)},
+                **{"kept": self.kept(stage), "dropped": self.dropped(stage)},
             }
             for stage in stages
         ]
@@ -146,7 +119,7 @@ class Counts:
         for before, after in pairwise(stages):
             for source in sources:
                 kept = self._rows[before.value, source, KEPT]
-                received = sum(n for (of, who, _), n in self._rows.items() if of == after.value and who == source)
+                received = sum(n for (name, who, _), n in self._rows.items() if name == after.value and who == source)
                 if kept != received:
                     raise _defect(
                         f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, "
@@ -200,7 +173,7 @@ class FailedCounts:
         if self.counts() != counts:
             raise _defect("counts do not add up: rows by every rule that holds are not the rows by reason")
 
-    def facts(self) -> OfUnit:
+    def facts(self) -> dict[str, Any]:
         """For the mark of a unit."""
         return {"counts": self.counts().to_json(), "failed": self.to_json()}
 
@@ -239,6 +212,5 @@ def _table(entries: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
 
 def _order(stage: str, source: str, reasons: str | Sequence[str]) -> tuple[int, str, list[tuple[int, str]]]:
     """Sort key of a count: stages, then sources, then rules, each in their order; "kept" comes first."""
-    of = Stage(stage)
     dropped = [] if reasons == KEPT else [reasons] if isinstance(reasons, str) else reasons
-    return list(Stage).index(of), source, [order_of(of, reason) for reason in dropped]
+    return list(Stage).index(Stage(stage)), source, [order_of(Stage(stage), reason) for reason in dropped]

@@ -17,8 +17,8 @@ _NAME = re.compile(r"g(\d{4,})-\d+")
 
 def of(shard: str) -> int:
     """The generation of a shard, by its name, with or without an ending; the first is 1."""
-    found = _NAME.match(shard)
-    return int(found[1]) if found else 1
+    match = _NAME.match(shard)
+    return int(match[1]) if match else 1
 
 
 def named(generation: int, number: int) -> str:

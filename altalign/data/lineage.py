@@ -10,7 +10,6 @@ from altalign import storage
 from altalign.errors import AltalignError, UsageError
 from altalign.storage import atomic_change
 
-CURATE = "curate"
 _DIGITS = 12  # of a run's number that are shown
 
 
@@ -21,12 +20,12 @@ class Made:
     number: str
     operation: str
     settings: Mapping[str, object]
-    of: "tuple[Made, ...]" = ()
+    parents: "tuple[Made, ...]" = ()
 
     def to_json(self) -> dict[str, object]:
         """The same as JSON."""
-        found = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
-        return {**found, "of": [each.to_json() for each in self.of]}
+        facts = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
+        return {**facts, "of": [each.to_json() for each in self.parents]}
 
 
 def of_run(folder: str) -> Made:
@@ -43,13 +42,13 @@ def of_run(folder: str) -> Made:
     return _made(str(manifest.get("files", {}).get("sha256", "")), manifest.get("lineage"))
 
 
-def _made(number: str, said: Mapping[str, Any] | None) -> Made:
-    if said is None:
-        return Made(number, CURATE, {})
-    parents = said.get("parents", [])
-    before = said.get("before") or [None] * len(parents)
-    of = tuple(_made(parent, lineage) for parent, lineage in zip(parents, before, strict=True))
-    return Made(number, str(said.get("operation", "")), said.get("settings", {}), of)
+def _made(number: str, facts: Mapping[str, Any] | None) -> Made:
+    if facts is None:
+        return Made(number, "curate", {})
+    numbers = facts.get("parents", [])
+    before = facts.get("before") or [None] * len(numbers)
+    parents = tuple(_made(parent, lineage) for parent, lineage in zip(numbers, before, strict=True))
+    return Made(number, str(facts.get("operation", "")), facts.get("settings", {}), parents)
 
 
 def is_merged(folder: str) -> bool:
@@ -61,7 +60,7 @@ def has(folder: str, operation: str) -> bool:
     """Whether a finished run, or one that it was made of, was made by an operation, such as `add`."""
 
     def holds(made: Made) -> bool:
-        return made.operation == operation or any(map(holds, made.of))
+        return made.operation == operation or any(map(holds, made.parents))
 
     with suppress(AltalignError, OSError):  # whoever looks at the manifest says what is wrong with it
         return holds(of_run(folder))
@@ -74,8 +73,8 @@ def drawn(made: Made, name: str = "") -> Iterator[str]:
     yield " ".join(
         filter(None, [name or made.number[:_DIGITS], made.number[:_DIGITS] if name else "", made.operation, settings])
     )
-    for place, each in enumerate(made.of):
-        is_last = place == len(made.of) - 1
+    for place, each in enumerate(made.parents):
+        is_last = place == len(made.parents) - 1
         first, *others = drawn(each)
         yield f"{'└─' if is_last else '├─'} {first}"
         yield from (f"{'   ' if is_last else '│  '}{line}" for line in others)

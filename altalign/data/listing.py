@@ -33,7 +33,7 @@ _AT_ONCE_IN_STORE = 16
 
 def to_bytes(files: Mapping[str, Written]) -> bytes:
     """A line of JSON a file, sorted by path."""
-    lines = ({"path": path, "bytes": of.bytes, "sha256": of.digest} for path, of in sorted(files.items()))
+    lines = ({"path": path, "bytes": each.bytes, "sha256": each.digest} for path, each in sorted(files.items()))
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
 
 
@@ -55,14 +55,14 @@ def read(run_folder: str) -> dict[str, Written]:
 
 def digest(path: str, kind: Kind = "SHA-256") -> Written:
     """Size and digest of a file as it is now."""
-    found, size = begun(kind), 0
+    so_far, size = begun(kind), 0
     buffer = memoryview(bytearray(_AT_ONCE_BYTES))
     with storage.open_read(path) as file:
         while read := file.readinto(buffer):  # type: ignore[attr-defined]
             interrupts.check()
-            found.update(buffer[:read])
+            so_far.update(buffer[:read])
             size += read
-    return Written(size, found.hexdigest())
+    return Written(size, so_far.hexdigest())
 
 
 def grown(path: str, kind: Kind) -> Written:
@@ -77,17 +77,17 @@ def differences(run_folder: str, files: Mapping[str, Written], *, sizes_alone: b
         return _difference(storage.join(run_folder, name), files[name], sizes_alone=sizes_alone)
 
     names = sorted(files)
-    found = in_threads(look, names, _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores())
-    return {name: wrong for name, wrong in zip(names, found, strict=True) if wrong}
+    reasons = in_threads(look, names, _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores())
+    return {name: wrong for name, wrong in zip(names, reasons, strict=True) if wrong}
 
 
-def _difference(path: str, said: Written, *, sizes_alone: bool) -> str:
+def _difference(path: str, listed: Written, *, sizes_alone: bool) -> str:
     try:
-        size = storage.stamp(path).size
-        if size != said.bytes:
-            return f"it has {size:,} bytes, where {said.bytes:,} were written"
-        if not sizes_alone and (there := digest(path, kind := kind_of(said.digest)).digest) != said.digest:
-            return f"its {kind} is {there}, where {said.digest} was written"
+        size, kind = storage.stamp(path).size, kind_of(listed.digest)
+        if size != listed.bytes:
+            return f"it has {size:,} bytes, where {listed.bytes:,} were written"
+        if not sizes_alone and (now := digest(path, kind).digest) != listed.digest:
+            return f"its {kind} is {now}, where {listed.digest} was written"
     except FileNotFoundError:
         return "it is not there"
     except OSError as error:
@@ -151,8 +151,8 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
         name, _, why = str(error).removeprefix(f"{run_folder}/").partition(": ")
         return Found(len(SEALED), {**wrong, name: why})
     small |= _by_manifest(run_folder, facts)
-    of_rows = {name: of for name, of in listed.items() if but_of_rows and name.startswith("shards/")}
-    others = {name: of for name, of in listed.items() if name not in of_rows}
+    of_rows = {name: each for name, each in listed.items() if but_of_rows and name.startswith("shards/")}
+    others = {name: each for name, each in listed.items() if name not in of_rows}
     wrong |= differences(run_folder, small, sizes_alone=False)
     wrong |= differences(run_folder, of_rows, sizes_alone=True)
     wrong |= differences(run_folder, others, sizes_alone=sizes_alone)
@@ -168,15 +168,15 @@ def _of_scores(run_folder: str) -> tuple[dict[str, Written], dict[str, str]]:
 
     files, wrong = dict[str, Written](), dict[str, str]()
     for name in storage.entries(storage.join(run_folder, scores.FOLDER)):
-        of = f"{scores.FOLDER}/{name}"
+        folder = f"{scores.FOLDER}/{name}"
         try:
             if (score := scores.opened(run_folder, name)) is not None:
                 files |= {
-                    f"{of}/{shard}.parquet": Written(said["bytes"], said["sha256"])
-                    for shard, said in score.files.items()
+                    f"{folder}/{shard}.parquet": Written(each["bytes"], each["sha256"])
+                    for shard, each in score.files.items()
                 }
         except UnreadableError as error:
-            wrong[f"{of}/manifest.json"] = str(error).partition("manifest.json: ")[2]
+            wrong[f"{folder}/manifest.json"] = str(error).partition("manifest.json: ")[2]
     return files, wrong
 
 

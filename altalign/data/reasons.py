@@ -223,7 +223,7 @@ _OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
     ),
 }
 
-REASONS: Mapping[Stage, tuple[str, ...]] = {stage: tuple(map(str, of)) for stage, of in _OF_STAGES.items()}
+REASONS: Mapping[Stage, tuple[str, ...]] = {stage: tuple(map(str, names)) for stage, names in _OF_STAGES.items()}
 _DECLARED = (*DropReason, *text.RULES, *image.RULES)
 
 # The words of every reason, in the order of `REASONS`.

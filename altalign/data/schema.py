@@ -195,22 +195,6 @@ REMOVED = pa.schema(
 )
 
 
-class RemovedRow(TypedDict):
-    """A row of `REMOVED` in Python."""
-
-    kind: str
-    hash: str
-    stage: str | None
-    source: str | None
-    reason: str | None
-    shard: str | None
-    row: int | None
-    manifest_sha256: str
-    time: str
-    by: str | None
-    because: str | None
-
-
 class Try(TypedDict):
     """A line of a log of fetching: a try of an image, or why it was not asked for."""
 

@@ -7,64 +7,18 @@ A file counts as long as its shard's side-car has the digest that it was made fo
 """
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.errors import UnreadableError, first_line
 
 FOLDER = "scores"
-_COLUMNS = {"name": pa.string(), "of": pa.string(), "rows": pa.int64(), "bytes": pa.int64(), "sha256": pa.string()}
-
-
-class Files(Mapping[str, Mapping[str, Any]]):
-    """What a manifest says of each file, by the name of its shard.
-
-    A thousand million samples have a hundred thousand shards: columns take a fifth of the memory of as many dicts.
-    """
-
-    def __init__(self, stated: dict[str, Any]):
-        """Takes the columns of a manifest, and leaves none."""
-        nulls = {name: pa.array(of, pa.int64()) for name, of in stated.pop("nulls").items()}
-        columns = {name: pa.array(stated.pop(name), of) for name, of in _COLUMNS.items()}
-        self._table = pa.table({**columns, "nulls": pa.StructArray.from_arrays([*nulls.values()], [*nulls])})
-        self._places: Any = pc.sort_indices(columns["name"])
-        self._sorted: Any = columns["name"].take(self._places)
-
-    def _place(self, name: str) -> int:
-        at = bisect_left(range(len(self)), name, key=lambda place: self._sorted[place].as_py())
-        if at == len(self) or self._sorted[at].as_py() != name:
-            raise KeyError(name)
-        return self._places[at].as_py()
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        return self._table.slice(self._place(name), 1).to_pylist()[0]
-
-    def __iter__(self) -> Iterator[str]:
-        return map(str, self._table["name"].to_pylist())
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def sizes(self) -> "Files":
-        """The same with sizes and digests alone, by which `Score.values` knows that a file is whole."""
-        found = copy(self)
-        found._table = self._table.select(["name", "bytes", "sha256"])
-        return found
-
-    def sums(self, columns: Sequence[str]) -> tuple[int, dict[str, int]]:
-        """How many rows all files have, and how many of each column have no value."""
-        nulls: Any = self._table["nulls"]
-        rows: Any = pc.sum(self._table["rows"], min_count=0)
-        missing: dict[str, Any] = {name: pc.sum(pc.struct_field(nulls, name), min_count=0) for name in columns}
-        return rows.as_py(), {name: count.as_py() for name, count in missing.items()}
+_COLUMNS = ("name", "of", "rows", "bytes", "sha256")  # of what a manifest says of files
 
 
 @dataclass(frozen=True)
@@ -74,7 +28,7 @@ class Score:
     folder: str
     name: str
     facts: Mapping[str, Any]
-    files: Files
+    files: Mapping[str, Mapping[str, Any]]
 
     @property
     def columns(self) -> dict[str, str]:
@@ -85,12 +39,17 @@ class Score:
         """The file of a shard."""
         return storage.join(self.folder, f"{shard}.parquet")
 
+    def sums(self) -> tuple[int, dict[str, int]]:
+        """How many rows all files have, and how many of each column have no value."""
+        nulls = {name: sum(file["nulls"][name] for file in self.files.values()) for name in self.columns}
+        return sum(file["rows"] for file in self.files.values()), nulls
+
     def has(self, shard: str, sidecar_sha256: str) -> bool:
         """Whether the values of a shard are there, and of its side-car as it is."""
-        of = self.files.get(shard)
-        if of is None or of["of"] != sidecar_sha256 or not storage.exists(self.path(shard)):
+        file, path = self.files.get(shard), self.path(shard)
+        if file is None or file["of"] != sidecar_sha256 or not storage.exists(path):
             return False
-        return storage.stamp(self.path(shard)).size == of["bytes"]
+        return storage.stamp(path).size == file["bytes"]
 
     def read(self, shard: str) -> bytes:
         """The file of a shard.
@@ -144,7 +103,13 @@ def opened(run_folder: str, name: str) -> Score | None:
     """
     folder = folder_of(run_folder, name)
     facts = storage.read_sealed(storage.join(folder, "manifest.json"))
-    return Score(folder, name, facts, Files(facts.pop("shards"))) if facts else None
+    if not facts:
+        return None
+    stated = facts.pop("shards")
+    nulls = [dict(zip(stated["nulls"], counts, strict=True)) for counts in zip(*stated["nulls"].values(), strict=True)]
+    entries = zip(*(stated[column] for column in _COLUMNS), nulls, strict=True)
+    names = (*_COLUMNS, "nulls")
+    return Score(folder, name, facts, {entry[0]: dict(zip(names, entry, strict=True)) for entry in entries})
 
 
 def all_of(run_folder: str) -> Iterator[Score]:

@@ -91,15 +91,10 @@ class ShardWriter:
         return self._digest.hexdigest()
 
     def write(self, image: bytes, row: Mapping[str, object]) -> SampleRow:
-        """Append one sample.
+        """Append one sample; returns the side-car's row, in the order of `SAMPLE`.
 
-        Args:
-            image: the bytes to store.
-            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty string
-                becomes null where a column may be null.
-
-        Returns:
-            The side-car's row, in the order of `SAMPLE`.
+        `row` has the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty string
+        becomes null where a column may be null.
 
         Raises:
             ValueError: the row has other columns than `SAMPLE`, or a null outside `NULLABLE`; its key is not 32 hex
@@ -111,22 +106,17 @@ class ShardWriter:
         if not _KEY.fullmatch(key):
             raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
         header = _header(f"{key}.{extension(ordered['format'])}", len(image))
+        empty = {name: "" for name in NULLABLE if ordered[name] is None}  # in the JSON; its text is never null
         texts = _member(f"{key}.txt", ordered["caption"].encode())
-        texts += _member(f"{key}.json", _AS_JSON.encode(as_json(ordered)).encode())
-        self._append(header, image, _padding(image), texts)
+        texts += _member(f"{key}.json", _AS_JSON.encode({**ordered, **empty}).encode())
+        self._append(header, image, bytes(-len(image) % _BLOCK), texts)
         self.rows += 1
         return ordered
 
     def copy(self, sample: bytes, key: str, tar_offset: int) -> int:
-        """Append a sample as another shard has it, from its first header to the next one's.
+        """Append a sample, the bytes from its first header to the next one's in another shard.
 
-        Args:
-            sample: these bytes.
-            key: its key.
-            tar_offset: where its image begins in that shard.
-
-        Returns:
-            Where its image begins in this one. That is all that differs.
+        Its image was at `tar_offset` there; returns where it is in this one, which is all that differs.
 
         Raises:
             ValueError: the bytes are not of that sample.
@@ -207,14 +197,14 @@ def members(tar: Iterable[bytes]) -> Iterator[Members]:
     Raises:
         ValueError: the file is a cut tar or none.
     """
-    found: Members = []
+    sample: Members = []
     for member in _members(iter(tar)):
-        found.append(member)
-        if len(found) == 3:
-            yield found
-            found = []
-    if found:
-        raise ValueError(f"{found[0][0]}: the last sample has {len(found)} of its 3 members")
+        sample.append(member)
+        if len(sample) == 3:
+            yield sample
+            sample = []
+    if sample:
+        raise ValueError(f"{sample[0][0]}: the last sample has {len(sample)} of its 3 members")
 
 
 def decoded(members: Members) -> Sample:
@@ -272,18 +262,8 @@ def _in_order(row: Mapping[str, object], *, tar_offset: int, tar_bytes: int) -> 
     return cast(SampleRow, row)
 
 
-def as_json(row: SampleRow) -> dict[str, object]:
-    """The object of KEY.json for a side-car's row."""
-    return {**row, **{name: row[name] or "" for name in NULLABLE}}
-
-
 def _member(name: str, content: bytes) -> bytes:
-    return b"".join((_header(name, len(content)), content, _padding(content)))
-
-
-def _padding(content: bytes) -> bytes:
-    """The zeros that fill the last block of a member's content."""
-    return bytes(-len(content) % _BLOCK)
+    return b"".join((_header(name, len(content)), content, bytes(-len(content) % _BLOCK)))
 
 
 def _header(name: str, size: int) -> bytes:
@@ -355,8 +335,8 @@ def _named(header: bytes) -> tuple[str, int]:
     try:
         name, size = header[: header.index(0)].decode("ascii"), int(header[124:135], 8)
         if header != _header(name, size):  # not of our making, or damaged
-            said, there = int(header[148:154], 8), sum(header[:148]) + 8 * 32 + sum(header[156:])
-            if said != there or header[156:157] not in b"0\0":
+            checksum = sum(header[:148]) + 8 * 32 + sum(header[156:])
+            if int(header[148:154], 8) != checksum or header[156:157] not in b"0\0":
                 raise ValueError(name)
     except ValueError:
         raise ValueError("not a whole tar: a header is damaged, or not of a plain file") from None

@@ -85,8 +85,8 @@ _UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file 
 
 def finished_units(folder: str) -> list[str]:
     """Names of the units whose marks are in a folder, in the order of their numbers."""
-    found = [name.removesuffix(".json") for name in storage.names(folder, ".json")]
-    return sorted(filter(_UNIT.fullmatch, found), key=lambda name: [int(number) for number in name.split("-")])
+    names = [name.removesuffix(".json") for name in storage.names(folder, ".json")]
+    return sorted(filter(_UNIT.fullmatch, names), key=lambda name: [int(number) for number in name.split("-")])
 
 
 def damaged(run_folder: str, path: str, why: str) -> DamagedError:
@@ -114,10 +114,10 @@ def check_curated(run_folder: str) -> None:
     """
     if is_made_of_others(run_folder):
         facts = storage.read_json(storage.join(run_folder, "run.json"))["stages"][SELECT].get("reads", {})
-        of, how = ", ".join(facts.get("folders", [])), facts.get("operation", "")
+        folders, verb = ", ".join(facts.get("folders", [])), facts.get("operation", "")
         raise UsageError(
-            f"{run_folder}: made of another run ({of}) by `altalign {how}`, not by a curation; do that to the run it "
-            "was made of, and make it again"
+            f"{run_folder}: made of another run ({folders}) by `altalign {verb}`, not by a curation; do that to the "
+            "run it was made of, and make it again"
         )
 
 

@@ -7,38 +7,31 @@ from pathlib import Path
 
 def cores(root: Path = Path("/")) -> int:
     """The number of cores this process may run on, or fewer if its control groups limit its CPU time."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([found, *_quotas(root)]))
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([available, *_quotas(root)]))
 
 
 def _quotas(root: Path) -> list[int]:
-    """The CPU quota of each control group of this process (both versions), in cores, rounded up."""
-    found = []
-    for place, is_first_version in control_groups("cpu", root):
+    """The CPU quota of each control group of this process, in cores, rounded up."""
+    quotas = []
+    for place in control_groups(root):
         try:
-            if is_first_version:
-                quota, period = (
-                    (place / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip() for name in ("quota", "period")
-                )
-            else:
-                quota, period = (place / "cpu.max").read_text(encoding="utf-8").split()
+            quota, period = (place / "cpu.max").read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             continue
-        if quota.isdecimal() and period.isdecimal() and int(period):  # "max", or -1, is none
-            found.append(-(-int(quota) // int(period)))
-    return found
+        if quota.isdecimal() and period.isdecimal() and int(period):  # "max" is none
+            quotas.append(-(-int(quota) // int(period)))
+    return quotas
 
 
-def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:
-    """The folders of this process's group and of its parents, for a controller; and whether they are of version 1."""
+def control_groups(root: Path = Path("/")) -> Iterator[Path]:
+    """The folders of this process's group (of version 2) and of its parents."""
+    mount = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if controllers and controller not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / controllers
-        group = mount / path.lstrip("/")
-        for place in [group, *(above for above in group.parents if above.is_relative_to(mount))]:
-            yield place, bool(controllers)
+    for line in lines:
+        if line.startswith("0::"):
+            group = mount / line.removeprefix("0::").lstrip("/")
+            yield from [group, *(above for above in group.parents if above.is_relative_to(mount))]

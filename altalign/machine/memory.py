@@ -4,12 +4,10 @@ No result depends on any of it.
 
 Measured with 64-bit Linux, Python 3.11 and 3.12: 500,000 captions took 0.48 GB with one thread and 0.57 GB with two to
 four, the demo web 0.35, 0.42 and 0.53 GB with one, two and four; 0.4 GB more of address space, with the settings of
-`prepare`.
+`startup.prepare`.
 """
 
-import os
 import resource
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,58 +18,38 @@ from typing import NamedTuple
 from altalign.errors import UsageError
 from altalign.machine.cores import control_groups
 
-_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
-
 MB = 1_000_000
 PROCESS_BYTES = 300 * MB  # of a process beside the command's own, with one decoded image
-BASE_BYTES = 400 * MB
-BYTES_PER_THREAD = 150 * MB
-ADDRESS_SPACE_BYTES = 400 * MB  # beside what is used: libraries, stacks, what allocators reserve
-
-SMALL_BYTES = 32 * MB  # what a thread may take without asking: it is in BYTES_PER_THREAD
-AMPLE_BYTES = 8_000 * MB  # more than two of the largest images of the default settings: nobody has to ask
-_AMPLE_FREE_BYTES = AMPLE_BYTES * 4 // 3  # `spare` is three quarters of what is free
-_NOTHING = "nothing"  # that is known limits memory: this is no Linux
+_BASE_BYTES = 400 * MB
+_BYTES_PER_THREAD = 150 * MB
+_ADDRESS_SPACE_BYTES = 400 * MB  # beside what is used: libraries, stacks, what allocators reserve
+SMALL_BYTES = 32 * MB  # what a thread may take without asking: it is in _BYTES_PER_THREAD
+_AMPLE_BYTES = 8_000 * MB  # more than two of the largest images of the default settings: nobody has to ask
 
 
 class Free(NamedTuple):
     """Free bytes, what limits them, and whether the limit counts addresses instead of use."""
 
     bytes: int
-    of: str
+    limit: str
     is_address_space: bool = False
 
 
-def prepare() -> None:
-    """Prepare a process that is ours, before libraries are loaded.
-
-    Allocators keep pages; where addresses are limited, they reserve few.
-    """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
-        if sys.platform == "linux":
-            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-            os.environ.setdefault("JE_ARROW_MALLOC_CONF", "dirty_decay_ms:10000")
-            _mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
-            _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-        return
-    os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "65536")  # Arrow's; KiB, instead of 1 GiB
-    _mallopt(_M_ARENA_MAX, 2)  # each reserves 64 MiB, and every thread would have one
-
-
-def _mallopt(option: int, value: int) -> None:
-    """A setting of glibc's allocator, where it is that."""
-    import ctypes
-
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(option, value)
-
-
 def free(root: Path = Path("/")) -> Free:
-    """The scarcest of what limits memory: the machine, control groups (both versions), `ulimit -v` and `-d`."""
-    limits = [Free(1 << 62, _NOTHING), *_of_machine(root), *_of_groups(root), *_of_process(root)]
-    return min(limits, key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES)
+    """The scarcest of what limits memory: the machine, control groups, `ulimit -v` and `-d`."""
+    limits = [Free(1 << 62, "nothing"), *_of_groups(root)]
+    facts = _numbers(root / "proc/meminfo")
+    if "MemAvailable" in facts:
+        limits.append(Free(facts["MemAvailable"] + facts.get("SwapFree", 0), "the machine"))
+    facts = _numbers(root / "proc/self/status")
+    for limit, used, name in (
+        (resource.RLIMIT_AS, "VmSize", "ulimit -v"),
+        (resource.RLIMIT_DATA, "VmData", "ulimit -d"),
+    ):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            limits.append(Free(max(0, most - facts.get(used, 0)), name, limit == resource.RLIMIT_AS))
+    return min(limits, key=lambda each: each.bytes - each.is_address_space * _ADDRESS_SPACE_BYTES)
 
 
 def _numbers(file: Path) -> dict[str, int]:
@@ -87,67 +65,32 @@ def _numbers(file: Path) -> dict[str, int]:
     }
 
 
-def _of_machine(root: Path) -> Iterator[Free]:
-    facts = _numbers(root / "proc/meminfo")
-    if "MemAvailable" in facts:
-        yield Free(facts["MemAvailable"] + facts.get("SwapFree", 0), "the machine")
-
-
 def _of_groups(root: Path) -> Iterator[Free]:
-    for place, is_first_version in control_groups("memory", root):
-        limit, usage, prefix = (
-            ("limit_in_bytes", "usage_in_bytes", "total_") if is_first_version else ("max", "current", "")
-        )
+    for place in control_groups(root):
         try:
-            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in (limit, usage))
+            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in ("max", "current"))
         except OSError:
             continue
-        if most.isdecimal() and int(most) < 1 << 60:  # "max", or as good as that
+        if most.isdecimal():  # or "max"
             facts = _numbers(place / "memory.stat")
             # given back when it is needed
-            files = facts.get(f"{prefix}inactive_file", 0) + facts.get(f"{prefix}active_file", 0)
+            files = facts.get("inactive_file", 0) + facts.get("active_file", 0)
             yield Free(int(most) - int(used) + files, f"control group {place}")
 
 
-def _of_process(root: Path) -> Iterator[Free]:
-    facts = _numbers(root / "proc/self/status")
-    for limit, used, name in (
-        (resource.RLIMIT_AS, "VmSize", "ulimit -v"),
-        (resource.RLIMIT_DATA, "VmData", "ulimit -d"),
-    ):
-        most = resource.getrlimit(limit)[0]
-        if most != resource.RLIM_INFINITY:
-            yield Free(max(0, most - facts.get(used, 0)), name, limit == resource.RLIMIT_AS)
-
-
-def needed(threads: int, *, is_address_space: bool) -> int:
-    """Bytes that a curation takes with so many threads, beside what single large images take."""
-    return BASE_BYTES + threads * BYTES_PER_THREAD + (ADDRESS_SPACE_BYTES if is_address_space else 0)
-
-
 def workers_at_most(workers: int, available: Free) -> int:
-    """How many of so many workers of a curation there is memory for.
+    """How many of so many workers of a curation there is memory for, beside what single large images take.
 
     Raises:
         UsageError: there is too little for one.
     """
-    left = available.bytes - needed(0, is_address_space=available.is_address_space)
-    if left < BYTES_PER_THREAD:
+    base = _BASE_BYTES + available.is_address_space * _ADDRESS_SPACE_BYTES
+    if available.bytes < base + _BYTES_PER_THREAD:
         raise UsageError(
-            f"not enough memory: a curation takes {needed(1, is_address_space=available.is_address_space) // MB:,} MB, "
-            f"and {available.bytes // MB:,} MB are free ({available.of}); give it more"
+            f"not enough memory: a curation takes {(base + _BYTES_PER_THREAD) // MB:,} MB, "
+            f"and {available.bytes // MB:,} MB are free ({available.limit}); give it more"
         )
-    return min(workers, left // BYTES_PER_THREAD)
-
-
-def for_processes(available: Free) -> int:
-    """How many more processes fit into memory.
-
-    Each asks for itself where large images are to wait for one another, so it has to be ample beside them.
-    """
-    if available.is_address_space or available.of == _NOTHING:
-        return 0
-    return max(0, available.bytes - needed(1, is_address_space=False) - _AMPLE_FREE_BYTES) // PROCESS_BYTES
+    return min(workers, (available.bytes - base) // _BYTES_PER_THREAD)
 
 
 # Large images ---------------------------------------------------------------------------------------------------------
@@ -173,28 +116,28 @@ def spare() -> _Spare:
 
 def is_ample() -> bool:
     """Whether there is so much memory that no thread has to reserve it."""
-    return spare().bytes >= AMPLE_BYTES
+    return spare().bytes >= _AMPLE_BYTES
 
 
 @contextmanager
-def reserved(wanted: int) -> Iterator[None]:
+def reserved(size: int) -> Iterator[None]:
     """Reserves bytes for this block; waits while other threads hold them.
 
     Raises:
         MemoryError: there never are so many.
     """
-    if wanted <= SMALL_BYTES:
+    if size <= SMALL_BYTES:
         yield
         return
     of_process = spare()
-    if wanted > of_process.bytes:
-        raise MemoryError(f"{wanted // MB:,} MB needed, {of_process.bytes // MB:,} MB free")
+    if size > of_process.bytes:
+        raise MemoryError(f"{size // MB:,} MB needed, {of_process.bytes // MB:,} MB free")
     with of_process.changed:
-        of_process.changed.wait_for(lambda: of_process.left >= wanted)
-        of_process.left -= wanted
+        of_process.changed.wait_for(lambda: of_process.left >= size)
+        of_process.left -= size
     try:
         yield
     finally:
         with of_process.changed:
-            of_process.left += wanted
+            of_process.left += size
             of_process.changed.notify_all()

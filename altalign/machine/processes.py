@@ -21,9 +21,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from altalign.errors import AltalignError
-from altalign.machine import ahead, children, interrupts, memory, startup
+from altalign.machine import children, interrupts, memory, startup, threads
 from altalign.machine.cores import cores
-from altalign.machine.threads import in_threads
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -44,14 +43,12 @@ _PROGRAM = (
 
 
 def worth(seconds: float, at_most: int) -> int:
-    """How many processes there are work and memory for, at `SECONDS_OF_WORK` each; 0 where threads do as well.
+    """How many processes work that takes one core so many seconds is to have; 0 where threads do as well.
 
-    `seconds` is what the work takes one core.
+    Each asks for memory by itself where large images are to wait for one another, so it has to be ample.
     """
-    count = min(at_most, int(seconds / SECONDS_OF_WORK))
-    if count > 1:
-        count = min(count, OF_COMMAND.count + memory.for_processes(memory.free()))
-    return count if count > 1 else 0
+    count = min(at_most, int(seconds / SECONDS_OF_WORK), memory.spare().bytes // memory.PROCESS_BYTES)
+    return count if count > 1 and memory.is_ample() else 0
 
 
 class InProcesses(Generic[Item, Result]):
@@ -69,11 +66,7 @@ class InProcesses(Generic[Item, Result]):
         return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
 
     def __call__(self, item: Item) -> Result:
-        """Return the result of an item.
-
-        Raises:
-            AltalignError: its process was ended from outside.
-        """
+        """Return the result of an item; AltalignError where its process was ended from outside."""
         return OF_COMMAND.call(self, item)
 
 
@@ -83,11 +76,6 @@ class Processes:
     def __init__(self) -> None:
         self._all: list[_Process] = []
         self._idle: SimpleQueue[_Process] = SimpleQueue()  # empty where none are in use
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._all)
 
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
@@ -183,13 +171,10 @@ class _Process:
     def _ended(self) -> str:
         """How the process ended, in words for a user."""
         code = self.wait()
-        what = f"process {self._process.pid}, one of those that this command works with,"
+        how = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
         if code == -signal.SIGKILL:
-            return (
-                f"{what} was killed; where the system did it for want of memory, give it more, or set fewer [engine] "
-                "workers"
-            )
-        return f"{what} ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+            how = "was killed; where the system did it for want of memory, give it more, or set fewer [engine] workers"
+        return f"process {self._process.pid}, one of those that this command works with, {how}"
 
     def close(self) -> None:
         """End the process at once."""
@@ -207,7 +192,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: fl
     The work takes one core about `seconds`. `at_once` items are worked on at once, in processes where these pay off.
     """
     with OF_COMMAND.used(worth(seconds, min(cores(), len(items)))):
-        return in_threads(InProcesses(work), items, at_once)
+        return threads.in_threads(InProcesses(work), items, at_once)
 
 
 # In the process -------------------------------------------------------------------------------------------------------
@@ -219,7 +204,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         signal.signal(number, signal.SIG_IGN)
     startup.prepare()
     logging.getLogger().setLevel(logging.CRITICAL)
-    ahead.OF_PROCESS.at_most = THREADS_AT_MOST
+    threads.OF_PROCESS.at_most = THREADS_AT_MOST
     requests: SimpleQueue[tuple[bytes | None, Any]] = SimpleQueue()
     given_up = threading.Event()
 

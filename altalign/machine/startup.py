@@ -1,52 +1,89 @@
-"""What makes a command start, and end, sooner. Each of the three is worth a tenth of a CPU second, of about one."""
+"""Prepares a process of a command before libraries are loaded, and finds a place for compiled kernels."""
 
-import gc
+import atexit
 import os
+import resource
+import shutil
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from altalign.machine import kernel_cache, memory
+from altalign.errors import UsageError
 
-_OURS = threading.Event()  # the process: a command, or one of its processes
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 
 
 def prepare() -> None:
-    """Prepare a process that is ours, before anything else; see also `memory.prepare`.
+    """Prepare a process that is ours, before anything else.
 
-    NumPy's BLAS starts no threads of its own: units have theirs.
+    NumPy's BLAS starts no threads of its own: units have theirs. Allocators keep pages; where addresses are limited,
+    they reserve few.
     """
-    _OURS.set()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    memory.prepare()
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
+        if sys.platform == "linux":
+            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+            os.environ.setdefault("JE_ARROW_MALLOC_CONF", "dirty_decay_ms:10000")
+            _mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
+            _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+        return
+    os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "65536")  # Arrow's; KiB, instead of 1 GiB
+    _mallopt(_M_ARENA_MAX, 2)  # each reserves 64 MiB, and every thread would have one
+
+
+def _mallopt(option: int, value: int) -> None:
+    """A setting of glibc's allocator, where it is that."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(option, value)
 
 
 @contextmanager
 def imports(*, compiles: bool = True) -> Iterator[None]:
-    """Switches garbage collection off during heavy imports, and keeps what they made from later collections.
+    """Around heavy imports; `compiles` says whether kernels are called afterwards, and so compiled the first time."""
+    place_kernels(compiles=compiles)
+    yield
 
-    In somebody's process, whose garbage is not ours to keep, the place of kernels alone is settled. `compiles` says
-    whether kernels are called afterwards, which compiles them the first time.
+
+def place_kernels(package: Path = Path(__file__).parents[1], *, compiles: bool = True) -> None:
+    """Choose where compiled kernels are kept, before they are imported: Numba fails if it finds no place.
+
+    `NUMBA_CACHE_DIR` comes first, then the package, then the user's cache; else they stay as long as the command.
+
+    Raises:
+        UsageError: not even temporary files can be written.
     """
-    kernel_cache.settle(compiles=compiles)
-    if not _OURS.is_set():
-        yield
-        return
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
+    import tempfile  # a hundredth of a second, which other commands need not wait for
 
+    def can_write(folder: Path) -> bool:  # tried as Numba tries it
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            return False
+        return True
 
-def leave() -> None:
-    """Called last in a process of ours: spares the interpreter its last search for garbage."""
-    # the bindings of these two complain, at length, of every object that outlives them
-    if {"triton", "duckdb"} & sys.modules.keys():
-        gc.unfreeze()  # what they made before `imports`
-    else:
-        gc.freeze()
+    kept = package / "filters" / "__pycache__"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "numba")
+    named = [Path(name)] if (name := os.environ.get("NUMBA_CACHE_DIR")) else []
+    folder = next(filter(can_write, [*named, kept, home]), None)
+    if folder is None:
+        try:
+            os.environ["NUMBA_CACHE_DIR"] = temporary = tempfile.mkdtemp(prefix="altalign-kernels-")
+        except OSError as error:
+            raise UsageError(
+                f"no folder for compiled kernels can be written ({error}); set NUMBA_CACHE_DIR to one that can"
+            ) from None
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        sys.stderr.write(
+            f"neither {kept} nor {home} can be written, so kernels are compiled each time, for about 20 s; set "
+            "NUMBA_CACHE_DIR to a folder that can\n"
+        )
+    elif compiles and next(folder.rglob("*.nbi"), None) is None:
+        with suppress(FileExistsError):  # another process has said so
+            (folder / "compiling-was-said").touch(exist_ok=False)
+            sys.stderr.write("compiling kernels, once for this installation: about 20 s\n")

@@ -1,27 +1,101 @@
-"""Many pieces of one command's own work at a time; a pipeline's are spread by its engine."""
+"""Work of one command in several threads; a pipeline's units are spread by its engine.
 
+A shard is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they are
+begun ahead of their turn: so where fewer shards are left than the process has threads all of them are busy, and a
+thread that waits for Python's lock does not keep a core idle.
+"""
+
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
-from typing import Generic, TypeVar
+from contextlib import contextmanager
+from typing import TypeVar
 
 from altalign.machine import interrupts
 
+# of the images of a shard that were begun ahead of their turn; a larger one is waited for at once
+AHEAD_BYTES = 16 << 20
+_LOOK_EVERY_S = 0.5  # whether the work is given up
+
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-_LOOK_EVERY_S = 0.5  # whether the work is given up
+
+def done(value: Result) -> Future[Result]:
+    """The future of a result that was computed at once."""
+    future = Future[Result]()
+    future.set_result(value)
+    return future
+
+
+def in_order(begun: Iterable[tuple[Key, Future[Result], int]], *, bytes_at_most: int) -> Generator[tuple[Key, Result]]:
+    """Keys and results of what an iterator begins, in its order.
+
+    The third thing that it gives is about how many bytes a piece of work and its result take. The iterator is ahead by
+    as many bytes as may be held, so with 0 everything ends before the next begins. What has not begun when this is
+    closed, or ends with an error, is cancelled.
+    """
+    waiting: deque[tuple[Key, Future[Result], int]] = deque()
+    held = 0
+    try:
+        for each in begun:
+            waiting.append(each)
+            held += each[2]
+            while held > bytes_at_most and waiting:
+                key, first, size = waiting.popleft()
+                held -= size
+                yield key, first.result()
+        while waiting:
+            key, first, _ = waiting.popleft()
+            yield key, first.result()
+    finally:
+        for _, late, _ in waiting:
+            late.cancel()
+
+
+class Threads:
+    """Threads that several users share; the last to leave waits until they have ended."""
+
+    at_most = sys.maxsize  # whatever is asked for
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def shared(self, count: int) -> Iterator[ThreadPoolExecutor]:
+        """The pool; the first user decides how many threads it has."""
+        with self._lock:
+            pool = self._pool = self._pool or ThreadPoolExecutor(min(count, self.at_most))
+            self._users += 1
+        try:
+            yield pool
+        finally:
+            with self._lock:
+                self._users -= 1
+                is_last = self._users == 0
+                if is_last:
+                    self._pool = None
+            if is_last:
+                pool.shutdown(cancel_futures=True)
+
+
+OF_PROCESS = Threads()
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
     """The result of each item, in order; the first error ends all."""
-    part = _Part(work)
+    given_up = threading.Event()
+    part = _part(work, given_up)
     with ThreadPoolExecutor(count) as pool:
         try:
             return [future.result() for future in [pool.submit(part, item) for item in items]]
         except BaseException:
-            part.given_up.set()
+            given_up.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -30,35 +104,29 @@ def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], cou
     """The same in `count` threads that all callers in this process share: the last one to have work has all of them."""
     if count == 1:  # the callers are an engine's own threads
         return [work(item) for item in items]
-    part = _Part(work)
-    futures = [_shared(count).submit(part, item) for item in items]
-    try:
-        return [_result(future) for future in futures]
-    except BaseException:
-        part.given_up.set()
-        wait([future for future in futures if not future.cancel()])
-        raise
+    given_up = threading.Event()
+    part = _part(work, given_up)
+    with OF_PROCESS.shared(count) as pool:
+        futures = [pool.submit(part, item) for item in items]
+        try:
+            results = list[Result]()
+            for future in futures:
+                while not wait([future], _LOOK_EVERY_S).done:
+                    interrupts.check()  # whoever waits may be a part of work that is given up
+                results.append(future.result())
+            return results
+        except BaseException:
+            given_up.set()
+            wait([future for future in futures if not future.cancel()])
+            raise
 
 
-@cache
-def _shared(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count)
+def _part(work: Callable[[Item], Result], given_up: threading.Event) -> Callable[[Item], Result]:
+    """Work on one item that may be given up."""
 
-
-def _result(future: "Future[Result]") -> Result:
-    """Its result; whoever waits for it may be a part of work that is given up."""
-    while not wait([future], _LOOK_EVERY_S).done:
-        interrupts.check()
-    return future.result()
-
-
-class _Part(Generic[Item, Result]):
-    """Does one item of work that may be given up."""
-
-    def __init__(self, work: Callable[[Item], Result]):
-        self.work, self.given_up = work, threading.Event()
-
-    def __call__(self, item: Item) -> Result:
-        with interrupts.part_of(self.given_up):
+    def part(item: Item) -> Result:
+        with interrupts.part_of(given_up):
             interrupts.check()
-            return self.work(item)
+            return work(item)
+
+    return part

@@ -42,8 +42,8 @@ def data_uri(picture: bytes, kind: str = "webp") -> str:
 
 def inline(value: object) -> Markup:
     """A value as JSON that cannot close the element around it."""
-    said = json.dumps(value, separators=(",", ":"))  # ASCII only
-    return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    text = json.dumps(value, separators=(",", ":"))  # ASCII only
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 class _Compiled(FileSystemBytecodeCache):
@@ -112,8 +112,8 @@ def said(value: str, at_most: int = page_text.CAPTION_AT_MOST, is_cut_told: bool
     """An untrusted string, isolated from the text direction around it; if it is cut, says by how many characters."""
     shown, cut = page_text.shown(value, at_most), Markup("")
     if shown.left_out:
-        told = Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out))
-        cut = told if is_cut_told else "\u2026"
+        rest = Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out))
+        cut = rest if is_cut_told else "\u2026"
     return Markup('<bdi dir="auto">{}</bdi>{}').format(shown.text, cut)
 
 

@@ -29,7 +29,7 @@ def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
         text: of any length; what is beyond the cut is not read.
         at_most: characters, counted as they are shown.
     """
-    found, length, marks = [], 0, 0
+    parts, length, marks = [], 0, 0
     for number, character in enumerate(text):
         kind = unicodedata.category(character)
         marks = marks + 1 if kind in _MARKS else 0
@@ -37,9 +37,9 @@ def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
         written = character if is_shown else character.encode("unicode_escape").decode("ascii")
         length += len(written)
         if length > at_most:
-            return Shown("".join(found), len(text) - number)
-        found.append(written)
-    return Shown("".join(found), 0)
+            return Shown("".join(parts), len(text) - number)
+        parts.append(written)
+    return Shown("".join(parts), 0)
 
 
 def link(url: str | None) -> str | None:

@@ -18,12 +18,12 @@ def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
     """The reasons of a run's own rules, each with a sentence: where the rule is, and its settings."""
     section = SECTIONS.get(stage, "")
     own = getattr(config, section).own if section else {}
-    said = dict[str, str]()
+    sentences = dict[str, str]()
     for entry in filters(stage, config):
         name = entry.rpartition(":")[2]
         given = "".join(f", {key} = {json.dumps(value)}" for key, value in own.get(name, {}).items())
-        said[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
-    return said
+        sentences[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
+    return sentences
 
 
 _OF_SELECT = {
@@ -50,7 +50,7 @@ def sentence(config: CurateConfig, reason: str) -> str:
     """The sentence about a reason, with the value of its setting filled in."""
     if reason.startswith(OWN):
         own = (of_own(stage, config) for stage in SECTIONS)
-        return next((f"A rule of this run's own: {said[reason]}." for said in own if reason in said), "")
+        return next((f"A rule of this run's own: {words[reason]}." for words in own if reason in words), "")
     if words_of_select := of_select([reason]):
         words = words_of_select[reason]
         return f"{words[0].upper()}{words[1:]}."
@@ -62,13 +62,9 @@ def sentence(config: CurateConfig, reason: str) -> str:
 def explained(
     reason: str, config: CurateConfig, row: Mapping[str, object], values: Mapping[str, Callable[[], str]]
 ) -> str:
-    """What `explain` says of a row that a reason holds for: what was measured, and the threshold.
+    """What `explain` says of a dropped row and a built-in reason: what was measured, and the threshold.
 
-    Args:
-        reason: a built-in one.
-        config: the settings of the run.
-        row: the dropped row.
-        values: further values by their names in `Words.explain`, each computed where it is named.
+    `values` are further values by their names in `Words.explain`, each computed where it is named.
     """
     words = WORDS[reason]
     setting = with_value(config, words.threshold) if words.threshold else ""
@@ -85,11 +81,7 @@ def valued(config: CurateConfig, name: str) -> str:
 
 
 def largest_drop(counts: Counts, config: CurateConfig) -> str:
-    """The reason that took the largest share of what its stage received, with its settings; empty where none did.
-
-    Shares are of a stage, because the first stages receive most: pages lose most rows as alt_empty, and what is left of
-    them all as not_in_archive.
-    """
+    """The reason that took the largest share of what its stage received, with its settings; empty where none did."""
     shares = [
         (rows / counts.received(stage), rows, stage, reason)
         for stage in counts.stages()
@@ -98,9 +90,9 @@ def largest_drop(counts: Counts, config: CurateConfig) -> str:
     if not shares:
         return ""
     _, rows, stage, reason = max(shares, key=lambda each: each[:2])
-    by = f" ({', '.join(valued(config, name) for name in names)})" if (names := _settings_of(reason)) else ""
+    by = (
+        f" ({', '.join(valued(config, name) for name in names)})"
+        if (names := WORDS[reason].settings if reason in WORDS else [])
+        else ""
+    )
     return f"{stage.value} dropped {rows:,} of {counts.received(stage):,} as {reason}{by}"
-
-
-def _settings_of(reason: str) -> list[str]:
-    return WORDS[reason].settings if reason in WORDS else []

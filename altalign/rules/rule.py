@@ -117,12 +117,7 @@ class Rule:
         return self.function(*columns, **settings)
 
     def mask(self, columns: Columns, config: Any, name_row: Callable[[int], str] = str) -> "pa.BooleanArray":
-        """Which of n rows the rule drops.
-
-        Args:
-            columns: of n rows each.
-            config: the settings of the run.
-            name_row: the name of a row in errors, by its number.
+        """Which of n rows the rule drops; `name_row` names a row in errors, by its number.
 
         Raises:
             AltalignError: the function failed, or returned something else than n booleans without nulls.
@@ -143,17 +138,26 @@ class Rule:
         def ask(rows: slice) -> Any:
             return self.function(**{name: column[rows] for name, column in columns.items()}, **settings)
 
+        def fails(row: int) -> bool:
+            try:
+                ask(slice(row, row + 1))
+            except Exception:
+                return True
+            return False
+
+        where = f"{self.where}: {self.function.__name__}"
         try:
             mask = ask(slice(0, n))
         except Exception as error:
-            row = next((row for row in range(n) if _fails(ask, row)), None)
-            of_row = f" on {name_row(row)}" if row is not None else ""
+            row = next(filter(fails, range(n)), None)
+            on_row = f" on {name_row(row)}" if row is not None else ""
             repair = "put that right, and run the command with --rerun"
-            where = f"{self._place(error)}: {self.function.__name__}"
-            raise AltalignError(f"{where}: {type(error).__name__}: {error}{of_row}; {repair}") from error
+            path = self.function.__code__.co_filename
+            if line := line_in(path, error):
+                where = f"{path} line {line}: {self.function.__name__}"
+            raise AltalignError(f"{where}: {type(error).__name__}: {error}{on_row}; {repair}") from error
         if isinstance(mask, pa.ChunkedArray):
             mask = mask.combine_chunks()
-        where = f"{self.where}: {self.function.__name__}"
         if not isinstance(mask, pa.BooleanArray) or len(mask) != n:
             what = f"{len(mask):,} of {mask.type}" if isinstance(mask, pa.Array) else type(mask).__name__
             repair = f"give a pyarrow array of {n:,} booleans, true where a row is dropped"
@@ -163,20 +167,6 @@ class Rule:
             repair = "decide it, such as with pyarrow.compute.fill_null"
             raise AltalignError(f"{where}: it returned null for {name_row(row)}; {repair}")
         return mask
-
-    def _place(self, error: BaseException) -> str:
-        """File and line of the function's module that an error passed through last."""
-        path = self.function.__code__.co_filename
-        line = line_in(path, error)
-        return f"{path} line {line}" if line else self.where
-
-
-def _fails(ask: Callable[[slice], object], row: int) -> bool:
-    try:
-        ask(slice(row, row + 1))
-    except Exception:
-        return True
-    return False
 
 
 def line_in(path: str, error: BaseException) -> int | None:

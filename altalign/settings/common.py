@@ -4,21 +4,26 @@ A setting that a stage of the pipeline reads says so: `Annotated[int, ReadBy("ju
 refusal of a run folder that other settings made, rest on that alone.
 """
 
+import difflib
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any, Self, get_origin
+from typing import Any, NamedTuple, Self, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.settings.errors import sentence, settings_of
 from altalign.terminal import command
+
+TAKE_IT_OUT = "take it out"
+Removed = Mapping[str, tuple[object, str]]  # SECTION.SETTING: the value that holds now, and what to do about another
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,10 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            own = any(name in values and name in cls.model_fields for name in _TELLING)
-            if not own and (of := next((of for name, of in _TELLING.items() if name in values), None)):
-                raise UsageError(f"{where}: this is {of} {where}") from None
-            sentences = [sentence(cls, values, where, overridden, mistake) for mistake in error.errors()]
+            is_own = any(name in values and name in cls.model_fields for name in _TELLING)
+            if not is_own and (kind := next((kind for name, kind in _TELLING.items() if name in values), None)):
+                raise UsageError(f"{where}: this is {kind} {where}") from None
+            sentences = [_sentence(cls, values, where, overridden, mistake) for mistake in error.errors()]
             raise UsageError("\n".join(sentences)) from None
 
 
@@ -188,3 +193,167 @@ def _value(text: str) -> Any:
         return text
     is_text = len(parsed) != 1 or isinstance(parsed["value"], (date, time))
     return text if is_text else parsed["value"]
+
+
+def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, Any]:
+    """The values of a settings file without settings that were removed, where these say what holds now.
+
+    Raises:
+        ValueError: one says something else; the message names it, and what to do.
+    """
+    kept = dict(values)
+    for name, (now, advice) in removed.items():
+        section, setting = name.split(".")
+        table = kept.get(section)
+        if not isinstance(table, Mapping) or setting not in table:
+            continue
+        if (value := table[setting]) != now:
+            raise ValueError(f"[{section}] {setting} = {value!r}: there is no such setting any more; {advice}")
+        kept[section] = {other: value for other, value in table.items() if other != setting}
+        if not kept[section]:
+            del kept[section]
+    return kept
+
+
+# Mistakes as sentences: what is wrong, where, the value, what to do ---------------------------------------------------
+
+# The repair for each kind of mistake that pydantic names; the fields are filled in from its context.
+_REPAIRS = {
+    "bool_type": "give true or false, without quotes",
+    "finite_number": "give a finite number{example}",
+    "float_type": "give a number, without quotes{example}",
+    "greater_than": "too small; give more than {gt}",
+    "greater_than_equal": "too small; give {ge} or more",
+    "int_from_float": "give a whole number{example}",
+    "int_type": "give a whole number, without quotes{example}",
+    "less_than_equal": "too large; give {le} or less",
+    "list_type": "give a list{example}",
+    "literal_error": "give {expected}",
+    "missing": "missing; it has no default, so give it",
+    "string_too_short": "empty; give it a value{example}",
+    "string_type": "give text in double quotes{example}",
+    "string_unicode": "not Unicode; give text in UTF-8",
+    "too_short": "empty; give at least one",
+}
+_SHOWN = 80  # characters of a value that are shown
+
+
+class _Place(NamedTuple):
+    """Where a mistake is."""
+
+    names: tuple[str, ...]  # of sections and settings, outermost first
+    sections: tuple[str, ...]  # the names that are sections
+    number: int | None  # of the [[section]], from 1; None where there is only one
+    setting: str  # what is wrong in the section, such as "ports" or "ports entry 2"; empty for the section itself
+    owner: type[BaseModel]  # class that has, or should have, the last name
+
+    @property
+    def is_entry(self) -> bool:  # of a list of values
+        return " entry " in self.setting
+
+
+def settings_of(annotation: object) -> type[BaseModel] | None:
+    """The settings class inside the type of a section, a list of sections, or a list of names or tables; else None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(settings_of, get_args(annotation))), None)
+
+
+def _sentence(
+    cls: type[BaseModel],
+    values: Mapping[str, object],
+    where: str,
+    overridden: Sequence[tuple[str, ...]],
+    mistake: ErrorDetails,
+) -> str:
+    """One line about one mistake in `values`; they come from the file `where`, except those that `--set` gave."""
+    kind, value = mistake["type"], mistake["input"]
+    place = _place(cls, values, mistake)
+    given = [name for name in overridden if all(map(str.__eq__, name, place.names))]
+    if given:  # such as `--set text.words_at_least`
+        override = given[-1]
+        names = override if len(override) > len(place.names) else filter(None, (*place.sections, place.setting))
+        here = f"--set {'.'.join(names)}"
+    else:  # such as `configs/mine.toml [text] words_at_least`
+        section = ".".join(place.sections)
+        header = f"[[{section}]] number {place.number}" if place.number else f"[{section}]"
+        here = " ".join(filter(None, (where, section and header, place.setting)))
+    if kind == "extra_forbidden":
+        return f"{here}: no such {'setting' if place.setting else 'section'} ({_hint(cls, place)})"
+    if kind == "value_error":
+        return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"
+    if kind == "missing":
+        return f"{here}: {_REPAIRS[kind]}"
+    if not place.setting and kind != "too_short":
+        name = ".".join(place.names)
+        named = f"--set {name}" if given else f"{where} {name}"
+        return f"{named} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
+    return f"{here} = {_shown(value)}: {_repair(place, mistake)}"
+
+
+def _place(cls: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetails) -> _Place:
+    names, sections, setting, number = [], [], "", None
+    owner, inside = cls, cls
+    for part in mistake["loc"]:
+        if isinstance(part, int) and not setting:
+            is_one_of_many = isinstance(values[names[0]], list) and len(values[names[0]]) > 1
+            number = part + 1 if is_one_of_many else None
+        elif isinstance(part, int):
+            setting += f" entry {part + 1}"
+        elif not part.startswith("("):  # "(" begins the tag of a union, which is no name
+            owner = inside or owner
+            names.append(part)
+            field = owner.model_fields.get(part)
+            inside = settings_of(field.annotation) if field else None
+            value = mistake["input"]
+            is_table = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
+            is_section = _is_section(field.annotation) if field else is_table
+            if is_section and not setting:
+                sections.append(part)
+            else:
+                setting += f", {part}" if setting else part
+    return _Place(tuple(names), tuple(sections), number, setting, owner)
+
+
+def _is_section(annotation: object) -> bool:
+    inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
+    return isinstance(inner, type) and issubclass(inner, BaseModel)
+
+
+def _hint(cls: type[BaseModel], place: _Place) -> str:
+    """The setting that was meant: the same name in another section, or the nearest one here."""
+    elsewhere = [] if place.is_entry else _sections_with(cls, place.names[-1])
+    if elsewhere:
+        return f"it belongs to [{elsewhere[0]}]"
+    near = difflib.get_close_matches(place.names[-1], place.owner.model_fields, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(place.owner.model_fields)}"
+
+
+def _sections_with(cls: type[BaseModel], key: str, section: str = "") -> list[str]:
+    sections = [section] if section and key in cls.model_fields else []
+    for name, field in cls.model_fields.items():
+        if _is_section(field.annotation) and (inner := settings_of(field.annotation)):
+            sections += _sections_with(inner, key, f"{section}.{name}" if section else name)
+    return sections
+
+
+def _repair(place: _Place, mistake: ErrorDetails) -> str:
+    """What to do, with an example: the default or, where that is empty and text was given for a list, a list of it."""
+    repair = _REPAIRS.get(mistake["type"])
+    if repair is None:
+        return mistake["msg"][0].lower() + mistake["msg"][1:]
+    value, field = mistake["input"], place.owner.model_fields.get(place.names[-1])
+    default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
+    if isinstance(default, list) and place.is_entry:
+        default = next(iter(default), None)
+    is_list = field is not None and get_origin(field.annotation) is list and not place.is_entry
+    if default in (None, "", []):
+        default = [value] if is_list and isinstance(value, str) else None
+    example = "" if default is None else f", such as {_shown(default)}"
+    context = mistake.get("ctx", {})
+    return repair.format_map({**context, "expected": context.get("expected", "").replace("'", '"'), "example": example})
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

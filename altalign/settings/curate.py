@@ -14,11 +14,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from altalign import __version__, storage
 from altalign.machine.cores import cores
-from altalign.settings import allowed_addresses, own_filters
-from altalign.settings.card import CardSettings
-from altalign.settings.common import ReadBy, Settings
-from altalign.settings.own_filters import Own
-from altalign.settings.removed import TAKE_IT_OUT, Removed, without_removed
+from altalign.settings import allowed_addresses
+from altalign.settings.common import TAKE_IT_OUT, ReadBy, Removed, Settings, without_removed
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
@@ -30,6 +27,8 @@ Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 Port = Annotated[int, Field(ge=1, le=65_535)]
+Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
+_OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
 _REMOVED: Removed = {
     "fetch.unit_deadline_s": (3600, TAKE_IT_OUT),
     "decontaminate.nearest_clusters": (10, TAKE_IT_OUT),
@@ -92,10 +91,12 @@ class InputSettings(Settings):
         return names
 
     @model_validator(mode="after")
-    def _has_columns(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.keep_columns and (self.kind in ("warc", "wat") or self.caption_pattern):
             what = "a caption_pattern" if self.caption_pattern else f'kind = "{self.kind}"'
             raise ValueError(f"keep_columns: {what} has no columns; leave it out")
+        if self.captions and self.caption_pattern:
+            raise ValueError("captions and caption_pattern are both given; captions come from one of them")
         return self
 
     @property
@@ -105,7 +106,7 @@ class InputSettings(Settings):
 
     @property
     def has_images(self) -> bool:
-        """Whether it holds images that may have no URL: it has them from tars, a folder or a column of bytes."""
+        """Whether it holds images that may have no URL."""
         return self.kind in ("webdataset", "folder") or bool(self.image_column)
 
     @field_validator("caption_pattern")
@@ -118,11 +119,22 @@ class InputSettings(Settings):
             raise ValueError(f"{value!r} is no regular expression ({error}); correct it") from None
         return value
 
-    @model_validator(mode="after")
-    def _captions_are_in_one_place(self) -> Self:
-        if self.captions and self.caption_pattern:
-            raise ValueError("captions and caption_pattern are both given; captions come from one of them")
-        return self
+
+def _check_own(filters: list[str], own: Own) -> None:
+    """Refuse entries that name no function, or one twice, and settings of a function that is not named."""
+    names = [entry.rpartition(":")[2] for entry in filters]
+    for entry in filters:
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", entry, re.ASCII):
+            raise ValueError(
+                f'filters: "{entry}" names no function; give MODULE:FUNCTION, such as "my_rules:no_prices"'
+            )
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise ValueError(f'filters: two functions are named "{twice}", and so would be their reasons; rename one')
+    if len(filters) > _OWN_AT_MOST:
+        raise ValueError(f"filters: {len(filters)} functions, and at most {_OWN_AT_MOST} can be asked; join some")
+    if unknown := [name for name in own if name not in names]:
+        raise ValueError(f'own.{unknown[0]}: filters have no function "{unknown[0]}" (there are: {", ".join(names)})')
 
 
 class TextSettings(Settings):
@@ -148,12 +160,8 @@ class TextSettings(Settings):
     """Settings of your own rules: `[text.own.FUNCTION]`."""
 
     @model_validator(mode="after")
-    def _own_rules_have_names(self) -> Self:
-        own_filters.check(self.filters, self.own)
-        return self
-
-    @model_validator(mode="after")
-    def _range_is_not_empty(self) -> Self:
+    def _fits_together(self) -> Self:
+        _check_own(self.filters, self.own)
         if self.words_at_least > self.words_at_most:
             raise ValueError(
                 f"words_at_least ({self.words_at_least}) is above words_at_most ({self.words_at_most}): "
@@ -192,7 +200,7 @@ class ImageSettings(Settings):
 
     @model_validator(mode="after")
     def _own_rules_have_names(self) -> Self:
-        own_filters.check(self.filters, self.own)
+        _check_own(self.filters, self.own)
         return self
 
 
@@ -259,10 +267,7 @@ class FetchSettings(Settings):
 
     @property
     def user_agent_sent(self) -> str:
-        """`user_agent` as servers see it: VERSION is filled in.
-
-        The setting itself stays as it is, so that a new version of altalign changes no settings and refuses no run.
-        """
+        """`user_agent` with VERSION filled in, which is left in the setting: a new version refuses no run."""
         return self.user_agent.replace("VERSION", __version__)
 
 
@@ -373,6 +378,43 @@ class AuditSettings(Settings):
     """Write dropped candidates to `dropped/`, of `extract` a sample. Without them `explain` knows only kept pairs."""
 
 
+class CardSettings(Settings):
+    """Facts for the data-set card that no stage can know (ours)."""
+
+    name: str = ""
+    """Name of the data set; `""`: "Image-text pairs from" its sources."""
+    licence: str = ""
+    """Licence: an identifier of SPDX (`CC-BY-4.0`) or Hugging Face (`cc-by-4.0`). `""`: unknown."""
+    languages: list[str] = Field(default_factory=list)
+    """Languages of captions as BCP 47 tags: `["en", "pt-BR"]`. Nothing detects them."""
+    contact: str = ""
+    """Address or URL for removal requests."""
+
+    @field_validator("name", "licence", "contact")
+    @classmethod
+    def _is_one_line(cls, value: str) -> str:
+        if not value.isprintable() or value != value.strip():
+            repair = "give one without line breaks, control characters or spaces at its ends"
+            raise ValueError(f"{value!r} is no line of text; {repair}")
+        return value
+
+    @field_validator("licence")
+    @classmethod
+    def _licence_is_an_identifier(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9.+-]*", value):
+            repair = 'give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"'
+            raise ValueError(f"{value!r} is no identifier of a licence; {repair}")
+        return value
+
+    @field_validator("languages")
+    @classmethod
+    def _languages_are_tags(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{1,8})*", entry):
+                raise ValueError(f'{entry!r} is no tag of a language; give tags of BCP 47, such as "en" or "pt-BR"')
+        return value
+
+
 class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
@@ -423,12 +465,12 @@ class CurateConfig(Settings):
     @field_validator("input")
     @classmethod
     def _sources_are_told_apart(cls, inputs: list[InputSettings]) -> list[InputSettings]:
-        taken, found = set[str](), list[InputSettings]()
+        taken, named = set[str](), list[InputSettings]()
         for each in inputs:
             name = each.source
             if not each.name and name in taken:
                 name = named_after(each.paths[0], taken)
                 each = each.model_copy(update={"name": name})
             taken.add(name)
-            found.append(each)
-        return found
+            named.append(each)
+        return named

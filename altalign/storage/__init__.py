@@ -9,22 +9,24 @@ run alone, whose files were written whole elsewhere.
 """
 
 import glob
+import hashlib
+import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
-from altalign.errors import UsageError
-from altalign.storage import blocks, disk_errors, disk_locks, json_files, local
-from altalign.storage.backends import at, reader
-from altalign.storage.blocks import Block, Hashed, Written
-from altalign.storage.disk_errors import full_disk, is_full_disk
-from altalign.storage.local import is_partial
+from altalign.errors import UnreadableError, UsageError
+from altalign.storage import blocks, local
+from altalign.storage.blocks import Block, Growing, Hashed, Written, noted
+from altalign.storage.local import full_disk, is_full_disk, is_partial
 from altalign.storage.paths import (
     STORES,
     WEB,
+    Stamp,
     absolute,
     folder_of,
     is_inside,
@@ -34,9 +36,7 @@ from altalign.storage.paths import (
     name,
     relative,
     resolved,
-    whole_name,
 )
-from altalign.storage.stamp import Growing, Stamp
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -57,14 +57,39 @@ __all__ = [
     "is_remote",
     "join",
     "name",
+    "noted",
     "relative",
     "resolved",
 ]
 
 Kind = Literal["file", "folder", "other", "missing"]
 _PIECE_BYTES = 1 << 20  # of a file that is read from its first byte to its last: so much stays in a processor's cache
+_SEAL = re.compile(rb',\n  "seal": "([0-9a-f]{64})"\n}\n\Z')  # SHA-256 of all bytes before it
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+
+def at(path: str) -> Any:
+    """The module that has the functions for a path; that of the web only reads."""
+    if not is_remote(path):
+        return local
+    if is_of_web(path):
+        from altalign.storage import web
+
+        return web
+    # Arrow, and a client of the store: a third of a second that local runs need not wait for
+    from altalign.storage import objects
+
+    return objects
+
+
+def _reader(path: str) -> Any:
+    """The module that reads a file; stores and the web have one."""
+    if not is_remote(path):
+        return local
+    from altalign.storage import reading
+
+    return reading
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
@@ -78,15 +103,11 @@ def check(path: str) -> None:
     """
     if is_of_web(path):
         raise UsageError(f"{path}: inputs alone can be on the web; give a local path, s3://BUCKET/… or gs://BUCKET/…")
-    _check(path, "s3://BUCKET/… or gs://BUCKET/…")
+    check_input(path, "s3://BUCKET/… or gs://BUCKET/…")
 
 
-def check_input(path: str) -> None:
-    """The same for an input, which may also be on the web."""
-    _check(path, "s3://BUCKET/…, gs://BUCKET/…, https://… or hf://…")
-
-
-def _check(path: str, known: str) -> None:
+def check_input(path: str, known: str = "s3://BUCKET/…, gs://BUCKET/…, https://… or hf://…") -> None:
+    """The same for an input, which may also be on the web; `known` are the kinds of remote paths that may be given."""
     if "\0" in path:
         raise UsageError(f"{path!r}: a path with a zero byte; give another")
     if is_remote(path) and not path.startswith((*STORES, *WEB)):
@@ -100,17 +121,17 @@ def _check(path: str, known: str) -> None:
 
 def open_read(path: str) -> BinaryIO:
     """A seekable binary file."""
-    return reader(path).open_read(path) if is_remote(path) else Path(path).open("rb")
+    return _reader(path).open_read(path) if is_remote(path) else Path(path).open("rb")
 
 
 def open_again(path: str, file: BinaryIO) -> BinaryIO:
     """A second handle of an open file, with its own position, that shares what was read of a store; close it first."""
-    return reader(path).open_again(path, file)
+    return _reader(path).open_again(path, file)
 
 
 def ask_for(path: str, file: BinaryIO, offset: int, length: int) -> None:
     """Begin to read a range of an open file in the background. Errors are raised when it is read."""
-    reader(path).ask_for(file, offset, length)
+    _reader(path).ask_for(file, offset, length)
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
@@ -120,7 +141,7 @@ def read_range(path: str, offset: int, length: int) -> bytes:
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
-    return reader(path).read_ranges(path, ranges)
+    return _reader(path).read_ranges(path, ranges)
 
 
 def read_pieces(path: str) -> Iterator[bytes]:
@@ -130,7 +151,7 @@ def read_pieces(path: str) -> Iterator[bytes]:
 
 def read_bytes(path: str) -> bytes:
     """A whole file."""
-    return reader(path).read_bytes(path) if is_remote(path) else Path(path).read_bytes()
+    return _reader(path).read_bytes(path) if is_remote(path) else Path(path).read_bytes()
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -139,7 +160,10 @@ def read_json(path: str) -> dict[str, Any]:
     Raises:
         UnreadableError: it is no JSON, or no object.
     """
-    return _object(path, json_files.read_plain)
+    try:
+        return _object(path, read_bytes(path))
+    except FileNotFoundError:
+        return {}
 
 
 def read_sealed(path: str) -> dict[str, Any]:
@@ -148,15 +172,26 @@ def read_sealed(path: str) -> dict[str, Any]:
     Raises:
         UnreadableError: a byte of it is not as it was written.
     """
-    return _object(path, json_files.read_sealed)
-
-
-def _object(path: str, read: Callable[[str, bytes], dict[str, Any]]) -> dict[str, Any]:
     try:
         data = read_bytes(path)
     except FileNotFoundError:
         return {}
-    return read(path, data)
+    seal = _SEAL.search(data)
+    if seal is None or hashlib.sha256(memoryview(data)[: seal.start()]).hexdigest() != seal[1].decode():
+        raise UnreadableError(f"{path}: not as it was written: its seal is of other bytes")
+    value = _object(path, data)
+    del value["seal"]
+    return value
+
+
+def _object(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
+    return value
 
 
 def in_arrow(path: str) -> "tuple[FileSystem, str]":
@@ -212,11 +247,6 @@ def stamp(path: str) -> Stamp:
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
-def stamps(paths: Sequence[str]) -> Iterator[Stamp]:
-    """The stamps of many files, in order."""
-    return each(stamp, paths, of=next(filter(is_remote, paths), ""))
-
-
 def names(folder: str, suffix: str = "") -> list[str]:
     """Sorted names of the whole files of a folder; none where there is no folder."""
     return at(folder).names(folder, suffix)
@@ -252,7 +282,7 @@ def find(pattern: str) -> list[str]:
 
 def free_bytes(path: str) -> int | None:
     """Bytes free where `path` is, or will be; None where that cannot be known."""
-    return None if is_remote(path) else shutil.disk_usage(disk_errors.folder_of(path)).free
+    return None if is_remote(path) else shutil.disk_usage(local.existing(path)).free
 
 
 def is_writable(folder: str) -> bool:
@@ -264,41 +294,41 @@ def is_writable(folder: str) -> bool:
 
 
 @contextmanager
-def write(path: str, *, durable: bool = False, found: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
+def write(path: str, *, durable: bool = False, written: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
     """A binary file that appears at `path`, whole, once the block has ended well.
 
     Args:
         path: where.
         durable: whether it then outlives a power cut.
-        found: size and digest, asked after the last byte, of a caller who digests the bytes anyway.
+        written: size and digest, asked after the last byte, of a caller who digests the bytes anyway.
 
     Raises:
         FullDiskError: no space is left.
     """
-    block = blocks.current()
+    block = blocks.CURRENT.get()
     with at(path).write(path, durable=durable) as file:
-        if block is None or found is not None:
+        if block is None or written is not None:
             yield file
         else:
             hashed = Hashed(file, block.kind(path))
             yield cast(BinaryIO, hashed)
-            found = lambda: hashed.written  # noqa: E731 - of the file that was just written
-    if block is not None and found is not None:
-        block.files[path] = found()
+            written = lambda: hashed.written  # noqa: E731 - of the file that was just written
+    if block is not None and written is not None:
+        block.files[path] = written()
 
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     """A file to append to: the first `keep` bytes of what is there (None: all of it) stay.
 
-    Whoever is killed may leave a part of the last write; in a store, all but what was added within the last seconds.
+    Whoever is killed may leave a part of the last write; in a store, all but what was added since it went there last.
 
     Raises:
         FullDiskError: no space is left.
     """
     with at(path).growing(path, keep=keep) as file:
         yield file
-    if (block := blocks.current()) is not None:
+    if (block := blocks.CURRENT.get()) is not None:
         block.files[path] = None
 
 
@@ -325,12 +355,18 @@ def write_bytes(path: str, data: bytes, *, durable: bool = False) -> None:
 
 def write_json(path: str, value: object, *, durable: bool = False) -> None:
     """A JSON file, indented, in the order given."""
-    write_bytes(path, json_files.plain(value), durable=durable)
+    write_bytes(path, _plain(value), durable=durable)
 
 
 def write_sealed(path: str, value: Mapping[str, object], *, durable: bool = False) -> None:
     """The same with a seal, by which `read_sealed` knows that no byte has changed."""
-    write_bytes(path, json_files.sealed(value), durable=durable)
+    body = _plain(value)[: -len(b"\n}\n")]
+    data = body + b',\n  "seal": "%b"\n}\n' % hashlib.sha256(body).hexdigest().encode()
+    write_bytes(path, data, durable=durable)
+
+
+def _plain(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def move(path: str, target: str) -> None:
@@ -361,14 +397,6 @@ def move_folder(path: str, target: str) -> None:
         local.move(path, target)
 
 
-def noted(own: str = "") -> AbstractContextManager[Block]:
-    """Note what this block writes and deletes in this thread: size and digest of each file.
-
-    `own` is the folder of what a run hands on to itself alone: a quick digest is enough of that.
-    """
-    return blocks.entered(own)
-
-
 def sync(block: Block) -> None:
     """Have a disk keep what a block wrote and deleted, whatever happens to the power; a store keeps it anyway."""
     local.sync(block.files, {folder_of(path) for path in (*block.files, *block.deleted)})
@@ -377,7 +405,7 @@ def sync(block: Block) -> None:
 def delete(path: str) -> None:
     """Delete a file, or a folder and all in it; nothing where there is none."""
     at(path).delete(path)
-    if (block := blocks.current()) is not None:
+    if (block := blocks.CURRENT.get()) is not None:
         block.files.pop(path, None)
         block.deleted.add(path)
 
@@ -394,7 +422,7 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     _delete_files([path for path in marks if not path.endswith("/done.json")])
     for folder in folders:
         if but:
-            _delete_files([path for path in files[folder] if not whole_name(path).endswith((*but, ".json"))])
+            _delete_files([path for path in files[folder] if not path.endswith((*but, ".json"))])
         else:
             at(folder).delete(folder)
     local.sync((), map(folder_of, folders))
@@ -423,12 +451,12 @@ def locked(folder: str) -> AbstractContextManager[None]:
     Raises:
         UsageError: another one holds it, or nobody may write there.
     """
-    return at(folder).locked(folder) if is_remote(folder) else disk_locks.locked(folder)
+    return at(folder).locked(folder)
 
 
 def holder(folder: str) -> str | None:
     """The process that holds a run folder, and its machine where that is another; None where none does."""
-    return at(folder).holder(folder) if is_remote(folder) else disk_locks.holder(folder)
+    return at(folder).holder(folder)
 
 
 def temporary(folder: str) -> AbstractContextManager[None]:

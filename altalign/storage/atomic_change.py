@@ -6,10 +6,10 @@
 
 Until the plan is there, nothing of the run has changed, and what lies in `.change/` is nobody's. From then on the run
 is the new one: whoever opens it next moves the files to their places, deletes those that go, and then the plan. Each of
-these steps may be done twice. The manifest comes last, so that a reader who knows nothing of this finds whole files.
+these steps may be done twice. The manifest comes last.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -20,6 +20,7 @@ from altalign.storage import Written
 FOLDER = ".change"
 ADDING = ".adding"
 _PLAN = "change.json"
+_LAST = "manifest.json"  # so that a reader who knows nothing of this finds whole files
 
 
 class Change:
@@ -34,9 +35,9 @@ class Change:
         storage.delete(self.folder)
 
     @contextmanager
-    def writing(self, name: str, *, found: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
-        """A new file by its path in the run; `found` as of `storage.write`."""
-        with self.noted(), storage.write(self.path(name), found=found) as file:
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """A new file by its path in the run."""
+        with self.noted(), storage.write(self.path(name)) as file:
             yield file
 
     @contextmanager
@@ -63,21 +64,13 @@ class Change:
         `work` is a folder in the run that becomes its `work/`.
         """
         if self._durable:
-            block = storage.Block({self.path(name): of for name, of in self.files.items()})
+            block = storage.Block({self.path(name): written for name, written in self.files.items()})
             storage.sync(block)
         comes = {name: [*self.files[name]] for name in sorted(self.files, key=lambda name: (name == _LAST, name))}
-        plan = {
-            "comes": comes,
-            "at": self._at,
-            "goes": sorted(set(deleted) - self.files.keys()),
-            "durable": self._durable,
-            "work": work,
-        }
+        goes = sorted(set(deleted) - self.files.keys())
+        plan = {"comes": comes, "at": self._at, "goes": goes, "durable": self._durable, "work": work}
         storage.write_sealed(storage.join(self.folder, _PLAN), plan, durable=self._durable)
         _finish(self.run_folder)
-
-
-_LAST = "manifest.json"
 
 
 def settle(run_folder: str) -> None:
@@ -107,9 +100,15 @@ def _finish(run_folder: str) -> None:
     plan = storage.read_sealed(storage.join(folder, _PLAN))
     comes, goes, at = (plan.get(name, {}) for name in ("comes", "goes", "at"))
 
-    def place(name: str) -> None:
+    def place(name: str) -> None:  # unless that was done before
         waiting = storage.join(run_folder, *at.get(name, f"{FOLDER}/{name}").split("/"))
-        _place(waiting, storage.join(run_folder, *name.split("/")), comes[name][0])
+        target = storage.join(run_folder, *name.split("/"))
+        if storage.exists(waiting):
+            storage.move(waiting, target)
+        elif not storage.exists(target) or storage.stamp(target).size != comes[name][0]:
+            raise DamagedError(
+                f"{waiting}: it is not there, and a change of the run needs it; restore the run from a copy"
+            )
 
     with storage.noted() as block:
         for _ in storage.each(place, [name for name in comes if name != _LAST], of=run_folder):
@@ -131,11 +130,3 @@ def _finish(run_folder: str) -> None:
         storage.delete(storage.join(folder, _PLAN))
     storage.sync(block)
     storage.delete(folder)
-
-
-def _place(waiting: str, place: str, size: int) -> None:
-    """Move a new file to its place, unless that was done before."""
-    if storage.exists(waiting):
-        storage.move(waiting, place)
-    elif not storage.exists(place) or storage.stamp(place).size != size:
-        raise DamagedError(f"{waiting}: it is not there, and a change of the run needs it; restore the run from a copy")

@@ -10,14 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
-from altalign.errors import UsageError
-
-try:
-    from xxhash import xxh3_128  # pyright: ignore[reportMissingImports]
-except ImportError:  # an environment of before it was needed; SHA-256 then, and slower
-    xxh3_128 = None
+from xxhash import xxh3_128
 
 
 class Written(NamedTuple):
@@ -28,7 +23,6 @@ class Written(NamedTuple):
 
 
 Kind = Literal["SHA-256", "XXH3"]
-QUICK: Kind = "SHA-256" if xxh3_128 is None else "XXH3"
 
 
 def kind_of(digest: str) -> Kind:
@@ -37,26 +31,15 @@ def kind_of(digest: str) -> Kind:
 
 
 def begun(kind: Kind = "SHA-256") -> Any:
-    """A digest of nothing yet, with the methods of those of `hashlib`.
-
-    Raises:
-        UsageError: the package that makes it is not there.
-    """
-    if kind == "SHA-256":
-        return hashlib.sha256()
-    if xxh3_128 is None:
-        raise UsageError("xxhash: no such package, with which the run was begun; install altalign with what it needs")
-    return xxh3_128()
+    """A digest of nothing yet, with the methods of those of `hashlib`."""
+    return hashlib.sha256() if kind == "SHA-256" else xxh3_128()
 
 
 @dataclass(frozen=True)
 class Block:
-    """What a block has written and deleted.
+    """Files that a block has written, by path (None: one that grew, without a digest), and paths that it has deleted.
 
-    Attributes:
-        files: by path, with None for what grew, whose digest nobody has made.
-        deleted: paths of files.
-        own: the folder of what a run hands on to itself alone; empty: there is none.
+    `own` is the folder of what a run hands on to itself alone; empty: there is none.
     """
 
     files: dict[str, Written | None] = field(default_factory=dict)
@@ -65,26 +48,31 @@ class Block:
 
     def kind(self, path: str) -> Kind:
         """The kind of digest that a file gets."""
-        return QUICK if self.own and path.startswith(f"{self.own}/") else "SHA-256"
+        return "XXH3" if self.own and path.startswith(f"{self.own}/") else "SHA-256"
 
 
-_CURRENT: ContextVar[Block | None] = ContextVar("block", default=None)
-
-
-def current() -> Block | None:
-    """The block that this thread is in."""
-    return _CURRENT.get()
+CURRENT: ContextVar[Block | None] = ContextVar("block", default=None)  # of this thread
 
 
 @contextmanager
-def entered(own: str) -> Iterator[Block]:
-    """Around a block whose writes and deletions are noted, those of this thread; `own` as of `Block`."""
+def noted(own: str = "") -> Iterator[Block]:
+    """Note what this block writes and deletes in this thread: size and digest of each file; `own` as of `Block`."""
     block = Block(own=own)
-    token = _CURRENT.set(block)
+    token = CURRENT.set(block)
     try:
         yield block
     finally:
-        _CURRENT.reset(token)
+        CURRENT.reset(token)
+
+
+class Growing(Protocol):
+    """A file that grows at its end; `bytes` is its length."""
+
+    def write(self, data: bytes) -> None:
+        """Add bytes.; FullDiskError where no space is left."""
+        ...
+
+    bytes: int
 
 
 class Hashed(io.RawIOBase):
@@ -109,7 +97,7 @@ class Hashed(io.RawIOBase):
         return self._bytes
 
     def writable(self) -> bool:
-        """It is, but not readable or seekable: a digest goes forward."""
+        """Whether it can be written: yes."""
         return True
 
     @property

@@ -7,7 +7,6 @@ Nothing is streamed to a store: Arrow's stream makes an object of what it was gi
 """
 
 import errno
-import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError, first_line
-from altalign.machine import ahead
+from altalign.machine.threads import in_order
 from altalign.storage.paths import Place
 
 _T = TypeVar("_T")
@@ -37,17 +36,12 @@ LARGE_AT_ONCE = {"s3": 2, "gs": 8}
 _COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
 
 
-def client(place: Place) -> pafs.FileSystem:
-    """The client of a bucket; it writes a small object by one request."""
-    return _client(place.scheme, place.bucket, os.getpid(), in_parts=False)
+def client(place: Place, *, in_parts: bool = False) -> pafs.FileSystem:
+    """The client of a bucket; it writes a small object by one request, and with `in_parts` a large one in parts.
 
-
-def _client_of_parts(place: Place) -> pafs.FileSystem:
-    """The writer of an object in parts.
-
-    Were it to begin only with the first part, it would make an empty object where that fails.
+    Were the latter to begin only with the first part, it would make an empty object where that fails.
     """
-    return _client(place.scheme, place.bucket, os.getpid(), in_parts=True)
+    return _client(place.scheme, place.bucket, os.getpid(), in_parts=in_parts)
 
 
 def forget_clients() -> None:
@@ -58,7 +52,7 @@ def forget_clients() -> None:
 @cache
 # clients have threads, which a forked process has not
 def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:
-    endpoint = _endpoint(scheme)
+    endpoint, region = _endpoint(scheme), _named_region()
     transport, _, host = endpoint.rpartition("://")
     options: dict[str, Any] = (
         {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
@@ -68,8 +62,13 @@ def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.
 
         retry_limit = timedelta(seconds=_GCS_RETRIES_FOR_S)
         return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=retry_limit, **options)
+    if endpoint:
+        region = region or "us-east-1"
+    else:  # AWS itself says where a bucket is
+        with suppress(OSError):
+            region = pafs.resolve_s3_region(bucket)
     return cast(Any, pafs.S3FileSystem)(  # the stubs know not all of it
-        region=_region(bucket, endpoint),
+        region=region,
         allow_delayed_open=not in_parts,
         background_writes=True,
         connect_timeout=CONNECT_WITHIN_S,
@@ -89,15 +88,6 @@ def _named_region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
-def _region(bucket: str, endpoint: str) -> str | None:
-    """The bucket's region: AWS itself says where it is, another store takes what the environment says."""
-    if endpoint:
-        return _named_region() or "us-east-1"
-    with suppress(OSError):
-        return pafs.resolve_s3_region(bucket)
-    return _named_region()
-
-
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
@@ -107,8 +97,8 @@ def threads(purpose: str, count: int = AT_ONCE) -> ThreadPoolExecutor:
 
 
 @cache
-def _threads(purpose: str, count: int, _process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix=f"altalign-{purpose}")
+def _threads(_purpose: str, count: int, _process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count)
 
 
 @contextmanager
@@ -130,12 +120,12 @@ def asking(path: str) -> Iterator[None]:
         raise trouble(error, path) from error
 
 
-def put(path: str, data: Any, *, allowed: Callable[[], None] = lambda: None) -> None:
+def put(path: str, data: Any, *, allowed: Callable[[], None]) -> None:
     """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the waiting thread.
 
     `allowed` raises where it is not to begin any more: large uploads wait for one another.
     """
-    buffer, place = pa.py_buffer(data), Place.of(path)
+    buffer, place = pa.py_buffer(data), Place.parse(path)
     is_large = buffer.size > ONE_REQUEST_BYTES
     own = threads(f"large-uploads-{place.scheme}", LARGE_AT_ONCE[place.scheme]) if is_large else threads("uploads")
 
@@ -151,21 +141,10 @@ def put(path: str, data: Any, *, allowed: Callable[[], None] = lambda: None) -> 
             uploading.cancel()  # where it has not begun, and nobody waits for it
 
 
-def put_file(path: str, file: IO[bytes], *, allowed: Callable[[], None]) -> None:
-    """Make an object of a whole local file, as `put` does; a large one is mapped, not read."""
-    size = file.seek(0, os.SEEK_END)
-    if size > ONE_REQUEST_BYTES:
-        file.flush()
-        put(path, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), allowed=allowed)
-    else:
-        file.seek(0)
-        put(path, file.read(), allowed=allowed)
-
-
 def _put(place: Place, data: pa.Buffer) -> None:
     """One request, or an upload in parts, after which the store is asked how many bytes it has."""
     is_large = data.size > ONE_REQUEST_BYTES
-    writer = _client_of_parts(place) if is_large else client(place)
+    writer = client(place, in_parts=is_large)
     # else by the name: what ends in .gz would be compressed
     stream = writer.open_output_stream(place.name, compression=None)
     try:
@@ -187,7 +166,7 @@ class OpenObject:
     """An object for reads at any offset, by several threads at once; `size` in bytes."""
 
     def __init__(self, path: str):
-        place = Place.of(path)
+        place = Place.parse(path)
         with asking(path):
             self.file: Any = client(place).open_input_file(place.name)  # a NativeFile, of which the stubs know little
         self.path, self.size = path, cast(int, self.file.size())
@@ -207,14 +186,14 @@ def get(path: str) -> bytes:
 
 def listed(folder: str, *, is_recursive: bool) -> list[pafs.FileInfo]:
     """What is in a folder, or below it: one request for a thousand objects. Empty where there is none."""
-    place = Place.of(folder)
+    place = Place.parse(folder)
     with asking(folder):
         return client(place).get_file_info(pafs.FileSelector(place.name, recursive=is_recursive, allow_not_found=True))
 
 
 def delete_object(path: str) -> None:
     """Delete an object; nothing where there is none."""
-    place = Place.of(path)
+    place = Place.parse(path)
     with asking(path), suppress(FileNotFoundError):
         client(place).delete_file(place.name)
 
@@ -223,7 +202,7 @@ def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
     """The result of `work` for each thing, in order, many at a time."""
     with ThreadPoolExecutor(AT_ONCE) as own:
         begun = ((None, own.submit(work, thing), 1) for thing in things)
-        with closing(ahead.in_order(begun, bytes_at_most=4 * AT_ONCE)) as results:
+        with closing(in_order(begun, bytes_at_most=4 * AT_ONCE)) as results:
             for _, result in results:
                 yield result
 
@@ -237,7 +216,7 @@ def check(path: str) -> None:
     Raises:
         UsageError: it does not, and why.
     """
-    place = Place.of(path)
+    place = Place.parse(path)
     if re.search(r"[*?[]", place.bucket):
         raise UsageError(f"{path}: the name of a bucket is no glob; give it in full")
     try:
@@ -275,7 +254,7 @@ _ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
 
 def trouble(error: BaseException, path: str) -> AltalignError:
     """The message for a client's error: what, where, what to do."""
-    place, message = Place.of(path), _message(error)
+    place, message = Place.parse(path), _message(error)
     if "No response body" in message:  # an answer to HEAD has no reason in it; one to a list has
         try:
             _probe(place)

@@ -1,41 +1,90 @@
-"""Files on local disks, behind the face of `altalign.storage`, which says what each function promises."""
+"""Files, locks and copies on this machine's disks, behind the face of `altalign.storage`, which has the promises."""
 
 import errno
+import fcntl
+import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
+from altalign.errors import FullDiskError, UsageError
 from altalign.machine import interrupts
-from altalign.storage.disk_errors import full_disk, naming_a_full_disk
-from altalign.storage.paths import is_remote
-from altalign.storage.stamp import Growing
+from altalign.storage import paths
+from altalign.storage.paths import Stamp, is_remote
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 _AGAIN_BYTES = 1 << 17  # read at a time of a file that is open a second time
-SYNCS_AT_ONCE = 4
+_SYNCS_AT_ONCE = 4
 _PARTIAL = ".partial-"  # in the name of a file that is being written
+_COPY_KEPT_S = 86_400.0  # without use
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the running kernel; Linux alone has it
+
+
+# Errors that people can mend -----------------------------------------------------------------------------------------
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether the error says that no space or quota is left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDiskError | None:
+    """The message for an error of a full disk; None for any other error. An empty folder: it is not known."""
+    if not is_full_disk(error):
+        return None
+    what = f" while writing {writing}" if writing else ""
+    if isinstance(error, OSError) and error.errno == errno.EDQUOT:
+        what += " (the quota is used up)"
+    elif folder:
+        with suppress(OSError):
+            status = os.statvfs(existing(folder))
+            has_files_left = status.f_favail or not status.f_files
+            what += f" ({status.f_bavail * status.f_frsize:,} bytes free{'' if has_files_left else ', no file more'})"
+    return FullDiskError(
+        f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it "
+        "continues"
+    )
+
+
+@contextmanager
+def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
+    """Names the folder in the error of a full disk.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (full := full_disk(error, folder, writing=writing)) is not None:
+            raise full from error
+        raise
+
+
+def existing(path: str) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    place = Path(path).absolute()
+    return next(folder for folder in (place, *place.parents) if folder.exists())
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
 def open_again(path: str, _: BinaryIO) -> BinaryIO:
-    """A second handle; what was read is in the kernel's cache.
-
-    Whoever looks at many places in order has most of them at hand.
-    """
+    """A second handle, whose buffer holds most of the places that are looked at in order."""
     return Path(path).open("rb", buffering=_AGAIN_BYTES)
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
-    """Ask the kernel to read a range into its cache, on systems that can."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
@@ -52,9 +101,6 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         os.close(file)
 
 
-# What is there -------------------------------------------------------------------------------------------------------
-
-
 def names(folder: str, suffix: str = "") -> list[str]:
     """Sorted names of the whole files of a folder; none where there is no folder."""
     try:
@@ -65,11 +111,15 @@ def names(folder: str, suffix: str = "") -> list[str]:
 
 
 def entries(folder: str) -> list[str]:
-    """Names of all that a folder has in it."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names alone
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is one whose writing has not ended."""
+    return _PARTIAL in name
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -77,7 +127,6 @@ def entries(folder: str) -> list[str]:
 
 @contextmanager
 def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A binary file that is at `path`, whole, once the block ended well."""
     target = Path(path)
     partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
     try:
@@ -100,7 +149,6 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def move(path: str, target: str) -> None:
-    """Rename a file, over whatever has that name."""
     _make_folder(Path(target).parent)
     Path(path).replace(target)
 
@@ -148,7 +196,7 @@ def _syncers(_process: int) -> "ThreadPoolExecutor":  # a forked process has non
     """Threads that wait for the disk. They are kept: to start them costs more of a processor than what they do."""
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(SYNCS_AT_ONCE)
+    return ThreadPoolExecutor(_SYNCS_AT_ONCE)
 
 
 def _sync_file(place: Path) -> None:
@@ -190,8 +238,7 @@ class GrowingFile:
 
 
 @contextmanager
-def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
-    """A file to append to. A writer that is killed may leave a part of the last write."""
+def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingFile]:
     target = Path(path)
     with naming_a_full_disk(str(target.parent), target.name):
         _make_folder(target.parent)
@@ -204,18 +251,11 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
         os.close(file)
 
 
-def is_partial(name: str) -> bool:
-    """Whether a file of this name is one whose writing has not ended."""
-    return _PARTIAL in name
-
-
 def delete_file(path: str) -> None:
-    """Delete a file; nothing where there is none."""
     Path(path).unlink(missing_ok=True)
 
 
 def delete(path: str) -> None:
-    """Delete a file, or a folder and all in it; nothing where there is none."""
     if Path(path).is_dir():
         shutil.rmtree(path)
     else:
@@ -223,20 +263,13 @@ def delete(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Delete what interrupted writes left under a folder. Nobody else may be writing there."""
+    """Delete what interrupted writes left under a folder."""
     for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
         partial.unlink(missing_ok=True)
 
 
-# A run as a whole ----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def temporary(folder: str) -> Iterator[None]:
-    """Use this folder instead of the system's for temporary files of libraries and child processes, in this block.
-
-    A killed process cannot delete what it left there; the next one does.
-    """
     import tempfile  # a hundredth of a second, which other commands need not wait for
 
     delete(folder)
@@ -251,3 +284,128 @@ def temporary(folder: str) -> Iterator[None]:
         if before[1] is not None:
             os.environ["TMPDIR"] = before[1]
         shutil.rmtree(folder, ignore_errors=True)
+
+
+# Locks ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: str, place: Path | None = None) -> Iterator[None]:
+    """Hold a run folder against other commands of this machine, without waiting; `place`: of the lock, if elsewhere.
+
+    Raises:
+        UsageError: another process holds it, or nobody may write there.
+    """
+    place = place or Path(folder, "log", "lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_held(place, blocking=False))
+        except BlockingIOError:
+            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise UsageError(
+                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose "
+                "another [run] folder"
+            ) from None
+        yield
+
+
+def at_work(folder: str, who: str) -> UsageError:
+    """The error for a run that another command holds."""
+    return UsageError(
+        f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder"
+    )
+
+
+@contextmanager
+def _held(place: Path, *, blocking: bool) -> Iterator[None]:
+    """Hold a lock file, which names our process; BlockingIOError where another one does, and we do not wait."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def holder(folder: str) -> str | None:
+    return holder_of(Path(folder, "log", "lock"))
+
+
+def holder_of(place: Path) -> str | None:
+    """The process that holds a lock file; None where none does."""
+    try:
+        with place.open(encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read().strip() or "unknown"
+    except OSError:
+        pass
+    return None
+
+
+# What this machine keeps of runs in stores: copies to map into memory, temporary files, locks ------------------------
+
+
+def cache_folder() -> Path:
+    """`ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command is at work.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    named = os.environ.get("ALTALIGN_CACHE")
+    place = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "altalign"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{place}: cannot be written to ({error.strerror}), and copies of what is in an object store belong there; "
+            "set ALTALIGN_CACHE"
+        ) from None
+    return place.absolute()
+
+
+def standing_for(path: str, kind: str) -> Path:
+    """The local path that stands for a path in a store, among others of its kind."""
+    return cache_folder() / kind / hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def machine_name() -> str:
+    """A name that no other machine has, of this one since its last start, also where homes are shared over NFS."""
+    place = cache_folder() / "machine"
+    with suppress(FileExistsError):
+        partial = place.with_name(f"machine-{uuid4().hex}")
+        partial.write_text(uuid4().hex, encoding="ascii")
+        try:
+            os.link(partial, place)  # whoever is first names it
+        finally:
+            partial.unlink()
+    name = place.read_text(encoding="ascii")
+    with suppress(OSError):
+        name = f"{name}-{_BOOT_ID.read_text(encoding='ascii').strip()}"
+    return name
+
+
+def copied(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
+    """The local copy of a remote file with this stamp, for all processes; `fetch` writes it if there is none.
+
+    Copies that were not used for a day go.
+
+    Raises:
+        FullDiskError: no space is left for it.
+    """
+    place = standing_for(json.dumps([path, stamp.to_json()]), "copies") / paths.name(path)
+    with _held(place.parent.with_suffix(".lock"), blocking=True):
+        if not place.exists():
+            for old in place.parents[1].glob("*/*"):
+                with suppress(OSError):  # another process deletes it
+                    if old.stat().st_mtime < time.time() - _COPY_KEPT_S:
+                        shutil.rmtree(old.parent)
+            with write(str(place), durable=True) as file:  # whose size nobody would compare again
+                fetch(file)
+        os.utime(place)
+    return str(place)

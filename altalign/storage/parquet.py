@@ -245,15 +245,10 @@ def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int
     return [(entry["values"], entry["counts"]) for entry in counted.to_pylist()]
 
 
-def check_names(columns: Iterable[str], schema: pa.Schema) -> None:
-    """Raise ValueError where the schema has no column of a name."""
-    if unknown := set(columns) - set(schema.names):
-        raise ValueError(f"no such columns: {sorted(unknown)}")
-
-
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """A table of a schema from some of its columns; the others are null, and a string fills a whole column."""
-    check_names(columns, schema)
+    if unknown := set(columns) - set(schema.names):
+        raise ValueError(f"no such columns: {sorted(unknown)}")
     rows = next(len(column) for column in columns.values() if not isinstance(column, str))
     arrays = []
     for field in schema:
@@ -279,13 +274,13 @@ def same_rows(rows: pa.Table, others: pa.Table, *, by: str) -> tuple[npt.NDArray
 
     A value in the column `by` is in one of the others at most.
     """
-    found: Any = pc.index_in(rows[by], value_set=others[by].combine_chunks())
-    here = np.flatnonzero(found.is_valid().to_numpy())
-    there = found.drop_null().to_numpy().astype(np.int64)
+    places: Any = pc.index_in(rows[by], value_set=others[by].combine_chunks())
+    here = np.flatnonzero(places.is_valid().to_numpy())
+    elsewhere = places.drop_null().to_numpy().astype(np.int64)
     is_same = np.ones(len(here), bool)
     for name in rows.column_names:
-        one, other = rows[name].take(here), others[name].take(there)
+        one, other = rows[name].take(here), others[name].take(elsewhere)
         both_null = (one.is_null().to_numpy() & other.is_null().to_numpy()).astype(bool)
         equal: Any = pc.equal(one, other)
         is_same &= equal.fill_null(pa.scalar(value=False)).to_numpy() | both_null
-    return here[is_same], there[is_same]
+    return here[is_same], elsewhere[is_same]

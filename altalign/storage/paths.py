@@ -1,7 +1,7 @@
-"""Paths on disks, in stores and on the web: what kind a path is of, and its parts. Nothing is opened."""
+"""Paths on disks, in stores and on the web, and the stamps of files. Nothing is opened."""
 
 import posixpath
-import re
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -9,7 +9,19 @@ from altalign.errors import UsageError
 
 STORES = ("s3://", "gs://")
 WEB = ("https://", "http://", "hf://")
-PART = re.compile(r"\.part-(\d{15})$")  # at the end of the name of a part of a growing object: its offset
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Tells whether a file has changed: its bytes, and the store's digest (ETag), or on a disk the time of change."""
+
+    size: int
+    time_ns: int
+    digest: str = ""
+
+    def to_json(self) -> list[int | str]:
+        """The stamp as it stands in the facts of a run."""
+        return [self.size, self.digest or self.time_ns]
 
 
 class Place(NamedTuple):
@@ -20,7 +32,7 @@ class Place(NamedTuple):
     key: str  # empty: the bucket itself
 
     @classmethod
-    def of(cls, path: str) -> "Place":
+    def parse(cls, path: str) -> "Place":
         """The place of a path.
 
         Raises:
@@ -65,11 +77,6 @@ def name(path: str) -> str:
     return PurePath(path.partition("?")[0] if is_of_web(path) else path).name
 
 
-def whole_name(path: str) -> str:
-    """The path that a part of a growing object belongs to; any other path stays as it is."""
-    return PART.sub("", path)
-
-
 def absolute(path: str) -> str:
     """The path from the root; links stay."""
     return _remote(path) if is_remote(path) else str(Path(path).absolute())
@@ -84,7 +91,7 @@ def _remote(path: str) -> str:
     """The path without a slash at its end."""
     if is_of_web(path):
         return path.rstrip("/")
-    place = Place.of(path)
+    place = Place.parse(path)
     return f"{place.scheme}://{place.name}"
 
 

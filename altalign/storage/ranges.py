@@ -41,11 +41,11 @@ def changed(path: str) -> UnreadableError:
 class Ranges:
     """Ranges in an order that is known beforehand; None stands for bytes that no file has.
 
-    Used by one thread, as a context that closes its files: `for wanted in ranges: data = ranges.read(wanted)`.
+    Used by one thread, as a context that closes its files: `for each in ranges: data = ranges.read(each)`.
     """
 
-    def __init__(self, wanted: Sequence[Range | None]):
-        self._wanted = wanted
+    def __init__(self, ranges: Sequence[Range | None]):
+        self._ranges = ranges
         self._files: OrderedDict[str, BinaryIO] = OrderedDict()
 
     def __enter__(self) -> Self:
@@ -61,22 +61,22 @@ class Ranges:
         Raises:
             Interrupted: a signal has asked the command to end.
         """
-        for first in islice(self._wanted, AHEAD):
+        for first in islice(self._ranges, AHEAD):
             if first is not None:
                 self._ask_for(first)
-        for wanted, coming in zip_longest(self._wanted, islice(self._wanted, AHEAD, None)):
+        for current, coming in zip_longest(self._ranges, islice(self._ranges, AHEAD, None)):
             interrupts.check()
             if coming is not None:
                 self._ask_for(coming)
-            yield wanted
+            yield current
 
-    def read(self, wanted: Range) -> bytes:
+    def read(self, range_: Range) -> bytes:
         """The bytes of a range that has a length.
 
         Raises:
             UnreadableError: the file is missing, ends before the range does or is not as it was, or the disk fails.
         """
-        path, offset, length, stamp = wanted
+        path, offset, length, stamp = range_
         assert length is not None
         try:
             file = self.opened(path)

@@ -1,27 +1,26 @@
-"""Files in stores and on the web, read in blocks that grow while reading goes on, or in ranges.
+"""Files in stores and on the web, read in blocks of a megabyte, or in ranges.
 
 A store takes tens of milliseconds to answer, and then sends a megabyte in ten: small reads one after the other are what
-costs. So the next block is asked for while one is read, and ranges before they are due.
+costs. So the next blocks are asked for while one is read, and ranges before they are due.
 """
 
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol, cast
 
 from altalign.errors import StoreError
-from altalign.machine import ahead, interrupts
+from altalign.machine import interrupts
+from altalign.machine.threads import in_order
 from altalign.storage import clients
 from altalign.storage.paths import is_of_web
 
-WHOLE_BYTES = 1 << 20  # a file up to this is read at once
-_FIRST_BYTES = 128 << 10  # asked for where reading begins
-_BLOCK_BYTES = 4 << 20  # and so much at a time once it goes on
-_KEPT_BYTES = 32 << 20  # at hand: columns of a table are read side by side
-_ASKED_BYTES = 2 << 20  # of a range, before it is read
-_NEAR_BYTES = 1 << 20  # whoever leaves out less than this reads on
+_BLOCK_BYTES = 1 << 20
+_BLOCKS_AHEAD = 3  # asked for where reading goes on
+_BLOCKS_KEPT = 48  # columns of a table are read side by side
 _BUFFER_BYTES = 64 << 10
 _GAP_BYTES = 256 << 10  # ranges nearer to one another are one request
 _RANGE_BYTES = 8 << 20  # of several ranges as one
@@ -55,17 +54,14 @@ def source(path: str) -> Source:
 
 
 def open_read(path: str) -> BinaryIO:
-    """A seekable binary file."""
     return cast(BinaryIO, io.BufferedReader(_File(_Blocks(source(path))), _BUFFER_BYTES))
 
 
 def open_again(_: str, file: BinaryIO) -> BinaryIO:
-    """The same file, sharing its blocks; close it first."""
     return cast(BinaryIO, io.BufferedReader(_File(_blocks_of(file)), _BUFFER_BYTES))
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
-    """Begin to read a range of an open file; it is kept until as many others have been requested."""
     _blocks_of(file).ask_for(offset, length)
 
 
@@ -74,113 +70,96 @@ def _blocks_of(file: BinaryIO) -> "_Blocks":
 
 
 def read_bytes(path: str) -> bytes:
-    """A whole file."""
     file = source(path)
     return file.read_at(0, file.size)
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Ranges of one file; neighbouring ranges are one request."""
-    if not (wanted := list(ranges)):
+    requests = list(_together(ranges))
+    if not requests:
         return
     interrupts.check()
     file, own = source(path), clients.threads("reads")
-    if len(wanted) == 1:  # needs no thread
-        yield file.read_at(*wanted[0])
+    if len(requests) == len(requests[0].ranges) == 1:  # needs no thread
+        yield file.read_at(requests[0].begin, requests[0].end - requests[0].begin)
         return
     begun = (
-        (request, own.submit(file.read_at, request.begin, request.length), max(request.length, _AHEAD_BYTES // _AHEAD))
-        for request in _together(wanted)
+        (request, own.submit(file.read_at, request.begin, size), max(size, _AHEAD_BYTES // _AHEAD))
+        for request in requests
+        for size in [request.end - request.begin]
     )
-    for request, data in ahead.in_order(begun, bytes_at_most=_AHEAD_BYTES):
+    for request, data in in_order(begun, bytes_at_most=_AHEAD_BYTES):
         interrupts.check()
         for offset, length in request.ranges:
             yield data[offset - request.begin : offset - request.begin + length]
 
 
-class _Request(NamedTuple):
+@dataclass
+class _Request:
     begin: int
-    length: int
+    end: int
     ranges: list[tuple[int, int]]  # offsets and lengths of those in it
 
 
-def _together(ranges: Sequence[tuple[int, int]]) -> Iterator[_Request]:
+def _together(ranges: Iterable[tuple[int, int]]) -> Iterator[_Request]:
     """Requests in the order of the ranges."""
-    begin = end = ranges[0][0]
-    parts = list[tuple[int, int]]()
+    request = None
     for offset, length in ranges:
-        if not (end <= offset <= end + _GAP_BYTES and offset + length - begin <= _RANGE_BYTES):
-            if parts:
-                yield _Request(begin, end - begin, parts)
-            begin, parts = offset, []
-        end = offset + length
-        parts.append((offset, length))
-    yield _Request(begin, end - begin, parts)
-
-
-class _Block(NamedTuple):
-    data: Future[bytes]
-    end: int
-    length: int
+        if (
+            request
+            and request.end <= offset <= request.end + _GAP_BYTES
+            and offset + length - request.begin <= _RANGE_BYTES
+        ):
+            request.end = offset + length
+            request.ranges.append((offset, length))
+        else:
+            if request:
+                yield request
+            request = _Request(offset, offset + length, [(offset, length)])
+    if request:
+        yield request
 
 
 class _Blocks:
-    """The blocks of a file that are in memory; several threads may share them."""
+    """The blocks of a file that are in memory, by number; several threads may share them."""
 
     def __init__(self, file: Source):
         self.file = file
         self._lock = threading.Lock()
-        self._blocks = OrderedDict[int, _Block]()  # by their first byte, what was used last at the end
+        self._blocks = OrderedDict[int, Future[bytes]]()  # what was used last is at the end
 
     def at(self, offset: int) -> memoryview:
         """Bytes from an offset on, at least one of them; none at the end."""
         if offset >= self.file.size:
             return memoryview(b"")
+        number, begin = divmod(offset, _BLOCK_BYTES)
         with self._lock:
-            begin = self._holding(offset)
-            if begin is None:
-                begin = self._begin(offset)
-            block = self._blocks[begin]
-            self._blocks.move_to_end(begin)
+            block = self._begun(number)
+            if number - 1 in self._blocks:
+                end = -(-self.file.size // _BLOCK_BYTES)
+                for coming in range(number + 1, min(number + 1 + _BLOCKS_AHEAD, end)):
+                    self._begun(coming)
+            self._blocks.move_to_end(number)
         interrupts.check()
-        data = block.data.result()
-        if len(data) <= offset - begin:
+        data = block.result()
+        if len(data) <= begin:
             raise StoreError(f"{self.file.path}: shorter than it was; it has changed while it was read")
-        return memoryview(data)[offset - begin :]
+        return memoryview(data)[begin:]
 
     def ask_for(self, offset: int, length: int) -> None:
+        end = min(offset + length, self.file.size)
         with self._lock:
-            if self._holding(offset) is None and offset < self.file.size:
-                self._ask(offset, min(length, _ASKED_BYTES))
+            for number in range(offset // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)):
+                self._begun(number)
 
-    def _holding(self, offset: int) -> int | None:
-        return next((begin for begin in reversed(self._blocks) if begin <= offset < self._blocks[begin].end), None)
-
-    def _begin(self, offset: int) -> int:
-        """Request the block of an offset, and the next one if reading is sequential."""
-        if self.file.size <= WHOLE_BYTES:
-            return self._ask(0, WHOLE_BYTES)
-        blocks = reversed(self._blocks.values())
-        before = next((block for block in blocks if 0 <= offset - block.end <= _NEAR_BYTES), None)
-        if before is None:
-            return self._ask(offset, _FIRST_BYTES)
-        begin, length = before.end, min(_BLOCK_BYTES, 4 * before.length)
-        if begin + length <= offset:
-            begin = offset
-        self._ask(begin, length)
-        after = begin + length
-        if length == _BLOCK_BYTES and after < self.file.size and after not in self._blocks:
-            self._ask(after, _BLOCK_BYTES)
-            self._blocks.move_to_end(begin)
-        return begin
-
-    def _ask(self, begin: int, length: int) -> int:
-        length = min(length, self.file.size - begin)
-        while self._blocks and sum(block.length for block in self._blocks.values()) + length > _KEPT_BYTES:
-            self._blocks.popitem(last=False)[1].data.cancel()
-        data = clients.threads("reads").submit(self.file.read_at, begin, length)
-        self._blocks[begin] = _Block(data, begin + length, length)
-        return begin
+    def _begun(self, number: int) -> Future[bytes]:
+        block = self._blocks.pop(number, None)
+        if block is None:
+            while len(self._blocks) >= _BLOCKS_KEPT:
+                self._blocks.popitem(last=False)[1].cancel()
+            block = clients.threads("reads").submit(self.file.read_at, number * _BLOCK_BYTES, _BLOCK_BYTES)
+        self._blocks[number] = block
+        return block
 
 
 class _File(io.RawIOBase):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from http.client import responses
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -17,16 +18,14 @@ import aiohttp
 
 from altalign import __version__
 from altalign.errors import AltalignError, StoreError, UsageError, bring, first_line
-from altalign.storage import disk_errors, local, local_copies
+from altalign.storage import local
 from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
-from altalign.storage.stamp import Stamp
+from altalign.storage.paths import Stamp
 
 _T = TypeVar("_T")
 _HUB = "hf://"
 _FIRST_WAIT_S = 0.1  # before a request is made again; then twice as long each time
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
-_MISSING = (404, 410)
-_DENIED = (401, 403)
 _KNOWN_FOR_S = 60.0
 # what fsspec tells of paths, which commands ask for several times while they begin
 _KNOWN: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -57,9 +56,6 @@ def _hub(_process: int, endpoint: str | None) -> object:
     return HfFileSystem(endpoint=endpoint)
 
 
-# Requests ------------------------------------------------------------------------------------------------------------
-
-
 def _asked(path: str, request: Callable[[], _T]) -> _T:
     """The result of a request; temporary failures are retried.
 
@@ -72,19 +68,18 @@ def _asked(path: str, request: Callable[[], _T]) -> _T:
         from httpx2 import HTTPError
 
         errors = OSError, HTTPError
-    attempts = 0
-    while True:
+    for attempt in count(1):
         try:
             return request()
         except errors as error:
-            if disk_errors.is_full_disk(error):
+            if local.is_full_disk(error):
                 raise
-            attempts += 1
             # fsspec raises FileNotFoundError whatever happened; that is its cause
             reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-            if attempts == ATTEMPTS or not _is_temporary(reason):
+            if attempt == ATTEMPTS or not _is_temporary(reason):
                 raise _trouble(reason, path) from error
-        time.sleep(_FIRST_WAIT_S * 2 ** (attempts - 1))
+        time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
+    raise AssertionError
 
 
 def _status(error: BaseException) -> int | None:
@@ -100,26 +95,21 @@ def _is_temporary(error: BaseException) -> bool:
 def _trouble(error: BaseException, path: str) -> Exception:
     """The message for an error: what, where, what to do."""
     status = _status(error)
-    if isinstance(error, FileNotFoundError) or status in _MISSING:
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     reason = first_line(error).replace(" ssl:default", "")
     if status:
         reason = f"{status} {responses.get(status, '')}".strip()
-    if status in _DENIED and path.startswith(_HUB):
-        text = (
-            f"no such repository, or a private one ({reason}); look at its name (hf://datasets/OWNER/NAME), and set "
-            "HF_TOKEN where it is private"
-        )
-    elif status in _DENIED:
-        text = f"access denied ({reason}); a name and a password belong in ~/.netrc"
+    what, repair = "the server refuses", "look at the address"
+    if status in (401, 403) and path.startswith(_HUB):
+        what = "no such repository, or a private one"
+        repair = "look at its name (hf://datasets/OWNER/NAME), and set HF_TOKEN where it is private"
+    elif status in (401, 403):
+        what, repair = "access denied", "a name and a password belong in ~/.netrc"
     elif _is_temporary(error):
-        text = (
-            f"the server does not answer ({reason}); look at the network and the address, and run the same command "
-            "again"
-        )
-    else:
-        text = f"the server refuses ({reason}); look at the address"
-    return StoreError(f"{path}: {text}")
+        what = "the server does not answer"
+        repair = "look at the network and the address, and run the same command again"
+    return StoreError(f"{path}: {what} ({reason}); {repair}")
 
 
 def _info(path: str) -> dict[str, Any]:
@@ -135,9 +125,6 @@ def _version(info: dict[str, Any]) -> str:
     """ETag, time of change or digest; empty where none is told."""
     names = ("ETag", "Last-Modified", "xet_hash", "blob_id")
     return next((info[name] for name in names if info.get(name)), "").strip('"')
-
-
-# Reading -------------------------------------------------------------------------------------------------------------
 
 
 class WebFile:
@@ -186,10 +173,7 @@ def mappable(path: str) -> str:
         file.truncate()
         _system(path).get_file(path, file)
 
-    return local_copies.copy(path, version, lambda file: _asked(path, lambda: fetch(file)))
-
-
-# What is there -------------------------------------------------------------------------------------------------------
+    return local.copied(path, version, lambda file: _asked(path, lambda: fetch(file)))
 
 
 def check(path: str) -> None:
@@ -212,7 +196,6 @@ def check(path: str) -> None:
 
 
 def kind(path: str) -> Literal["file", "folder", "missing"]:
-    """What is at a path."""
     try:
         return "folder" if _info(path)["type"] == "directory" else "file"
     except FileNotFoundError:
@@ -220,7 +203,6 @@ def kind(path: str) -> Literal["file", "folder", "missing"]:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file."""
     return kind(path) == "file"
 
 
@@ -231,19 +213,16 @@ def stamp(path: str) -> Stamp:
 
 
 def find(pattern: str) -> list[str]:
-    """The path itself if it exists; on the Hub, whatever the glob matches."""
     if kind(pattern) != "missing":
         return [pattern]
     return _of_hub(pattern, "glob") if pattern.startswith(_HUB) and "*" in pattern else []
 
 
 def names(folder: str, suffix: str = "") -> list[str]:
-    """Names of the files of a folder."""
     return [name for name in entries(folder) if name.endswith(suffix) and kind(f"{folder}/{name}") == "file"]
 
 
 def entries(folder: str) -> list[str]:
-    """Names of files and folders."""
     if kind(folder) != "folder":
         return []
     paths = _asked(folder, lambda: _system(folder).ls(folder, detail=False))
@@ -251,7 +230,6 @@ def entries(folder: str) -> list[str]:
 
 
 def files_below(folder: str) -> list[str]:
-    """Paths of all files below a folder."""
     return _of_hub(folder, "find") if kind(folder) == "folder" else []
 
 

@@ -101,7 +101,10 @@ def _checked(
     labels = _labels(parent, known) if keeps_dropped and not is_of_keys else ()
     of_scores = known.scores_of([*asked.columns, *labels])
     columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
-    light = {name: replace(score, files=score.files.sizes()) for name, score in of_scores.items()}
+    light = {
+        name: replace(score, files={shard: {"sha256": file["sha256"]} for shard, file in score.files.items()})
+        for name, score in of_scores.items()
+    }
     scores = {column: light[of.name] for column, of in known.scores.items() if of.name in light}
     return _Selection(parent, asked, scores, labels, is_of_keys), {
         name: of.facts["digest"] for name, of in sorted(light.items())

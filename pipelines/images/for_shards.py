@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import NamedTuple, TypedDict
 
 from altalign.errors import UnreadableError
 from altalign.filters import pixels
-from altalign.machine import ahead, interrupts
-from altalign.machine.ahead import AHEAD_BYTES
+from altalign.machine import interrupts
+from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, done, in_order
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.settings.curate import ShardsSettings
 from altalign.storage.ranges import Range
@@ -61,18 +62,18 @@ def images(
         AltalignError: there is too little memory.
         Interrupted: a signal has asked the command to end.
     """
-    with nullcontext() if threads == 1 else ahead.OF_PROCESS.shared(threads) as pool:
+    with nullcontext() if threads == 1 else OF_PROCESS.shared(threads) as pool:
 
-        def begin(each: FetchedSample) -> ahead.Begun[StoredImage]:
+        def begin(each: FetchedSample) -> Future[StoredImage]:
             anew = None if _is_stored_as_found(each, settings) else settings
-            return ahead.Done(_made(each, anew)) if pool is None or anew is None else pool.submit(_made, each, anew)
+            return done(_made(each, anew)) if pool is None or anew is None else pool.submit(_made, each, anew)
 
-        yield from ahead.in_order(_begun(samples, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
+        yield from in_order(_begun(samples, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
 
 
 def _begun(
-    samples: Iterable[FetchedSample], begin: Callable[[FetchedSample], ahead.Begun[StoredImage]]
-) -> Iterator[tuple[Row, ahead.Begun[StoredImage], int]]:
+    samples: Iterable[FetchedSample], begin: Callable[[FetchedSample], Future[StoredImage]]
+) -> Iterator[tuple[Row, Future[StoredImage], int]]:
     """One image for all its samples; of bytes what it has and, about, what a JPEG of its pixels has at most."""
     image = None
     for each in samples:

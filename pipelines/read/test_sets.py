@@ -110,7 +110,8 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
 def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
     """Yields every file of these parts once, with its size and time of change."""
     paths = list(dict.fromkeys(path for part in of for path in part.paths))
-    yield from zip(paths, (stamp.to_json() for stamp in storage.stamps(paths)), strict=True)
+    of_store = next(filter(storage.is_remote, paths), "")
+    yield from zip(paths, (stamp.to_json() for stamp in storage.each(storage.stamp, paths, of=of_store)), strict=True)
 
 
 def _files(test_set: TestSet) -> tuple[str, list[str]]:

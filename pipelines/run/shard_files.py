@@ -31,11 +31,11 @@ def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table])
     """The same, where `fill` writes at least one sample, and gives the side-car."""
     tar_path, parquet_path = (storage.join(folder, f"{name}.{ending}") for ending in ("tar", "parquet"))
     of_tar: Callable[[], storage.Written] = lambda: storage.Written(shard.bytes, shard.sha256)  # noqa: E731
-    with storage.write(tar_path, found=of_tar) as file:
+    with storage.write(tar_path, written=of_tar) as file:
         shard = ShardWriter(file)
         rows = fill(shard)
         shard.end()
-    with storage.write(parquet_path, found=lambda: sidecar.written) as file:
+    with storage.write(parquet_path, written=lambda: sidecar.written) as file:
         sidecar = storage.Hashed(file)
         write_sidecar(rows, cast(BinaryIO, sidecar))
     images = parquet.strings(rows, "image_id")

@@ -159,7 +159,7 @@ def _said(run: Run, name: str) -> str:
     """What a score has, in a line."""
     there = files.opened(run.folder, name)
     assert there is not None
-    rows, nulls = there.files.sums([*there.columns])
+    rows, nulls = there.sums()
     missing = ", ".join(f"{column} {n:,}" for column, n in nulls.items() if n)
     without = f"; without a value: {missing}" if missing else ""
     return f"{terminal.shown(there.folder)}: {rows:,} samples, {', '.join(there.columns)}{without}"

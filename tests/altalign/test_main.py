@@ -47,11 +47,3 @@ def test_the_package_is_the_command() -> None:
         [sys.executable, "-m", "altalign", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout.split(" ")[0], ended.stderr) == (0, "altalign", "")
-
-
-def test_nothing_is_said_of_objects_of_a_database_that_outlive_a_command() -> None:
-    script = (
-        "from altalign.machine import startup; startup.prepare(); from altalign.filters import where; "
-        "where.parsed('a > 1')\nwith startup.imports(): pass\nstartup.leave()"
-    )
-    assert run(script) == (0, "", "")

@@ -20,7 +20,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.web.journal import journal
-from altalign.storage import clients, locks, parquet, paths
+from altalign.storage import clients, objects, parquet
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
@@ -42,7 +42,8 @@ def put(place, data):
     seen += 1
     if seen == at:
         if data.size > object_clients.ONE_REQUEST_BYTES:
-            object_clients._client_of_parts(place).open_output_stream(place.name).write(data.slice(0, data.size // 2))
+            stream = object_clients.client(place, in_parts=True).open_output_stream(place.name)
+            stream.write(data.slice(0, data.size // 2))
         os.kill(os.getpid(), signal.SIGKILL)
     real(place, data)
 object_clients._put = put
@@ -130,8 +131,8 @@ def s3_made(made: Made) -> Made:
 
 
 def left_over(store: Server) -> list[str]:
-    """Objects of a bucket that no finished run has: parts, tickets."""
-    return [path for path in storage.files_below(store.url) if paths.whole_name(path) != path or "/lock-" in path]
+    """Objects of a bucket that no finished run has: tickets."""
+    return [path for path in storage.files_below(store.url) if "/lock-" in path]
 
 
 # Whole runs ----------------------------------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ def test_a_lost_hold_ends_a_command_and_the_next_goes_on(
 ) -> None:
     run = f"{s3_made.store.url}/asleep"
     with monkeypatch.context() as patch:
-        patch.setattr(locks, "LEASE_S", -1.0)  # as if every request had taken longer
+        patch.setattr(objects, "LEASE_S", -1.0)  # as if every request had taken longer
         assert main(["curate", "config.toml", in_store(s3_made.store, "asleep")]) == 1
     assert "held no longer" in capsys.readouterr().err
     assert main(["curate", "config.toml", in_store(s3_made.store, "asleep")]) == 0
@@ -411,15 +412,17 @@ def test_a_run_from_the_web_is_killed_continued_and_tried_again(
     assert main(["curate", "config.toml"]) == 0
     killer = f"""
 import os, signal, sys
-from altalign.storage import growing_objects as object_growing
-object_growing.PART_BYTES, seen, real = 1, 0, object_growing.GrowingObject.write
+from altalign.storage import objects
+seen, real = 0, objects.GrowingObject.write
 def write(self, data):
     global seen
     seen += 1
     if seen == 12:  # of 16 at least: eight units, each with images and a journal
         os.kill(os.getpid(), signal.SIGKILL)
+    self._due_s = 0.0
     real(self, data)
-object_growing.GrowingObject.write = write
+    self._wait()
+objects.GrowingObject.write = write
 from altalign.cli import main
 sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
 """
@@ -428,8 +431,6 @@ sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
         [sys.executable, "-c", killer], cwd=tmp_path, env=environ(), capture_output=True, timeout=300, check=False
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert any(paths.whole_name(path) != path for path in storage.files_below(s3.url))
-    storage.sweep(f"{s3.url}/run")
     in_hand, before = _in_journals(f"{s3.url}/run"), len(asked_for(web, since=since))
     assert in_hand
     assert main(["curate", "config.toml", in_store(s3, "run")]) == 0

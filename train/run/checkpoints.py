@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 
 from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
-from altalign.storage.disk_errors import naming_a_full_disk
+from altalign.storage.local import naming_a_full_disk
 from altalign.train.run import moments as spread
 from altalign.train.run import object_store_sync, sharded_tensors
 from altalign.train.run.ranks import Ranks

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from altalign.settings.removed import TAKE_IT_OUT, Removed, without_removed
+from altalign.settings.common import TAKE_IT_OUT, Removed, without_removed
 
 _REMOVED: Removed = {
     "data.same_image_once_a_batch": (False, 'write sampling = "distinct_images"'),

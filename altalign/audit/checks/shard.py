@@ -22,7 +22,8 @@ from altalign.data.reasons import DropReason
 from altalign.data.schema import SAMPLE, SampleRow
 from altalign.errors import UnreadableError
 from altalign.filters.image_headers import STRICT_PILLOW
-from altalign.machine import ahead, interrupts
+from altalign.machine import interrupts
+from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
 
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
 _BLOCK = 512  # bytes of a tar
@@ -146,12 +147,12 @@ def check_neighbours(
 def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: CheckedShard, threads: int) -> None:
     """Compares the tar with the side-car, member by member; threads compare each image with its row, in order."""
     name = f"shards/{found.name}.tar"
-    with ahead.OF_PROCESS.shared(threads) as pool:
+    with OF_PROCESS.shared(threads) as pool:
         begun = (
             (None, pool.submit(images.check, image, row, rules, name), len(image))
             for row, image in _images(run, rows, name, found)
         )
-        for _, findings in ahead.in_order(begun, bytes_at_most=ahead.AHEAD_BYTES):
+        for _, findings in in_order(begun, bytes_at_most=AHEAD_BYTES):
             found.findings.add(findings)
 
 

@@ -44,43 +44,6 @@ def runs(draw: st.DrawFn) -> dict[tuple[Stage, str, str], int]:
     return rows
 
 
-def test_a_verdict_column_is_counted_with_null_as_kept() -> None:
-    counts = Counts()
-    counts.add(
-        Stage.JUDGE,
-        "north",
-        pa.array(["text_too_short", None, "text_too_short", "text_too_long", None, None], pa.string()),
-    )
-    counts.add(Stage.JUDGE, "south", pa.array([None], pa.string()))
-    counts.add(Stage.JUDGE, "south", pa.array([], pa.string()))
-    assert counts.to_json() == [
-        ("judge", "north", "kept", 3),
-        ("judge", "north", "text_too_short", 2),
-        ("judge", "north", "text_too_long", 1),
-        ("judge", "south", "kept", 1),
-    ]
-    assert (counts.received(Stage.JUDGE), counts.kept(Stage.JUDGE), counts.dropped(Stage.JUDGE)) == (
-        7,
-        4,
-        {"text_too_short": 2, "text_too_long": 1},
-    )
-
-
-@given(
-    st.lists(st.none() | st.sampled_from(REASONS[Stage.IMAGE]), max_size=60),
-    st.integers(0, 60),
-)
-@settings(derandomize=True, deadline=None, max_examples=100)
-def test_counts_do_not_depend_on_batches(verdicts: list[str | None], cut: int) -> None:
-    whole, parts = Counts(), [Counts(), Counts()]
-    whole.add(Stage.IMAGE, "north", pa.array(verdicts, pa.string()))
-    for part, batch in zip(parts, (verdicts[:cut], verdicts[cut:]), strict=True):
-        part.add(Stage.IMAGE, "north", pa.array(batch, pa.string()))
-    assert parts[0] + parts[1] == whole == Counts.total(reversed(parts))
-    assert whole.received(Stage.IMAGE) == len(verdicts)
-    assert whole.kept(Stage.IMAGE) == verdicts.count(None)
-
-
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [(Stage.JUDGE, "http_status"), (Stage.FETCH, "url_invalid"), (Stage.EXTRACT, "nonsense"), (Stage.IMAGE, "")],
@@ -88,7 +51,7 @@ def test_counts_do_not_depend_on_batches(verdicts: list[str | None], cut: int) -
 def test_a_reason_that_is_none_of_the_stage_is_refused(stage: Stage, reason: str) -> None:
     counts = Counts()
     with pytest.raises(CountsError, match=f"{stage.value} has no drop reason '{reason}'"):
-        counts.add(stage, "north", pa.array([None, reason], pa.string()))
+        counts.add_rows(stage, "north", reason, 1)
     with pytest.raises(CountsError):
         Counts.from_json([[stage.value, "north", reason, 1]])
 
@@ -110,7 +73,7 @@ def test_sums_are_those_of_a_plain_loop_and_change_neither_side(
 ) -> None:
     left, right = counts_of(one), counts_of(two)
     expected = counts_of({cell: one.get(cell, 0) + two.get(cell, 0) for cell in {*one, *two}})
-    assert left + right == right + left == Counts.total([left, right]) == expected
+    assert Counts.total([left, right]) == Counts.total([right, left]) == expected
     assert (left, right) == (counts_of(one), counts_of(two))
 
 
@@ -126,7 +89,7 @@ def test_json_and_arrow_hold_all_of_it(rows: dict[tuple[Stage, str, str], int]) 
 
 @given(st.permutations(CELLS))
 @settings(derandomize=True, deadline=None, max_examples=10)
-def test_rows_stand_in_the_order_of_stages_sources_and_rules_whatever_came_first(
+def test_foundstand_in_the_order_of_stages_sources_and_rules_whatever_came_first(
     shuffled: Sequence[tuple[Stage, str, str]],
 ) -> None:
     found = [tuple(row[:3]) for row in counts_of(dict.fromkeys(shuffled, 1)).to_json()]
@@ -173,7 +136,7 @@ def test_every_change_of_a_single_cell_is_found(
             counts_of(changed).reconcile(STAGES, pairs=pairs)
 
 
-def test_rows_that_change_their_source_are_found() -> None:
+def test_foundthat_change_their_source_are_found() -> None:
     counts = Counts({("extract", "north", KEPT): 5, ("judge", "south", KEPT): 5})
     with pytest.raises(CountsError, match="extract kept 5 pairs of 'north', judge received 0"):
         counts.reconcile([Stage.EXTRACT, Stage.JUDGE])
@@ -215,7 +178,7 @@ def test_counts_are_no_keys() -> None:
     assert all(one == two for one, two in itertools.product([Counts(), Counts({})], repeat=2))
 
 
-def failed_rows_of(stage: Stage) -> st.SearchStrategy[tuple[Stage, str, list[str]]]:
+def failed_foundof(stage: Stage) -> st.SearchStrategy[tuple[Stage, str, list[str]]]:
     """Rows of one stage: the stage, a source, and the reasons that hold, in their order."""
     reasons = st.sets(st.sampled_from(REASONS[stage]), max_size=3).map(
         lambda found: [each for each in REASONS[stage] if each in found]
@@ -223,7 +186,7 @@ def failed_rows_of(stage: Stage) -> st.SearchStrategy[tuple[Stage, str, list[str
     return st.tuples(st.just(stage), st.sampled_from(SOURCES), reasons)
 
 
-failed_rows = st.lists(st.sampled_from(list(Stage)).flatmap(failed_rows_of), max_size=40)
+failed_rows = st.lists(st.sampled_from(list(Stage)).flatmap(failed_foundof), max_size=40)
 
 
 def failed_counts_of(some: list[tuple[Stage, str, list[str]]]) -> FailedCounts:
@@ -269,7 +232,7 @@ def test_their_counts_are_those_of_the_first_reasons(some: list[tuple[Stage, str
     found.check(counts)
 
 
-def test_failed_rows_are_in_the_order_of_stages_sources_and_rules() -> None:
+def test_failed_foundare_in_the_order_of_stages_sources_and_rules() -> None:
     counts = FailedCounts()
     counts.add_rows(Stage.IMAGE, "b", [], 5)
     counts.add_rows(Stage.JUDGE, "b", ["text_too_long"], 2)

@@ -24,7 +24,6 @@ def test_side_cars_have_the_columns_of_the_contract() -> None:
 
 
 def test_rows_in_python_have_the_columns_of_their_tables() -> None:
-    assert [*schema.RemovedRow.__annotations__] == schema.REMOVED.names
     assert [*schema.SampleRow.__annotations__] == schema.SAMPLE.names
     assert [*schema.DroppedRow.__annotations__] == [*schema.DROPPED.names, "scores"]
 

@@ -25,16 +25,6 @@ def test_those_of_the_machine_that_it_may_run_on(tmp_path: Path) -> None:
         ("0::/a\n", {"a/cpu.max": "10000 100000"}, 1),  # a tenth
         ("0::/a\n", {"a/cpu.max": "3200000 100000"}, 8),
         ("0::/a\n", {"a/cpu.max": "what"}, 8),
-        (
-            "4:memory:/m\n3:cpu,cpuacct:/a\n",
-            {"cpu,cpuacct/a/cpu.cfs_quota_us": "400000", "cpu,cpuacct/a/cpu.cfs_period_us": "100000"},
-            4,
-        ),
-        (
-            "3:cpu,cpuacct:/a\n",
-            {"cpu,cpuacct/a/cpu.cfs_quota_us": "-1", "cpu,cpuacct/a/cpu.cfs_period_us": "100000"},
-            8,
-        ),
     ],
 )
 def test_no_more_than_control_groups_give_it_time_for(

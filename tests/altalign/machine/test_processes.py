@@ -15,7 +15,7 @@ import pytest
 
 from altalign.errors import AltalignError, UnreadableError
 from altalign.machine import interrupts, memory, processes
-from altalign.machine.memory import MB, Free
+from altalign.machine.memory import MB
 from altalign.machine.processes import InProcesses, Processes
 from altalign.machine.threads import in_threads
 
@@ -324,34 +324,14 @@ def test_signals_are_the_parents_to_answer(two: Processes) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "free", "count"),
-    [
-        (4.0, 64_000, 0),
-        (9.9, 64_000, 0),
-        (10.0, 64_000, 2),
-        (1e6, 64_000, 4),
-        (1e6, 11_900, 2),
-        (1e6, 11_700, 0),
-        (1e6, 0, 0),
-    ],
+    [(4.0, 64_000, 0), (9.9, 64_000, 0), (10.0, 64_000, 2), (1e6, 64_000, 4), (1e6, 10_000, 0)],
 )
 def test_as_many_as_there_are_work_and_memory_for(
     monkeypatch: pytest.MonkeyPatch, seconds: float, free: int, count: int
 ) -> None:
-    monkeypatch.setattr(memory, "free", lambda: Free(free * MB, "a test"))
+    shared = memory._Spare(free * MB * 3 // 4)
+    monkeypatch.setattr(memory, "spare", lambda: shared)
     assert processes.worth(seconds, 4) == count
-
-
-@pytest.mark.parametrize("there", [Free(64_000 * MB, "a test", is_address_space=True), memory.free(Path("/nowhere"))])
-def test_none_where_addresses_are_limited_or_nothing_is_known_of_memory(
-    monkeypatch: pytest.MonkeyPatch, there: Free
-) -> None:
-    monkeypatch.setattr(memory, "free", lambda: there)
-    assert processes.worth(1e6, 4) == 0
-
-
-def test_those_that_run_need_no_memory_again(monkeypatch: pytest.MonkeyPatch, two: Processes) -> None:
-    monkeypatch.setattr(memory, "free", lambda: Free(9_000 * MB, "a test"))
-    assert processes.worth(1e6, 4) == two.count == 2
 
 
 def test_where_the_system_starts_none_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from altalign.errors import UsageError
-from altalign.settings.common import ReadBy, Settings, dump, flatten, stage_of
+from altalign.settings.common import ReadBy, Settings, dump, flatten, settings_of, stage_of
 from altalign.settings.curate import CurateConfig
-from altalign.settings.errors import settings_of
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases" / "settings.toml").read_text(encoding="utf-8"))["mistake"]
 GOOD_INPUT = '\n[input]\npaths = ["a"]\n'

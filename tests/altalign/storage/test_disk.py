@@ -1,5 +1,4 @@
 import errno
-import os
 import re
 import signal
 import subprocess
@@ -10,8 +9,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from altalign import storage
 from altalign.errors import FullDiskError, UsageError
@@ -139,32 +136,6 @@ def test_names_are_sorted_whole_files_of_the_suffix(tmp_path: Path) -> None:
     assert storage.names(str(tmp_path)) == ["a.json", "b.json", "c.parquet"]
     assert storage.names(str(tmp_path / "absent")) == []
     assert storage.names(str(tmp_path / "a.json")) == []
-
-
-@given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 400))
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_a_range_is_that_of_the_bytes(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int, length: int
-) -> None:
-    path = str(tmp_path_factory.getbasetemp() / "range.bin")
-    storage.write_bytes(path, data)
-    assert storage.read_range(path, offset, length) == data[offset : offset + length]
-    with storage.open_read(path) as file:
-        file.seek(offset)
-        assert file.read(length) == data[offset : offset + length]
-
-
-def test_a_stamp_tells_that_a_file_changed(tmp_path: Path) -> None:
-    path = tmp_path / "x.bin"
-    path.write_bytes(b"1")
-    os.utime(path, ns=(5, 1_000_000_007))
-    before = storage.stamp(str(path))
-    assert before == storage.Stamp(1, path.stat().st_mtime_ns)
-    path.write_bytes(b"12")
-    os.utime(path, ns=(5, 1_000_000_007))
-    longer = storage.stamp(str(path))
-    os.utime(path, ns=(5, 2_000_000_007))
-    assert len({before, longer, storage.stamp(str(path))}) == 3
 
 
 @pytest.mark.parametrize(

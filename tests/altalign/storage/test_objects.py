@@ -18,7 +18,7 @@ import pytest
 
 from altalign import storage
 from altalign.errors import FullDiskError, StoreError, UsageError
-from altalign.storage import clients, local_copies, locks, objects, parquet
+from altalign.storage import clients, local, objects, parquet
 from altalign.storage.paths import Place
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
@@ -46,11 +46,13 @@ with storage.write(sys.argv[1]) as file:
 KILLED_WHILE_IT_GROWS = """
 import os, signal, sys
 from altalign import storage
-from altalign.storage import growing_objects
-growing_objects.PART_BYTES = 1000
 with storage.growing(sys.argv[1]) as file:
     for number in range(250):
+        file._due_s = 0.0
         file.write(b"%03d\\n" % number)
+        file._wait()
+    file._due_s = float("inf")
+    file.write(b"lost")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -88,7 +90,7 @@ def run_python(code: str, *arguments: str) -> int:
 
 
 def test_arrow_makes_an_object_of_half_of_it_which_is_why_nothing_is_streamed(store: Server) -> None:
-    place = Place.of(f"{store.url}/half")
+    place = Place.parse(f"{store.url}/half")
 
     def write_half() -> None:
         with clients.client(place).open_output_stream(place.name) as stream:
@@ -166,7 +168,7 @@ def test_an_upload_whose_bytes_end_midway_leaves_nothing(store: Server, monkeypa
         own.setattr(clients, "_COPIED_BYTES", 10 << 20)
         own.setattr(clients.pa, "py_buffer", lambda buffer: buffer)
         with pytest.raises(MemoryError):
-            clients.put(f"{store.url}/new", Ending())
+            clients.put(f"{store.url}/new", Ending(), allowed=lambda: None)
     assert all_names(store) == []
 
 
@@ -256,7 +258,7 @@ def test_reading_on_takes_few_requests(s3: Server) -> None:
             assert file.read(1 << 16) == data[begin : begin + (1 << 16)]
             again.seek(begin)
             assert again.read(100) == data[begin : begin + 100]
-    assert len(s3.requests()) - before <= 20
+    assert len(s3.requests()) - before <= 42  # each block once
 
 
 def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,56 +272,20 @@ def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypat
     clients.forget_clients()
 
 
-# What is there -------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_that_moves_is_copied_but_for_large_files_that_are_there(s3: Server) -> None:
-    new, old = f"{s3.url}/new", f"{s3.url}/old"
-    large, other = (random.Random(seed).randbytes(LARGE) for seed in (7, 8))
-    written = {"same": large, "changed": large, "deep/small": b"1", "gone": b"2"}
-    for name, data in written.items():
-        storage.write_bytes(f"{old}/{name}", data)
-    for name in ("same", "deep/small"):
-        storage.link(f"{old}/{name}", f"{new}/{name}")
-    storage.link(f"{new}/same", f"{old}/same")  # as an addition of before has left it
-    storage.write_bytes(f"{new}/changed", other)
-    storage.write_bytes(f"{new}/came", b"3")
-    before = len(s3.requests())
-    storage.move_folder(new, old)
-    assert s3.requests()[before:].count("CopyObject") == 3  # all but `same`
-    there = {path.removeprefix(f"{old}/"): storage.read_bytes(path) for path in storage.files_below(old)}
-    assert there == {"same": large, "changed": other, "deep/small": b"1", "came": b"3"}
-
-
 # What grows ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("before", [b"", b"before\n"])
-def test_whoever_is_killed_loses_what_came_since_the_last_part(before: bytes, s3: Server) -> None:
+def test_whoever_is_killed_loses_what_came_since_the_last_upload(before: bytes, s3: Server) -> None:
     path, whole = f"{s3.url}/x.log", before + b"".join(b"%03d\n" % number for number in range(250))
     if before:
         storage.write_bytes(path, before)
     assert run_python(KILLED_WHILE_IT_GROWS, path) == -signal.SIGKILL
-    assert storage.read_bytes(path) == before
-    assert [name for name in all_names(s3) if ".part-" in name]
-    storage.sweep(s3.url)
     assert all_names(s3) == ["x.log"]
-    left = storage.read_bytes(path)
-    assert left == whole[: len(left)]
-    assert len(left) >= len(before) + 1000
+    assert storage.read_bytes(path) == whole
     with storage.growing(path, keep=len(before) + 4) as file:
         file.write(b"more")
     assert storage.read_bytes(path) == whole[: len(before) + 4] + b"more"
-
-
-def test_parts_that_an_object_holds_already_are_not_there_twice(s3: Server) -> None:
-    path = f"{s3.url}/x.log"
-    for begin, data in ((0, b"0123"), (4, b"4567"), (8, b"89"), (20, b"lost: something before it is")):
-        storage.write_bytes(f"{path}.part-{begin:015}", data)
-    storage.write_bytes(path, b"012345")  # killed while parts were made one
-    storage.sweep(s3.url)
-    assert storage.read_bytes(path) == b"0123456789"
-    assert all_names(s3) == ["x.log"]
 
 
 # Copies --------------------------------------------------------------------------------------------------------------
@@ -353,7 +319,7 @@ def test_a_copy_that_fails_leaves_nothing(s3: Server, monkeypatch: pytest.Monkey
             storage.mappable(f"{s3.url}/x.npy")
     clients.forget_clients()
     assert [
-        path.name for path in (local_copies.folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"
+        path.name for path in (local.cache_folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"
     ] == []
 
 
@@ -416,8 +382,8 @@ def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(
     monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
     with pytest.raises(UsageError, match="another command is at work"), storage.locked(run):
         pass
-    monkeypatch.setattr(locks, "LEASE_S", -1.0)  # it has ended
-    monkeypatch.setattr(locks.HELD, "check", lambda _: None)
+    monkeypatch.setattr(objects, "LEASE_S", -1.0)  # it has ended
+    monkeypatch.setattr(objects.HELD, "check", lambda _: None)
     with storage.locked(run):
         assert len(all_names(s3)) == 1
 
@@ -426,19 +392,19 @@ def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = f"{s3.url}/run"
-    monkeypatch.setattr(locks, "REFRESH_EVERY_S", 0.01)
+    monkeypatch.setattr(objects, "REFRESH_EVERY_S", 0.01)
     renewed = threading.Event()
-    real = locks.HELD.renew
+    real = objects.HELD.renew
     times: list[str] = []
     monkeypatch.setattr(
-        locks.HELD,
+        objects.HELD,
         "renew",
         lambda folder: (times.append(folder), real(folder), renewed.set() if len(times) > 3 else None),
     )
     with storage.locked(run):
         assert renewed.wait(60)
         storage.write_bytes(f"{run}/x", b"1")
-        monkeypatch.setattr(locks, "LEASE_S", -1.0)  # as if the machine had slept
+        monkeypatch.setattr(objects, "LEASE_S", -1.0)  # as if the machine had slept
         with pytest.raises(StoreError, match="held no longer"):
             storage.write_bytes(f"{run}/x", b"2")
         storage.write_bytes(f"{s3.url}/elsewhere", b"2")
@@ -448,7 +414,7 @@ def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(
 def test_the_lock_of_this_machine_is_free_after_the_block(s3: Server) -> None:
     with storage.locked(f"{s3.url}/run"):
         pass
-    for place in (local_copies.folder() / "locks").iterdir():
+    for place in (local.cache_folder() / "locks").iterdir():
         with place.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -575,10 +541,10 @@ def test_a_path_that_means_another_one_on_a_disk_is_refused_before_the_store_is_
 def test_machines_that_share_a_cache_are_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where home folders are on NFS: its locks may hold on each machine alone."""
     monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path))
-    name = local_copies.machine()
-    assert local_copies.machine() == name
-    monkeypatch.setattr(local_copies, "_BOOT_ID", tmp_path / "boot_id")
+    name = local.machine_name()
+    assert local.machine_name() == name
+    monkeypatch.setattr(local, "_BOOT_ID", tmp_path / "boot_id")
     (tmp_path / "boot_id").write_text("another kernel\n", encoding="ascii")
-    assert local_copies.machine() not in ("", name)
-    monkeypatch.setattr(local_copies, "_BOOT_ID", tmp_path / "none")  # of systems that have none
-    assert local_copies.machine() not in ("", name)
+    assert local.machine_name() not in ("", name)
+    monkeypatch.setattr(local, "_BOOT_ID", tmp_path / "none")  # of systems that have none
+    assert local.machine_name() not in ("", name)

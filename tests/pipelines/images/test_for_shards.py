@@ -17,7 +17,8 @@ from PIL import Image
 
 from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import pixels
-from altalign.machine import ahead, interrupts, memory
+from altalign.machine import interrupts, memory
+from altalign.machine import threads as shared_threads
 from altalign.pipelines.images import for_shards
 from altalign.settings.curate import ShardsSettings
 from altalign.storage.ranges import Range
@@ -221,6 +222,6 @@ def test_a_shard_that_fails_leaves_no_thread_and_no_work_behind(monkeypatch: pyt
     monkeypatch.setattr(pixels, "to_stored", lambda data, **_: pixels.Stored(data, "jpeg", 1, 1))
     with closing(for_shards.images(itertools.cycle(samples(10)), ShardsSettings(), threads=2)) as images:
         next(images)
-        assert ahead.OF_PROCESS._pool is not None
-    assert ahead.OF_PROCESS._pool is None
+        assert shared_threads.OF_PROCESS._pool is not None
+    assert shared_threads.OF_PROCESS._pool is None
     assert set(threading.enumerate()) <= before
