@@ -39,7 +39,7 @@ ROOMS = (
     "train.class_evaluation",
     "train.footprint",
     "train.loop",
-    "train.papers",
+    "train.nlip",
     "train",
     "pipelines.card",
     "pipelines.read",

@@ -13,7 +13,7 @@ from altalign.train.data.nlip_captions import Prompts
 from altalign.train.data.training_data import samples_of
 from altalign.train.evaluation import folder_of, held_out_set
 from altalign.train.exchange import encoders
-from altalign.train.papers.nlip.captions.write import Captions
+from altalign.train.nlip.captions import Captions
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device

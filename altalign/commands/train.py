@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         return plan.describe(config)
 
     from altalign.train import loop
-    from altalign.train.papers.nlip import phases
+    from altalign.train.nlip import phases
 
     with trouble_named():
         if config.phases:

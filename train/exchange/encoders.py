@@ -72,11 +72,6 @@ class Encoders:
         """What it computes on."""
         return self._ranks.device
 
-    @property
-    def temperature(self) -> Tensor:
-        """What similarities are divided by: ()."""
-        return self.model.temperature.value()
-
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""
         return self._shared(len(images), lambda part: self.model.encode_image(images[part].to(self._ranks.device)))
@@ -163,6 +158,11 @@ class Trained:
     model: DualEncoder
 
     @property
+    def digest(self) -> str:
+        """Of the weights."""
+        return storage.read_json(str(self.place / "manifest.json"))["model.safetensors"]
+
+    @property
     def bert(self) -> BertModel:
         """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours.
 
@@ -226,6 +226,5 @@ def opened(
 
 def of_trained(of: Trained, device: Device) -> Encoders:
     """The same of a checkpoint that is open."""
-    digest = storage.read_json(str(of.place / "manifest.json"))["model.safetensors"]
     on = device_of(device)
-    return Encoders(of.config, of.model.to(on), of.tokenizer, Ranks(0, 1, on), digest=digest)
+    return Encoders(of.config, of.model.to(on), of.tokenizer, Ranks(0, 1, on), digest=of.digest)
