@@ -12,12 +12,11 @@ from altalign.train.data import augment
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.evaluation import Metrics, report
 from altalign.train.exchange.encoders import by_ranks, sharing_of, sizes_of, without_weights
-from altalign.train.model.classifier import Classifier
+from altalign.train.model.dual_encoder import Classifier
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import Ranks, joined
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step.arithmetic import autocast
-from altalign.train.step.classification import classifier_of
+from altalign.train.step.learner import autocast
 
 
 class ClassEvaluation:
@@ -69,7 +68,7 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
         numbers = ClassNumbers.read(str(place / "tokenizer.json"))
-        model = classifier_of(without_weights(config), classes=numbers.vocabulary)
+        model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
         checkpoints.load_model(place, model)
         metrics = ClassEvaluation(config, model.to(ranks.device), numbers, ranks).of_model()
         if ranks.is_first:

@@ -17,14 +17,13 @@ from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
 from altalign.train.exchange.encoders import Encoders
+from altalign.train.model.passes import is_sharded
 from altalign.train.report import metrics
 from altalign.train.report import write as report
 from altalign.train.run import checkpoints, moments, training_folder, wandb_run
 from altalign.train.run.ranks import WAIT, Ranks, joined, share
 from altalign.train.settings.training import OF_RUN, TrainConfig
-from altalign.train.step import arithmetic, sharding
-from altalign.train.step.classification import ClassLearner
-from altalign.train.step.learner import Learner, NotFiniteError
+from altalign.train.step.learner import ClassLearner, Learner, NotFiniteError, prepare
 
 
 class DivergedError(AltalignError):
@@ -49,7 +48,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         _check_shares(config, ranks)
-        arithmetic.prepare(config.loop.precision, ranks.device)
+        prepare(config.loop.precision, ranks.device)
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say, data_changed=data_changed)
         config = footprint.with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
@@ -99,7 +98,7 @@ def _steps(
 ) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
-    meeting = moments.Meeting.of(ranks, timeout_s=loop.timeout_s) if sharding.is_sharded(learner.model) else None
+    meeting = moments.Meeting.of(ranks, timeout_s=loop.timeout_s) if is_sharded(learner.model) else None
     with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
         waits = metrics.Waits(batches)
         for step, batch in enumerate(waits, start=first + 1):

@@ -1,6 +1,8 @@
 """`altalign train --dry-run`: prints what would be trained, on which data and how."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -45,7 +47,7 @@ def describe(config: TrainConfig) -> int:
     out.print(f"{steps:,} steps of {batch:,} pairs{epochs}")
     numbers = sum(parameter.numel() for parameter in model.parameters())
     optimizer = optimizers.make_optimizer(model, config.optimizer)
-    kept = numbers + MOMENTS[config.optimizer.name] * sum(row.numbers for row in optimizers.describe(optimizer))
+    kept = numbers + MOMENTS[config.optimizer.name] * sum(_numbers(group) for group in optimizer.param_groups)
     out.print(
         f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {kept * 4 / 1e6:,.0f} MB",
         soft_wrap=True,
@@ -95,9 +97,12 @@ def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:
         table.add_column(name)
     for name in ("numbers", "decay", "trust ratio", "rate"):
         table.add_column(name, justify="right")
-    for row in optimizers.describe(optimizer):
-        trust = "yes" if row.has_trust_ratio else "no"
-        table.add_row(
-            row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"x {row.rate_factor:g}"
-        )
+    for group in optimizer.param_groups:
+        trust = "yes" if group["trust"] else "no"
+        decay, factor = f"{group['weight_decay']:g}", f"x {group['factor']:g}"
+        table.add_row(group["part"], ", ".join(group["kinds"]), f"{_numbers(group):,}", decay, trust, factor)
     return table
+
+
+def _numbers(group: Mapping[str, Any]) -> int:
+    return sum(parameter.numel() for parameter in group["params"])

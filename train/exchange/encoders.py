@@ -25,8 +25,7 @@ from altalign.train.run import checkpoints
 from altalign.train.run.ranks import Ranks, device_of, share
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
-from altalign.train.step.arithmetic import autocast
-from altalign.train.step.learner import model_of
+from altalign.train.step.learner import autocast, model_of
 
 
 def sizes_of(config: TrainConfig) -> tuple[int, int]:

@@ -10,8 +10,7 @@ from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer,
 
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse, write_tokenizer
-from altalign.train.model import align_names
-from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
+from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE, align_names
 from altalign.train.model.text_tower import FEED_FORWARD
 
 PACKAGE = "transformers"
@@ -133,7 +132,7 @@ def _config(of: Trained) -> AlignConfig:
 def _state(of: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Our weights by AlignModel's names. Positions beyond our captions, and the unused pooler, are zeros."""
     image, text = of.model.image_tower.state_dict(), of.bert.state_dict()
-    found = {f"vision_model.{name}": image[own] for own, name in align_names.of(image).items()}
+    found = {f"vision_model.{name}": image[own] for own, name in align_names(image).items()}
     found |= {f"text_model.{name}": values for name, values in text.items()}
     found |= {f"text_projection.{name}": values for name, values in of.model.text_projection.state_dict().items()}
     found["temperature"] = of.model.temperature.value()

@@ -53,8 +53,7 @@ class BatchNorm(nn.BatchNorm2d):
         self.load_state_dict(replaced.state_dict())
         self.drop, self.act = replaced.drop, replaced.act
         self.statistics: Statistics = statistics
-        self.group = group
-        self.collects = False
+        self.group, self.collects = group, False
         # of means, of variances, of images, in a row; no buffer: neither saved nor broadcast
         self.sums = torch.empty(0)
 
@@ -167,10 +166,10 @@ def apply_collected(model: nn.Module, total: torch.Tensor) -> None:
     of_layers = total.split([2 * layer.num_features + 1 for layer in layers])
     counts = torch.stack([sums[-1] for sums in of_layers])
     images = counts[_layer_numbers(tuple(layer.num_features for layer in layers), total.device)]
-    found = torch.cat([sums[:-1] for sums in of_layers]) / images.clamp(min=1)
+    means = torch.cat([sums[:-1] for sums in of_layers]) / images.clamp(min=1)
     share = torch.where(images > 0, momentum, 0.0)  # no image among them: no move
     before = torch.cat(running)
-    after = before.lerp(found.to(before), share.to(before))
+    after = before.lerp(means.to(before), share.to(before))
     _many._foreach_copy_(running, after.split([len(numbers) for numbers in running]))
     tracked = [layer.num_batches_tracked for layer in layers]
     _many._foreach_add_(tracked, (counts > 0).to(tracked[0].dtype).unbind())

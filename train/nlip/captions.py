@@ -29,7 +29,7 @@ from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import CAPTIONS, prompts_of, samples_of
 from altalign.train.exchange import encoders
 from altalign.train.exchange.encoders import Encoders, Trained
-from altalign.train.model.bart import BartTower, Captioner
+from altalign.train.model.text_tower import BartTower, Captioner
 from altalign.train.model.vision_transformer import VisionTower
 from altalign.train.run import training_folder
 from altalign.train.run.ranks import Ranks, joined

@@ -13,7 +13,7 @@ from tests.train.small_towers import TOKENS_AT_MOST, VOCABULARY, captions, text_
 
 def tower(**settings: object) -> TextTower:
     torch.manual_seed(0)
-    return TextTower(text_settings(**settings), vocabulary=VOCABULARY, tokens_at_most=TOKENS_AT_MOST)
+    return TextTower(text_settings(**settings), vocabulary=VOCABULARY, positions=TOKENS_AT_MOST)
 
 
 def of_transformers(*, add_pooling_layer: bool = True, **settings: object) -> BertModel:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from altalign.train.settings.training import Precision
-from altalign.train.step import arithmetic
+from altalign.train.step import learner
 
 BACKENDS = torch.backends.cudnn
 
@@ -26,7 +26,7 @@ def as_it_was() -> Iterator[None]:
 def test_a_gpu_searches_convolutions_and_rounds_factors_as_the_precision_says(
     precision: Precision, products: str, *, is_rounded: bool
 ) -> None:
-    arithmetic.prepare(precision, torch.device("cuda"))
+    learner.prepare(precision, torch.device("cuda"))
     assert BACKENDS.benchmark
     assert BACKENDS.allow_tf32 == is_rounded
     assert torch.get_float32_matmul_precision() == products
@@ -35,12 +35,12 @@ def test_a_gpu_searches_convolutions_and_rounds_factors_as_the_precision_says(
 def test_a_cpu_stays_as_it_is() -> None:
     BACKENDS.benchmark = False
     torch.set_float32_matmul_precision("medium")
-    arithmetic.prepare("tf32", torch.device("cpu"))
+    learner.prepare("tf32", torch.device("cpu"))
     assert not BACKENDS.benchmark
     assert torch.get_float32_matmul_precision() == "medium"
 
 
 @pytest.mark.parametrize(("precision", "kind"), [("tf32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_towers_compute_in_bfloat16_alone_where_they_are_told_to(precision: Precision, kind: torch.dtype) -> None:
-    with arithmetic.autocast(precision, torch.device("cpu"))():
+    with learner.autocast(precision, torch.device("cpu"))():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == kind

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.train.settings.training import ScheduleSettings
-from altalign.train.step.schedules import rate
+from altalign.train.step.learner import rate_of
 
 ALIGN = ScheduleSettings()
 SHORT = {"steps": 12, "peak": 1.0, "warmup_steps": 4}
@@ -23,7 +23,7 @@ SHORT = {"steps": 12, "peak": 1.0, "warmup_steps": 4}
     ],
 )
 def test_the_papers_schedule(step: int, expected: float) -> None:
-    assert rate(step, ALIGN) == pytest.approx(expected, rel=1e-12, abs=0)
+    assert rate_of(step, ALIGN) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_papers_schedule(step: int, expected: float) -> None:
 )
 def test_rates_of_every_step(settings: dict[str, object], expected: list[float]) -> None:
     chosen = ScheduleSettings.from_values({**SHORT, **settings}, where="test")
-    assert [rate(step, chosen) for step in range(len(expected))] == pytest.approx(expected, abs=1e-5)
+    assert [rate_of(step, chosen) for step in range(len(expected))] == pytest.approx(expected, abs=1e-5)
 
 
 @given(
@@ -65,7 +65,7 @@ def test_it_grows_then_falls_and_stays_between_floor_and_peak(
     chosen = ScheduleSettings.from_values(
         {"steps": steps, "warmup_steps": warmup, "decay": decay, "peak": peak, "every": 7}, where="test"
     )
-    rates = [rate(step, chosen) for step in range(steps + 3)]
+    rates = [rate_of(step, chosen) for step in range(steps + 3)]
     assert rates[: warmup + 1] == sorted(rates[: warmup + 1])
     assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
     assert max(rates) == rates[warmup] == pytest.approx(peak)
