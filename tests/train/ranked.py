@@ -64,7 +64,7 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
     }
 
 
-SAME_ON_ALL = ("loss", "temperature", "pairs", "drift")  # of a step's result
+SAME_ON_ALL = ("loss", "temperature", "drift")  # of a step's result
 
 
 def steps_of(

@@ -209,7 +209,7 @@ def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, objec
 def without_weights(config: TrainConfig) -> TrainConfig:
     """The settings of a model whose weights come from a checkpoint: what it started from need not be there any more."""
     parts = {name: getattr(config, name) for name in ("image_tower", "text_tower", "captioner")}
-    return config.model_copy(update={name: of.model_copy(update={"weights": ""}) for name, of in parts.items()})
+    return config.model_copy(update={name: part.model_copy(update={"weights": ""}) for name, part in parts.items()})
 
 
 def opened(
@@ -223,7 +223,7 @@ def opened(
     return of_trained(trained(run, step=step, evaluation=evaluation), device)
 
 
-def of_trained(of: Trained, device: Device) -> Encoders:
+def of_trained(trained: Trained, device: Device) -> Encoders:
     """The same of a checkpoint that is open."""
     on = device_of(device)
-    return Encoders(of.config, of.model.to(on), of.tokenizer, Ranks(0, 1, on), digest=of.digest)
+    return Encoders(trained.config, trained.model.to(on), trained.tokenizer, Ranks(0, 1, on), digest=trained.digest)

@@ -67,7 +67,7 @@ def compile_blocks(model: nn.Module, **options: Any) -> int:
 
 
 def shard(
-    model: nn.Module, group: distributed.ProcessGroup | None = None, *, blocks: tuple[type[nn.Module], ...] = BLOCKS
+    model: Any, group: distributed.ProcessGroup | None = None, *, blocks: tuple[type[nn.Module], ...] = BLOCKS
 ) -> None:
     """Leave each rank of a group its part of a model that all have alike, on the device that it computes on.
 

@@ -20,7 +20,7 @@ from altalign.train.data import by_key, loader, noise_estimates
 from altalign.train.data.nlip_captions import Swapped, is_swapped, masked_words
 from altalign.train.data.order import keyed
 from altalign.train.data.training_data import CAPTIONS
-from altalign.train.exchange import card, encoders
+from altalign.train.exchange import encoders, export
 from altalign.train.nlip import captions, concepts, noise, phases
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import Learner
@@ -240,13 +240,13 @@ def test_captions_are_measured_and_known_to_be_of_a_captioned_set(
     said = " ".join(capsys.readouterr().err.split())
     assert "curated: results on the data set that these are of are not zero-shot" in said
     of = encoders.trained(str(last))
-    assert card.lineage(of)["captioned_manifests"] == card.lineage(encoders.trained(str(captioning)))["manifests"]
-    card.write(of, tmp_path, to="onnx", differences={}, notes=[])
+    assert export.lineage(of)["captioned_manifests"] == export.lineage(encoders.trained(str(captioning)))["manifests"]
+    export.write_card(of, tmp_path, to="onnx", differences={}, notes=[])
     text = (tmp_path / "README.md").read_text()
     assert "A ViT (vit_ti16) and BART of 1 layers" in text
     assert "on MSCOCO, where they are MSCOCO's" in text
     assert "results are not zero-shot" in (last / "report.html").read_text()
-    card.write(encoders.trained(str(captioning)), tmp_path, to="onnx", differences={}, notes=[])
+    export.write_card(encoders.trained(str(captioning)), tmp_path, to="onnx", differences={}, notes=[])
     assert "MSCOCO" not in (tmp_path / "README.md").read_text()
 
 
