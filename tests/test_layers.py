@@ -36,8 +36,6 @@ ROOMS = (
     "models",  # curation and scores embed with models of a training: torch, which each imports when it is asked for
     "train.report",
     "train.evaluation",
-    "train.class_evaluation",
-    "train.footprint",
     "train.loop",
     "train.nlip",
     "train",

@@ -8,7 +8,7 @@ import torch
 from rich.table import Table
 
 from altalign import terminal
-from altalign.train import footprint
+from altalign.train import loop as trainer
 from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
@@ -68,7 +68,7 @@ def _print_memory(config: TrainConfig, *, vocabulary: int, kept: int) -> None:
     """Print how many pairs a device takes at a time, and the memory of a step that a GPU has taken."""
     out, loop = terminal.stdout(), config.loop
     ranks = Ranks(0, int(os.environ.get("WORLD_SIZE", "1")), device_of(loop.device))
-    config = footprint.with_chunk(config, ranks, vocabulary=vocabulary)
+    config = trainer.with_chunk(config, ranks, vocabulary=vocabulary)
     chunk = min(config.loop.chunk, loop.global_batch)
     passes = "once" if chunk >= loop.global_batch else "twice"
     out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
@@ -79,7 +79,7 @@ def _print_memory(config: TrainConfig, *, vocabulary: int, kept: int) -> None:
             soft_wrap=True,
         )
         return
-    most = footprint.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
+    most = trainer.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
     out.print(f"memory: {most / 1e9:,.2f} GB, measured by one step of this GPU", soft_wrap=True)
 
 

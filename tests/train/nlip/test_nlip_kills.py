@@ -16,7 +16,7 @@ from tests.train.nlip.phased import PHASES, config
 from tests.warm.python import warm
 
 pytestmark = pytest.mark.trained
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[3]
 WATCHDOG_S = 600
 
 
