@@ -38,7 +38,7 @@ class Packed(NamedTuple):
     firsts: torch.Tensor  # where captions begin in the row: int64 (n)
 
     @classmethod
-    def of(cls, mask: torch.Tensor) -> "Packed":
+    def from_mask(cls, mask: torch.Tensor) -> "Packed":
         """Where a mask (n, length) has tokens, the first of each caption among them."""
         ends = mask.sum(1).cumsum(0)
         return cls(mask.flatten().nonzero()[:, 0], functional.pad(ends[:-1], (1, 0)))
@@ -125,10 +125,10 @@ class TextTower(Tower):
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor, packed: Packed | None = None) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first.
 
-        `packed` is `Packed.of` that mask, for training; a CPU works it out by itself.
+        `packed` is `Packed.from_mask` that mask, for training; a CPU works it out by itself.
         """
         if packed is None and self.training and is_on_cpu(tokens) and not torch.compiler.is_compiling():
-            packed = Packed.of(mask)
+            packed = Packed.from_mask(mask)
         places = None
         if packed is not None:
             tokens, places = tokens.flatten()[packed.places][None], packed.places[None] % tokens.shape[1]

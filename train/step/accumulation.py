@@ -208,7 +208,7 @@ class _Passes:
         held = part.to(device)
         drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
         if self.model.packs_captions:
-            drawn["packed"] = Packed.of(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
+            drawn["packed"] = Packed.from_mask(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
         if self.token_drop is not None:
             drawn["kept"] = self.token_drop.kept(held.keys, held.images)
         if self.own_weights:
