@@ -49,6 +49,7 @@ class Encoders:
     ) -> None:
         """Encoders of a model; `digest` is of its weights, and empty while it is trained."""
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
+        self.device = ranks.device
         self._autocast = autocast(config.loop.precision, ranks.device)
         resize, crop = sizes_of(config)
         keeps = config.evaluation.keep_aspect_ratio
@@ -66,14 +67,9 @@ class Encoders:
             sharing=sharing_of(ranks, crop),
         )
 
-    @property
-    def device(self) -> torch.device:
-        """What it computes on."""
-        return self._ranks.device
-
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""
-        return self._shared(len(images), lambda part: self.model.encode_image(images[part].to(self._ranks.device)))
+        return self._by_ranks(len(images), lambda part: self.model.encode_image(images[part].to(self.device)))
 
     def encode_text(self, captions: list[str]) -> Tensor:
         """Embeddings (n, d) of n captions."""
@@ -86,11 +82,11 @@ class Encoders:
     def _of_texts(self, texts: list[str], tower: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         def encoded(part: slice) -> Tensor:
             tokens, mask = padded(self.tokenizer.encode(texts[part]), self.tokenizer.tokens_at_most)
-            return tower(tokens.to(self._ranks.device), mask.to(self._ranks.device))
+            return tower(tokens.to(self.device), mask.to(self.device))
 
-        return self._shared(len(texts), encoded)
+        return self._by_ranks(len(texts), encoded)
 
-    def _shared(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
+    def _by_ranks(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:
@@ -182,9 +178,7 @@ class Trained:
 
 
 def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, object] | None = None) -> Trained:
-    """The checkpoint of a run after `step` steps (None: the newest), on the CPU.
-
-    `evaluation` overrides settings of this section.
+    """The checkpoint of a run after `step` steps (None: the newest), on the CPU; with other settings of [evaluation].
 
     Raises:
         UsageError: there is no such run, or no such checkpoint.
@@ -212,15 +206,9 @@ def without_weights(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={name: part.model_copy(update={"weights": ""}) for name, part in parts.items()})
 
 
-def opened(
-    run: str,
-    *,
-    step: int | None = None,
-    device: Device = "auto",
-    evaluation: Mapping[str, object] | None = None,
-) -> Encoders:
+def opened(run: str, *, step: int | None = None, device: Device = "auto") -> Encoders:
     """The model of a run, ready to encode. Raises as `trained`, and where `device` is not there."""
-    return of_trained(trained(run, step=step, evaluation=evaluation), device)
+    return of_trained(trained(run, step=step), device)
 
 
 def of_trained(trained: Trained, device: Device) -> Encoders:

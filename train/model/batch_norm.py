@@ -28,11 +28,8 @@ Statistics = Literal["ghost", "local", "sync", "frozen"]
 class BatchNorm(nn.BatchNorm2d):
     """timm's BatchNormAct2d, activation included, with the statistics of this module.
 
-    It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state
-    stay timm's.
-
-    `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running
-    statistics.
+    Weights, activation, settings and names are those of the layer it replaces. `momentum` is torch's: the share of the
+    new, 1 - Keras' momentum. In evaluation every kind uses the running statistics.
     """
 
     momentum: float  # type: ignore[assignment]  # torch's may be None, as running statistics may: these are not
@@ -43,13 +40,8 @@ class BatchNorm(nn.BatchNorm2d):
     act: nn.Module
 
     def __init__(self, replaced: Any, *, statistics: Statistics, group: int) -> None:
-        super().__init__(
-            replaced.num_features,
-            eps=replaced.eps,
-            momentum=replaced.momentum,
-            device=replaced.weight.device,
-            dtype=replaced.weight.dtype,
-        )
+        factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
+        super().__init__(replaced.num_features, eps=replaced.eps, momentum=replaced.momentum, **factory)
         self.load_state_dict(replaced.state_dict())
         self.drop, self.act = replaced.drop, replaced.act
         self.statistics: Statistics = statistics
@@ -99,11 +91,8 @@ def convert(module: nn.Module, *, statistics: Statistics, group: int) -> None:
 
 def _collecting_layers(model: nn.Module) -> list[BatchNorm]:
     """Layers of which a forward in training mode has statistics of its own."""
-    return [
-        layer
-        for layer in model.modules()
-        if isinstance(layer, BatchNorm) and layer.training and layer.statistics != "frozen"
-    ]
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+    return [layer for layer in layers if layer.training and layer.statistics != "frozen"]
 
 
 @contextmanager

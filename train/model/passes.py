@@ -109,18 +109,14 @@ def record(tower: nn.Module) -> None:
 
 
 class _Recorder:
-    """Takes the place of a tower's method.
-
-    Attributes:
-        turn: number of the last pass: the activations are its own.
-    """
+    """Takes the place of a tower's method."""
 
     def __init__(self, tower: nn.Module, plain: Callable[..., torch.Tensor]) -> None:
         self._tower = weakref.ref(tower)  # a cycle would hold the memory of graphs until it is looked for
         self._plain = plain
         self._passes: dict[Hashable, _Pass] = {}
         self._pool: Any = None  # one for all: they never compute at the same time
-        self.turn = 0
+        self.turn = 0  # number of the last pass: the activations are its own
 
     def __call__(self, *given: torch.Tensor | None) -> torch.Tensor:
         tower = self._tower()
@@ -163,11 +159,7 @@ def _twins(tower: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
 
 
 class _Pass:
-    """A forward of one shape, and its backward where parameters are trained.
-
-    Attributes:
-        parameters: those that are trained.
-    """
+    """A forward of one shape, and its backward where parameters are trained."""
 
     def __init__(
         self,

@@ -100,13 +100,13 @@ def gradients(
     norm's running statistics move once.
 
     Args:
-        towers: the model's, of `towers_of`.
+        towers: of `towers_of`.
         model: in training mode.
         batch: this rank's pairs, at least 1; those of rank 0 come first. Ranks may have different numbers.
         chunk: pairs in the towers at a time.
         loss: this process's part of the loss: `contrastive_loss` with its settings bound.
-        seed: of the run.
-        step: its number.
+        seed: of the run; with the number of the step, of dropout.
+        step: this number.
         mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
         token_drop: the patches that a ViT leaves out, in both passes.
         own_weights: factors of the pairs' own losses, which the forward sums after the embeddings; empty: it has none.

@@ -44,10 +44,9 @@ def peak_of(name: str) -> float | None:
 
 
 def of_a_pair(config: TrainConfig, *, vocabulary: int) -> float:
-    """Operations of a pair's forward and backward, with captions as long as they may be.
+    """Operations (convolutions, products of matrices) of a pair's forward and backward, with the longest captions.
 
-    They are convolutions and products of matrices, counted on tensors without memory. What a second pass or
-    checkpointing computes again is not among them: so it is with model FLOPs utilisation.
+    What a second pass or checkpointing computes again is not among them: so it is with model FLOPs utilisation.
     """
     with without_memory(config, vocabulary=vocabulary) as model, counter() as counted:
         trained = [part for part in encoded(config, model, _PAIRS) if part.requires_grad]

@@ -37,9 +37,7 @@ def of_transformers(*, add_pooling_layer: bool = True, **settings: object) -> Be
 )
 def test_parameters(layers: int, width: int, heads: int, published: int) -> None:
     with torch.device("meta"):
-        built = TextTower(
-            TextTowerSettings(layers=layers, width=width, heads=heads), vocabulary=30_522, positions=512
-        )
+        built = TextTower(TextTowerSettings(layers=layers, width=width, heads=heads), vocabulary=30_522, positions=512)
     assert sum(values.numel() for values in built.parameters()) == published - width * (width + 1)
 
 
