@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from altalign.train.step import arithmetic, flops
+from altalign.train.step import flops, learner
 from benchmarks.report import target, write
 from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_clip, ours
 from benchmarks.train_gpu import BATCHES, absent
@@ -139,7 +139,7 @@ class Device:
 
     def prepare(self) -> None:
         """Set the device up as `altalign train` does; the peers run on the same."""
-        arithmetic.prepare("bfloat16", torch.device(self.name))
+        learner.prepare("bfloat16", torch.device(self.name))
 
     def empty(self) -> None:
         """Free the memory of the last contestant."""

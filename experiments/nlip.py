@@ -26,8 +26,7 @@ from altalign.settings.common import merged
 from altalign.train import loop
 from altalign.train.data import noise_estimates
 from altalign.train.data.nlip_captions import is_swapped
-from altalign.train.papers.nlip import phases
-from altalign.train.papers.nlip.concepts import retrieve
+from altalign.train.nlip import concepts, phases
 from altalign.train.settings.training import TrainConfig
 from experiments import queue
 from experiments.data import Pair, curated
@@ -65,7 +64,7 @@ def _concepts(folder: Path) -> None:
         whole = merged(queue.read("nlip").base, {"run": {"folder": str(model)}, "data": {"runs": runs[1:]}})
         config = TrainConfig.from_values(whole, where="concepts")
         loop.train(phases.of_phase(config, WARM_UP))
-        retrieve.retrieve(
+        concepts.retrieve(
             runs,
             str(folder / "found"),
             model=str(model / "phases" / WARM_UP),

@@ -181,7 +181,7 @@ def _hook(module: str, name: str) -> Callable[[Job, Path], Any]:
 
 def _train(module: str, job: Job) -> None:
     from altalign.train import loop
-    from altalign.train.papers.nlip import phases
+    from altalign.train.nlip import phases
     from altalign.train.settings.training import TrainConfig
 
     settings = merged(job.settings, {"run": {"folder": f"runs/{job.name}", "seed": job.seed}})

@@ -36,10 +36,8 @@ ROOMS = (
     "models",  # curation and scores embed with models of a training: torch, which each imports when it is asked for
     "train.report",
     "train.evaluation",
-    "train.class_evaluation",
-    "train.footprint",
     "train.loop",
-    "train.papers",
+    "train.nlip",
     "train",
     "pipelines.card",
     "pipelines.read",

@@ -7,7 +7,7 @@
 Embeddings are float32 and of length 1: a product of two is the cosine.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -38,16 +38,17 @@ def encode(
     """
     if storage.kind(out) != "missing":
         raise UsageError(f"{out}: it is there already; give a new folder")
-    of = encoders.trained(run, step=step)
-    images = _input(given, image_column, caption_column)
+    trained = encoders.trained(run, step=step)
+    images = iter(_input(given, image_column, caption_column))
     with joined("auto") as ranks, ExitStack() as stack, torch.inference_mode():
-        model = Encoders(of.config, of.model.to(ranks.device), of.tokenizer, Ranks(0, 1, ranks.device))
-        tables = _Tables(stack, out, of.model.width)
-        left_out = [name for some in _at_a_time(images, batch) for name in _encoded(model, tables, some)]
+        model = Encoders(trained.config, trained.model.to(ranks.device), trained.tokenizer, Ranks(0, 1, ranks.device))
+        tables, left_out = _Tables(stack, out, trained.model.width), list[str]()
+        while some := list(islice(images, batch)):
+            left_out += _encoded(model, tables, some)
     facts = {
         "run": run,
-        "step": of.step,
-        "model_sha256": storage.read_json(str(of.place / "manifest.json"))["model.safetensors"],
+        "step": trained.step,
+        "model_sha256": trained.digest,
         **tables.rows,
         "undecodable": left_out,
     }
@@ -64,34 +65,26 @@ def _input(given: str, image_column: str, caption_column: str) -> Iterable[Capti
     """What a path stands for: a run, a folder of images, tars, tables, or a text file of captions."""
     suffix = Path(given).suffix.lower()
     if storage.kind(given) == "folder":
-        return (
-            captioned_set([given], "run") if storage.exists(storage.join(given, "manifest.json")) else _in_folder(given)
-        )
+        if storage.exists(storage.join(given, "manifest.json")):
+            return captioned_set([given], "run")
+        images = sorted(path for path in Path(given).rglob("*") if path.suffix.lower() in IMAGE_NAMES)
+        if not images:
+            raise UsageError(f"{given}: neither a finished run nor a folder with images in it; give another")
+        return (CaptionedImage(path.read_bytes(), [], str(path)) for path in images)
     if suffix == ".tar":
         return captioned_set([given], "webdataset")
     if suffix == ".parquet":
         return captioned_set([given], "parquet", image_column=image_column, caption_column=caption_column)
     if suffix == ".txt" and storage.kind(given) == "file":
-        return [CaptionedImage(b"", [line]) for line in _lines(given) if line.strip()]
+        try:
+            lines = storage.read_bytes(given).decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise UnreadableError(f"{given}: no text in UTF-8 ({error}); convert it") from None
+        return [CaptionedImage(b"", [line]) for line in lines if line.strip()]
     raise UsageError(
         f"{given}: no input of `altalign encode`; give a run folder, a folder of images, a path or glob of *.tar or "
         "*.parquet, or a .txt with a caption a line"
     )
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return storage.read_bytes(path).decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise UnreadableError(f"{path}: no text in UTF-8 ({error}); convert it") from None
-
-
-def _in_folder(folder: str) -> Iterator[CaptionedImage]:
-    """The images of a folder and its subfolders, in the order of their paths."""
-    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_NAMES)
-    if not found:
-        raise UsageError(f"{folder}: neither a finished run nor a folder with images in it; give another")
-    return (CaptionedImage(path.read_bytes(), [], str(path)) for path in found)
 
 
 class _Tables:
@@ -100,8 +93,8 @@ class _Tables:
     def __init__(self, stack: ExitStack, out: str, width: int) -> None:
         vector = pa.list_(pa.float32(), width)
         self._schemas = {
-            "images": pa.schema([("image", pa.int64()), ("name", pa.string()), ("embedding", vector)]),
-            "captions": pa.schema([("image", pa.int64()), ("caption", pa.string()), ("embedding", vector)]),
+            name: pa.schema([("image", pa.int64()), (text, pa.string()), ("embedding", vector)])
+            for name, text in (("images", "name"), ("captions", "caption"))
         }
         self._writers = {
             name: stack.enter_context(
@@ -148,9 +141,3 @@ def _encoded(model: Encoders, tables: _Tables, some: Sequence[CaptionedImage]) -
         part = slice(first, first + len(some))
         tables.add("captions", owners[part], captions[part], model.encode_text(captions[part]))
     return lost
-
-
-def _at_a_time(images: Iterable[CaptionedImage], size: int) -> Iterator[list[CaptionedImage]]:
-    rest = iter(images)
-    while some := list(islice(rest, size)):
-        yield some

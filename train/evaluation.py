@@ -1,26 +1,32 @@
-"""Evaluates a training run while it trains, and its checkpoints afterwards, by two functions of the model."""
+"""Evaluates a training while it trains, and its checkpoints afterwards: on captioned images, or images with classes."""
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
-from altalign.eval import results
+from altalign.eval import results, zero_shot
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
-from altalign.eval.sets import ImageSet, Listed, captioned
+from altalign.eval.sets import ImageSet, Listed, captioned, labelled_set
 from altalign.models import torch_models
 from altalign.train.data import tokenizer
+from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import runs_of, samples_of
-from altalign.train.exchange.encoders import Encoders, without_weights
+from altalign.train.exchange.encoders import Encoders, by_ranks, decoder_of, sharing_of, sizes_of, without_weights
+from altalign.train.model.dual_encoder import Classifier
 from altalign.train.run import checkpoints, training_folder
-from altalign.train.run.ranks import joined
+from altalign.train.run.ranks import Ranks, joined
 from altalign.train.settings.evaluation import RetrievalSet
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step.learner import model_of
+from altalign.train.step.learner import autocast, model_of
 
 Metrics = dict[str, dict[str, float]]
 
@@ -28,16 +34,8 @@ Metrics = dict[str, dict[str, float]]
 class Evaluation:
     """The sets of the settings, listed once, and what a model makes of them."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        encoder: Encoder,
-        samples: Samples | None,
-        *,
-        is_first: bool,
-    ) -> None:
-        workers = max(1, config.data.workers)
-        self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=workers)
+    def __init__(self, config: TrainConfig, encoder: Encoder, samples: Samples | None, *, is_first: bool) -> None:
+        self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._is_first = is_first
         held_out = (lambda at_most: held_out_set(samples, at_most)) if samples is not None else None
         self._sets = [(chosen, captioned(chosen, held_out)) for chosen in config.evaluation.retrieval]
@@ -46,15 +44,15 @@ class Evaluation:
         """Metrics of the model as it is now. A collective: all ranks call it."""
         return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
 
-    def _searched(self, of: RetrievalSet, images: ImageSet) -> dict[str, float]:
-        found = retrieval(images, self._features, shared_captions=of.shared_captions)
-        if self._is_first and (undecodable := found.left_out.get(UNDECODABLE)):
+    def _searched(self, chosen: RetrievalSet, images: ImageSet) -> dict[str, float]:
+        outcome = retrieval(images, self._features, shared_captions=chosen.shared_captions)
+        if self._is_first and (undecodable := outcome.left_out.get(UNDECODABLE)):
             first, *more = map(terminal.shown, undecodable)
             lost = first + (f" and {len(more):,} more" if more else "")
             terminal.stderr().print(
-                f"{terminal.shown(of.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
+                f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
             )
-        return {**found.metrics, **found.facts}
+        return {**outcome.metrics, **outcome.facts}
 
 
 def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:
@@ -72,10 +70,44 @@ def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:
     ]
 
     def read(places: Sequence[Place]) -> Iterator[bytes]:
-        wanted = {place.offset for place in places}
-        return (one.image for number, one in enumerate(samples.held_out(images_at_most)) if number in wanted)
+        numbers = {place.offset for place in places}
+        return (one.image for number, one in enumerate(samples.held_out(images_at_most)) if number in numbers)
 
     return ImageSet(listed, {}, read)
+
+
+class ClassEvaluation:
+    """The images of `[classification] test`, listed once, and what a classifier makes of them."""
+
+    def __init__(self, config: TrainConfig, model: Classifier, numbers: ClassNumbers, ranks: Ranks) -> None:
+        chosen, arithmetic = config.classification, autocast(config.loop.precision, ranks.device)
+        self._set = labelled_set(
+            chosen.test,
+            image_column=config.data.image_column,
+            label_column=chosen.label_column,
+            classes=numbers.classes,
+            needs_names=False,
+        )
+
+        def logits(pixels: Tensor) -> Tensor:
+            return by_ranks(ranks, model, arithmetic, len(pixels), lambda part: model(pixels[part].to(ranks.device)))
+
+        encoder = Encoder(decoder_of(config), logits, _no_text, sharing=sharing_of(ranks, sizes_of(config)[1]))
+        self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
+        self._classes = numbers.vocabulary
+
+    def of_model(self) -> Metrics:
+        """Metrics of the model as it is now. A collective: all ranks call it."""
+        encoded = self._features.of_images(self._set.images)
+        labels = self._set.labels[encoded.rows]
+        logits, classes = encoded.embeddings, torch.eye(self._classes, device=encoded.embeddings.device)
+        ranks, _ = zero_shot.ranked(logits, classes, torch.from_numpy(labels))
+        facts = {"images": len(labels), "classes": self._classes, "undecodable": len(encoded.undecodable)}
+        return {"classification/test": {**zero_shot.measured({"label": labels, "rank": ranks}), **facts}}
+
+
+def _no_text(texts: list[str]) -> Tensor:
+    raise NotImplementedError(f"a classifier encodes no text, and {len(texts)} were given")
 
 
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
@@ -85,28 +117,40 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         UsageError: no set is named, the run has no such checkpoint, or other settings than these.
         DamagedError: the checkpoint is not as it was written.
     """
-    if not config.evaluation.retrieval:
-        raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
+    is_of_classes = bool(config.classification.train)
+    if not is_of_classes:
+        _check_sets(config)
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
         chosen = checkpoints.chosen(config.run.folder, step, goes_on=False) if ranks.is_first else None
         place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
-        # else the shards need not be here
-        holds_out = any(of.held_out for of in config.evaluation.retrieval)
-        runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
-        manifests = {"manifests": runs.manifests} if runs else {}
-        # before an index is made of others
-        training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)
-        words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
-        model = model_of(without_weights(config), vocabulary=words.vocabulary)
-        checkpoints.load_model(place, model)
-        samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
-        encoders = Encoders(config, model.to(ranks.device), words, ranks)
-        metrics = Evaluation(config, encoders.encoder, samples, is_first=ranks.is_first).of_model()
+        evaluation = _of_classes(config, place, ranks) if is_of_classes else _of_captions(config, place, ranks)
+        metrics = evaluation.of_model()
         if ranks.is_first:
             report(config, checkpoints.state_of(place)["step"], metrics)
     return 0
+
+
+def _of_classes(config: TrainConfig, place: Path, ranks: Ranks) -> ClassEvaluation:
+    numbers = ClassNumbers.read(str(place / "tokenizer.json"))
+    model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
+    checkpoints.load_model(place, model)
+    return ClassEvaluation(config, model.to(ranks.device), numbers, ranks)
+
+
+def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
+    holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)  # else the shards need not be here
+    runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
+    manifests = {"manifests": runs.manifests} if runs else {}
+    # before an index is made of others
+    training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)
+    words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
+    model = model_of(without_weights(config), vocabulary=words.vocabulary)
+    checkpoints.load_model(place, model)
+    samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
+    encoders = Encoders(config, model.to(ranks.device), words, ranks)
+    return Evaluation(config, encoders.encoder, samples, is_first=ranks.is_first)
 
 
 def evaluate_other(config: TrainConfig, model: str) -> int:
@@ -115,14 +159,17 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
     Raises:
         UsageError: no set is named, or the model cannot be opened.
     """
-    if not config.evaluation.retrieval:
-        raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
-    holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)
+    _check_sets(config)
     encoder = torch_models.opened(model, device=config.loop.device)
-    samples = samples_of(config) if holds_out else None
+    samples = samples_of(config) if any(chosen.held_out for chosen in config.evaluation.retrieval) else None
     metrics = Evaluation(config, encoder, samples, is_first=True).of_model()
     _report(training_folder.path(config, "eval", folder_of(model), "metrics.json"), metrics, terminal.shown(model))
     return 0
+
+
+def _check_sets(config: TrainConfig) -> None:
+    if not config.evaluation.retrieval:
+        raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
 
 
 def folder_of(model: str) -> str:
@@ -136,7 +183,7 @@ def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
     _report(place, {**metrics, "checkpoint": {"step": step}}, f"step {step:,}")
 
 
-def _report(place: str, metrics: Metrics, of: str) -> None:
+def _report(place: str, metrics: Metrics, model: str) -> None:
     """Write metrics beside those of other sets that are there, and print the table."""
     results.write_metrics(place, {**storage.read_json(place), **metrics})
     out = terminal.stdout()
@@ -148,4 +195,4 @@ def _report(place: str, metrics: Metrics, of: str) -> None:
                 f"{name}: top-1 {values['top1']:.2f} %, top-5 {values['top5']:.2f} %, mean per class "
                 f"{values['mean_per_class']:.2f} %, of {values['images']:,.0f} images"
             )
-    out.print(f"{of}; {terminal.shown(place)}", soft_wrap=True)
+    out.print(f"{model}; {terminal.shown(place)}", soft_wrap=True)

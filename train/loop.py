@@ -1,5 +1,7 @@
 """The training loop, top to bottom."""
 
+import gc
+import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -11,20 +13,20 @@ from altalign import storage, terminal
 from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.train import class_evaluation, evaluation, footprint
+from altalign.train import evaluation
 from altalign.train.data import loader, on_device, undecodable
 from altalign.train.data.batches import Batch
 from altalign.train.data.class_numbers import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
 from altalign.train.exchange.encoders import Encoders
+from altalign.train.model.passes import is_sharded
 from altalign.train.report import metrics
 from altalign.train.report import write as report
 from altalign.train.run import checkpoints, moments, training_folder, wandb_run
 from altalign.train.run.ranks import WAIT, Ranks, joined, share
 from altalign.train.settings.training import OF_RUN, TrainConfig
-from altalign.train.step import arithmetic, sharding
-from altalign.train.step.classification import ClassLearner
-from altalign.train.step.learner import Learner, NotFiniteError
+from altalign.train.step.flops import longest_captions
+from altalign.train.step.learner import ClassLearner, Learner, NotFiniteError, prepare
 
 
 class DivergedError(AltalignError):
@@ -32,7 +34,8 @@ class DivergedError(AltalignError):
 
 
 _DECODERS = ("image_decoder.", "captioner.")  # what a run that goes on from another may have, and the other not
-Evaluated = evaluation.Evaluation | class_evaluation.ClassEvaluation
+Evaluated = evaluation.Evaluation | evaluation.ClassEvaluation
+OF_A_GPU = 0.9  # of its memory, that `chunk = "auto"` may take: images on their way, and gaps, have the rest
 
 
 def train(config: TrainConfig, *, data_changed: bool = False) -> int:
@@ -47,27 +50,27 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     wandb_run.check_installed(config)
     on_device.check_installed(config.data)
     with joined(config.loop.device) as ranks, held(config, ranks):
-        say = terminal.stderr().print if ranks.is_first else _nobody
+        say = terminal.stderr().print if ranks.is_first else (lambda *_, **__: None)
         _check_shares(config, ranks)
-        arithmetic.prepare(config.loop.precision, ranks.device)
+        prepare(config.loop.precision, ranks.device)
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say, data_changed=data_changed)
-        config = footprint.with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
+        config = with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
         learner, evaluated, encoders = _parts(config, data, ranks)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
             training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
         say(f"{report.about(config, data, learner.model, first)}; {threads}", soft_wrap=True)
         with metrics.opened(config, ranks, first_step=first, vocabulary=data.tokenizer.vocabulary) as lines:
-            with interrupts.deferred() as asked:
+            with interrupts.deferred() as signalled:
                 ranks.expect(timedelta(seconds=config.loop.timeout_s))
-                signal = _steps(config, data, learner, evaluated, first, ranks, lines, asked)
+                signal = _steps(config, data, learner, evaluated, first, ranks, lines, signalled)
                 ranks.expect(WAIT)
             if not signal:
-                found = _ended(config, evaluated, ranks, lines)
+                measured = _ended(config, evaluated, ranks, lines)
                 lines.published()
                 if encoders and ranks.is_first:
-                    report.write(config, data, encoders, found)
+                    report.write(config, data, encoders, measured)
                 ranks.wait()  # none leaves before the first is done
     if signal:
         raise interrupts.Interrupted(signal)
@@ -80,8 +83,8 @@ def _parts(
     """What learns, what measures it, and what encodes: of captions; or of classes, which nothing encodes."""
     size = data.tokenizer.vocabulary
     if isinstance(data.tokenizer, ClassNumbers):
-        of_classes = ClassLearner(config, classes=size, ranks=ranks)
-        return of_classes, class_evaluation.ClassEvaluation(config, of_classes.model, data.tokenizer, ranks), None
+        learner = ClassLearner(config, classes=size, ranks=ranks)
+        return learner, evaluation.ClassEvaluation(config, learner.model, data.tokenizer, ranks), None
     learner = Learner(config, vocabulary=size, ranks=ranks, estimates=data.estimates)
     encoders = Encoders(config, learner.model, data.tokenizer, ranks)
     return learner, evaluation.Evaluation(config, encoders.encoder, data.samples, is_first=ranks.is_first), encoders
@@ -95,11 +98,11 @@ def _steps(
     first: int,
     ranks: Ranks,
     lines: metrics.Metrics | metrics.Unwritten,
-    asked: Callable[[], int],
+    signalled: Callable[[], int],
 ) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
-    meeting = moments.Meeting.of(ranks, timeout_s=loop.timeout_s) if sharding.is_sharded(learner.model) else None
+    meeting = moments.Meeting.of(ranks, timeout_s=loop.timeout_s) if is_sharded(learner.model) else None
     with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
         waits = metrics.Waits(batches)
         for step, batch in enumerate(waits, start=first + 1):
@@ -107,7 +110,7 @@ def _steps(
             ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
             values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
-            signal = ranks.any(asked())
+            signal = ranks.any(signalled())
             if is_logged:
                 lines.write(step, values, waited_s=waits.taken())
             if step == first + 1:
@@ -213,12 +216,12 @@ def _ended(
 ) -> evaluation.Metrics:
     """Evaluate the trained model, and print where it is."""
     step = config.schedule.steps
-    found = evaluated.of_model()
-    if found:
-        lines.evaluated(step, found)
+    measured = evaluated.of_model()
+    if measured:
+        lines.evaluated(step, measured)
     if ranks.is_first:
-        if found:
-            evaluation.report(config, step, found)
+        if measured:
+            evaluation.report(config, step, measured)
         training_folder.end(config)
         if lost := undecodable.so_far(training_folder.local(config)):
             terminal.stderr().print(
@@ -228,23 +231,18 @@ def _ended(
         terminal.stdout().print(
             f"trained: {terminal.shown(checkpoints.place_of(config.run.folder, step))}", soft_wrap=True
         )
-    return found
+    return measured
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
-    """Refuse groups of pairs that would begin elsewhere than with one rank: those of batch norm, and of mixup.
+    """Refuse groups of pairs, of batch norm and of mixup, that would begin elsewhere than with one rank.
 
     And chunks of unequal size, where passes are recorded.
-
-    Raises:
-        UsageError: a rank's share is no multiple of them.
     """
-    tower, loss, size = config.image_tower, config.loss, config.loop.global_batch
+    size = config.loop.global_batch
     shares = {len(share(size, rank, ranks.ranks)) for rank in range(ranks.ranks)}
-    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
-    groups |= {"[loss] mixup_group": loss.mixup_group} if loss.mixup else {}
     shown = " and ".join(f"{pairs:,}" for pairs in sorted(shares))
-    for name, group in groups.items():
+    for name, group in _groups(config).items():
         if ranks.ranks > 1 and any(pairs % group for pairs in shares):
             raise UsageError(
                 f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of {shown} pairs, no multiples "
@@ -286,5 +284,81 @@ def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
         yield
 
 
-def _nobody(*_: object, **__: object) -> None:
-    """Silence: only the first rank prints."""
+# The memory of a training, measured: a GPU takes one step of pairs that are as large as they may be ------------------
+
+
+def most_of_a_step(config: TrainConfig, device: torch.device, *, vocabulary: int) -> int:
+    """The most bytes that torch takes of a device in a step of two chunks, or of the global batch if that is less.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: it does not fit.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    learner = Learner(config, vocabulary=vocabulary, ranks=Ranks(0, 1, device))
+    pairs = min(2 * config.loop.chunk, config.loop.global_batch)
+    learner.step(1, _batch(config, pairs, has_decoders=learner.model.has_decoders).to(device))
+    return metrics.most_memory(device)
+
+
+def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainConfig:
+    """The same settings, with a number in the place of `chunk = "auto"`.
+
+    It is the first of the global batch, its half, its quarter and so on, with which a step fits into the GPU.
+
+    Raises:
+        UsageError: there is no GPU, there are several processes, or no chunk fits.
+    """
+    if config.loop.chunk:
+        return config
+    if ranks.device.type != "cuda" or ranks.ranks > 1:
+        raise UsageError(
+            '[loop] chunk = "auto" is measured by one process on a GPU; give a number of pairs, such as the one that '
+            "`altalign train --dry-run` finds there"
+        )
+    unit = unit_of(config)
+    units = math.ceil(config.loop.global_batch / unit)
+    while units:
+        chosen = config.model_copy(update={"loop": config.loop.model_copy(update={"chunk": units * unit})})
+        if _fits(chosen, ranks.device, vocabulary):
+            return chosen
+        units //= 2
+    raise UsageError(
+        f'[loop] chunk = "auto": a step with {unit} pairs at a time does not fit into this GPU; give '
+        'recompute = "all", smaller towers, or a larger GPU'
+    )
+
+
+def unit_of(config: TrainConfig) -> int:
+    """Chunks are multiples of this: of the groups of batch norm and of mixup."""
+    return math.lcm(*_groups(config).values())
+
+
+def _groups(config: TrainConfig) -> dict[str, int]:
+    """Pairs of a group, by the setting."""
+    tower, loss = config.image_tower, config.loss
+    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
+    return groups | ({"[loss] mixup_group": loss.mixup_group} if loss.mixup else {})
+
+
+def _fits(config: TrainConfig, device: torch.device, vocabulary: int) -> bool:
+    torch.cuda.set_per_process_memory_fraction(OF_A_GPU, device)
+    try:
+        most_of_a_step(config, device, vocabulary=vocabulary)
+    except torch.cuda.OutOfMemoryError:
+        return False
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    return True
+
+
+def _batch(config: TrainConfig, pairs: int, *, has_decoders: bool) -> Batch:
+    """Pairs of random pixels, with captions as long as they may be."""
+    side = config.data.crop_px
+    images = torch.randint(256, (pairs, side, side, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    tokens, mask = longest_captions(pairs, config.tokenizer.tokens_at_most)
+    prompted = longest_captions(pairs, config.captioner.tokens_at_most) if has_decoders else None
+    keys = [f"{number:032x}" for number in range(pairs)]
+    return Batch(keys, ["measured"] * pairs, [0] * pairs, images, tokens, mask, prompted)

@@ -1,12 +1,14 @@
 """`altalign train --dry-run`: prints what would be trained, on which data and how."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from rich.table import Table
 
 from altalign import terminal
-from altalign.train import footprint
+from altalign.train import loop as trainer
 from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
@@ -45,7 +47,7 @@ def describe(config: TrainConfig) -> int:
     out.print(f"{steps:,} steps of {batch:,} pairs{epochs}")
     numbers = sum(parameter.numel() for parameter in model.parameters())
     optimizer = optimizers.make_optimizer(model, config.optimizer)
-    kept = numbers + MOMENTS[config.optimizer.name] * sum(row.numbers for row in optimizers.describe(optimizer))
+    kept = numbers + MOMENTS[config.optimizer.name] * sum(_numbers(group) for group in optimizer.param_groups)
     out.print(
         f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {kept * 4 / 1e6:,.0f} MB",
         soft_wrap=True,
@@ -66,7 +68,7 @@ def _print_memory(config: TrainConfig, *, vocabulary: int, kept: int) -> None:
     """Print how many pairs a device takes at a time, and the memory of a step that a GPU has taken."""
     out, loop = terminal.stdout(), config.loop
     ranks = Ranks(0, int(os.environ.get("WORLD_SIZE", "1")), device_of(loop.device))
-    config = footprint.with_chunk(config, ranks, vocabulary=vocabulary)
+    config = trainer.with_chunk(config, ranks, vocabulary=vocabulary)
     chunk = min(config.loop.chunk, loop.global_batch)
     passes = "once" if chunk >= loop.global_batch else "twice"
     out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
@@ -77,7 +79,7 @@ def _print_memory(config: TrainConfig, *, vocabulary: int, kept: int) -> None:
             soft_wrap=True,
         )
         return
-    most = footprint.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
+    most = trainer.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
     out.print(f"memory: {most / 1e9:,.2f} GB, measured by one step of this GPU", soft_wrap=True)
 
 
@@ -95,9 +97,12 @@ def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:
         table.add_column(name)
     for name in ("numbers", "decay", "trust ratio", "rate"):
         table.add_column(name, justify="right")
-    for row in optimizers.describe(optimizer):
-        trust = "yes" if row.has_trust_ratio else "no"
-        table.add_row(
-            row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"x {row.rate_factor:g}"
-        )
+    for group in optimizer.param_groups:
+        trust = "yes" if group["trust"] else "no"
+        decay, factor = f"{group['weight_decay']:g}", f"x {group['factor']:g}"
+        table.add_row(group["part"], ", ".join(group["kinds"]), f"{_numbers(group):,}", decay, trust, factor)
     return table
+
+
+def _numbers(group: Mapping[str, Any]) -> int:
+    return sum(parameter.numel() for parameter in group["params"])

@@ -1,6 +1,6 @@
-"""`altalign eval … --sets FILE`: a model on sets of the user's, and two evaluations compared."""
+"""`altalign eval … --sets FILE`: a model on sets of the user's."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
@@ -13,30 +13,12 @@ from altalign.train.data.nlip_captions import Prompts
 from altalign.train.data.training_data import samples_of
 from altalign.train.evaluation import folder_of, held_out_set
 from altalign.train.exchange import encoders
-from altalign.train.papers.nlip.captions.write import Captions
+from altalign.train.nlip.captions import Captions
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
 
 _MISSING = 1  # exit code where not all sets could be measured
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """What is evaluated: a model, the training run that it stands beside, and where results go."""
-
-    name: str
-    encoder: Encoder
-    config: TrainConfig | None
-    runs: list[str]
-    folder: str
-    features: str
-
-    def held_out(self, images_at_most: int) -> ImageSet:
-        """The pairs that the training run keeps back."""
-        if self.config is None:
-            raise UsageError("held_out: no training run is named; give one, or a path")
-        return held_out_set(samples_of(self.config), images_at_most)
 
 
 def evaluate(
@@ -60,29 +42,39 @@ def evaluate(
         UsageError: there is no such run, model or checkpoint.
     """
     config = _config(given, step, overrides, is_evaluated=not model) if given else None
-    chosen = _chosen(config, model, step, out, device)
+    if model:
+        if not out and config is None:
+            raise UsageError("--model without a training run: say where the results go, with --out")
+        name, runs = model, list[str]()
+        folder = out or training_folder.path(config, "eval", folder_of(model))  # type: ignore[arg-type]
+        encoder = torch_models.opened(model, device=config.loop.device if config else device)
+    elif config is None:
+        raise UsageError("nothing to evaluate; give a training run or its settings, or --model and --out")
+    else:
+        at, encoder, runs = _of_run(config, step)
+        name, folder = f"step {at:,}", out or training_folder.path(config, "eval", f"step-{at:07}")
+
+    def held_out(images_at_most: int) -> ImageSet:
+        if config is None:
+            raise UsageError("held_out: no training run is named; give one, or a path")
+        return held_out_set(samples_of(config), images_at_most)
+
     say = terminal.stderr().print
     features = Features(
-        chosen.encoder,
+        encoder,
         batch=ENCODED_TOGETHER,
         threads=max(1, config.data.workers) if config else 1,
-        folder=chosen.features,
+        folder=training_folder.path(config, "eval", "features") if config else storage.join(folder, "features"),
         say=lambda text: say(terminal.shown(text), style="yellow", soft_wrap=True),
     )
-    found = evaluation.evaluate(
-        sets,
-        features,
-        held_out=chosen.held_out,
-        runs=chosen.runs,
-        say=lambda text: say(terminal.shown(text), soft_wrap=True),
+    measured = evaluation.evaluate(
+        sets, features, held_out=held_out, runs=runs, say=lambda text: say(terminal.shown(text), soft_wrap=True)
     )
-    results.write(chosen.folder, found)
-    storage.write_bytes(
-        storage.join(chosen.folder, "eval.html"),
-        page.html(found, of=f"{given}, {chosen.name}" if given and not model else chosen.name),
-    )
-    results.show(found, terminal.stdout(), of=f"{terminal.shown(chosen.name)}; {terminal.shown(chosen.folder)}")
-    return _MISSING if found.missing else 0
+    results.write(folder, measured)
+    title = f"{given}, {name}" if given and not model else name
+    storage.write_bytes(storage.join(folder, "eval.html"), page.html(measured, of=title))
+    results.show(measured, terminal.stdout(), of=f"{terminal.shown(name)}; {terminal.shown(folder)}")
+    return _MISSING if measured.missing else 0
 
 
 def _config(given: str, step: int | None, overrides: list[str], *, is_evaluated: bool) -> TrainConfig:
@@ -96,25 +88,14 @@ def _config(given: str, step: int | None, overrides: list[str], *, is_evaluated:
     return config
 
 
-def _chosen(config: TrainConfig | None, model: str, step: int | None, out: str, device: Device) -> _Chosen:
-    if model:
-        folder = out or (training_folder.path(config, "eval", folder_of(model)) if config else "")
-        if not folder:
-            raise UsageError("--model without a training run: say where the results go, with --out")
-        features = training_folder.path(config, "eval", "features") if config else storage.join(folder, "features")
-        on = config.loop.device if config else device
-        return _Chosen(model, torch_models.opened(model, device=on), config, [], folder, features)
-    if config is None:
-        raise UsageError("nothing to evaluate; give a training run or its settings, or --model and --out")
-    of_run = config.evaluation.model_dump(mode="json")
-    trained = encoders.trained(config.run.folder, step=step, evaluation=of_run)
-    at, opened = trained.step, encoders.of_trained(trained, config.loop.device)
+def _of_run(config: TrainConfig, step: int | None) -> tuple[int, Encoder, list[str]]:
+    """The step of a run's checkpoint, its encoder, and the curated runs that it learned from."""
+    trained = encoders.trained(config.run.folder, step=step, evaluation=config.evaluation.model_dump(mode="json"))
+    opened = encoders.of_trained(trained, config.loop.device)
     encoder = opened.encoder
     if opened.model.captioner is not None:
         captions = Captions(opened, Prompts(opened.config.captioner, None))
         encoder = replace(encoder, write=captions.shown)
-    folder = out or training_folder.path(config, "eval", f"step-{at:07}")
-    features = training_folder.path(config, "eval", "features")
     captioned = list(checkpoints.state_of(trained.place).get("captioned_manifests", {}))
     if captioned:
         names = ", ".join(map(terminal.shown, captioned))
@@ -124,4 +105,4 @@ def _chosen(config: TrainConfig | None, model: str, step: int | None, out: str, 
             style="yellow",
             soft_wrap=True,
         )
-    return _Chosen(f"step {at:,}", encoder, config, [*config.data.runs, *captioned], folder, features)
+    return trained.step, encoder, [*config.data.runs, *captioned]

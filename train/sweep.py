@@ -31,19 +31,12 @@ _BULKY = ("checkpoints", "index", "packed", "tensorboard")  # of a training run 
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of a task.
+    """What came of a task."""
 
-    Attributes:
-        trial: the best one.
-        settings: what was drawn for it.
-        validation: top-1 of all trials, None of those that diverged.
-        test: top-1 of each training on all examples.
-    """
-
-    trial: int
-    settings: Drawn
-    validation: Sequence[float | None]
-    test: Sequence[float]
+    trial: int  # the best one
+    settings: Drawn  # that were drawn for it
+    validation: Sequence[float | None]  # top-1 of all trials, None of those that diverged
+    test: Sequence[float]  # top-1 of each training on all examples
 
 
 def sweep(config: SweepConfig) -> int:
@@ -59,17 +52,22 @@ def sweep(config: SweepConfig) -> int:
     _check_folder(config)
     for task in tasks:
         _write_lists(config, task)
-    planned = {task: _trials(config, task) for task in tasks}
+    seed, trials = config.run.seed, range(config.sweep.trials)
+    planned = {
+        task: [_training(config, task, trial, f"trial-{trial:03}", seed=seed) for trial in trials] for task in tasks
+    }
     storage.write_bytes(
         training_folder.path(config, "config.toml"),
         dump(config.model_dump(mode="json", exclude={"run": {"folder"}})).encode(),
     )
     swept = dict[str, Swept]()
-    for number, (task, trials) in enumerate(planned.items(), start=1):
-        terminal.stderr().print(f"{task}, {number} of {len(planned)} tasks: {len(trials)} trials", soft_wrap=True)
-        swept[task] = _swept(config, task, trials)
+    for number, (task, trainings) in enumerate(planned.items(), start=1):
+        terminal.stderr().print(f"{task}, {number} of {len(planned)} tasks: {len(trainings)} trials", soft_wrap=True)
+        swept[task] = _swept(config, task, trainings)
     result = training_folder.path(config, RESULT)
-    storage.write_json(result, {"tasks": {task: asdict(of) for task, of in swept.items()}, "means": means(swept, RUNS)})
+    storage.write_json(
+        result, {"tasks": {task: asdict(outcome) for task, outcome in swept.items()}, "means": means(swept, RUNS)}
+    )
     _show(swept, result)
     return 0
 
@@ -92,23 +90,21 @@ def describe(config: SweepConfig) -> int:
 
 def best(validation: Sequence[float | None]) -> int | None:
     """The trial with the highest accuracy, of equal ones the first; None where all diverged."""
-    there = [trial for trial, top1 in enumerate(validation) if top1 is not None]
-    return max(there, key=lambda trial: (validation[trial], -trial), default=None)
+    measured = [trial for trial, top1 in enumerate(validation) if top1 is not None]
+    return max(measured, key=lambda trial: (validation[trial], -trial), default=None)
 
 
 def means(swept: Mapping[str, Swept], runs: int) -> dict[str, dict[str, float]]:
     """Mean and deviation over runs of the mean accuracy of each whole group, and of the tasks that are there."""
-    of_runs = [{task: of.test[run] for task, of in swept.items()} for run in range(runs)]
+    of_runs = [{task: outcome.test[run] for task, outcome in swept.items()} for run in range(runs)]
     by_run = [{**vtab.means(tests), "mean_there": statistics.fmean(tests.values())} for tests in of_runs]
-    return {name: _spread([found[name] for found in by_run]) for name in by_run[0]}
+    return {name: _spread([one[name] for one in by_run]) for name in by_run[0]}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
     """Mean, and the standard deviation of a sample (0 of one value)."""
-    return {
-        "mean": statistics.fmean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-    }
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "deviation": deviation}
 
 
 # Trials --------------------------------------------------------------------------------------------------------------
@@ -129,21 +125,10 @@ def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swe
     return Swept(chosen, config.sweep.drawn(chosen, seed=config.run.seed), validation, test)
 
 
-def _trials(config: SweepConfig, task: str) -> list[TrainConfig]:
-    return [
-        _training(config, task, trial, f"trial-{trial:03}", seed=config.run.seed)
-        for trial in range(config.sweep.trials)
-    ]
-
-
 def _training(
     config: SweepConfig, task: str, trial: int, name: str, *, seed: int, is_last: bool = False
 ) -> TrainConfig:
-    """The settings of a trial; or, `is_last`, of the training on all examples.
-
-    Raises:
-        UsageError: what was drawn is no settings of a training.
-    """
+    """The settings of a trial; or, `is_last`, of the training on all examples."""
     values = config.model_dump(mode="json", exclude={"sweep"})
     for section, drawn in config.sweep.drawn(trial, seed=config.run.seed).items():
         values[section] = {**values.get(section, {}), **drawn}
@@ -159,11 +144,7 @@ def _training(
 
 
 def _measured(config: TrainConfig) -> float | None:
-    """The accuracy that a training ends with, after what is left of it to do; None: it diverged.
-
-    Raises:
-        UsageError: its folder has a training of other settings.
-    """
+    """The accuracy that a training ends with, after what is left of it to do; None: it diverged."""
     if storage.exists(training_folder.path(config, "config.toml")):
         training_folder.check_trained(config)
     if not _has_diverged(config) and not training_folder.recorded(config).get("finished"):
@@ -188,25 +169,16 @@ def _has_diverged(config: TrainConfig) -> bool:
 
 
 def _tasks(config: SweepConfig) -> list[str]:
-    """The tasks that are asked for.
-
-    Raises:
-        UsageError: one of them is not there.
-    """
-    there = vtab.tasks_in(config.sweep.path)
-    if missing := [name for name in config.sweep.tasks if name not in there]:
-        raise UsageError(
-            f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {', '.join(there)}); give others"
-        )
-    return [name for name in there if not config.sweep.tasks or name in config.sweep.tasks]
+    """The tasks that the settings name, or all."""
+    existing = vtab.tasks_in(config.sweep.path)
+    if missing := [name for name in config.sweep.tasks if name not in existing]:
+        names = ", ".join(existing)
+        raise UsageError(f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {names}); give others")
+    return [name for name in existing if not config.sweep.tasks or name in config.sweep.tasks]
 
 
 def _check_folder(config: SweepConfig) -> None:
-    """Refuse a folder that holds something else. The settings of each trial are compared when its turn comes.
-
-    Raises:
-        UsageError: it does, or its store does not answer.
-    """
+    """Refuse a folder that holds something else. The settings of each trial are compared when its turn comes."""
     storage.check(config.run.folder)
     own = {*vtab.TASKS, "config.toml", RESULT}
     others = [name for name in storage.entries(config.run.folder) if name not in own and not storage.is_partial(name)]
@@ -230,7 +202,7 @@ def _write_lists(config: SweepConfig, task: str) -> None:
 
 
 def _flat(drawn: Drawn) -> dict[str, object]:
-    return {f"{section}.{name}": value for section, of in drawn.items() for name, value in of.items()}
+    return {f"{section}.{name}": value for section, values in drawn.items() for name, value in values.items()}
 
 
 def _show(swept: Mapping[str, Swept], result: str) -> None:
@@ -238,13 +210,13 @@ def _show(swept: Mapping[str, Swept], result: str) -> None:
     table.add_column("task")
     for name in ("trial", "validation", "test", "deviation"):
         table.add_column(name, justify="right")
-    for task, of in swept.items():
-        found = _spread(of.test)
-        row = f"{of.validation[of.trial]:.1f}", f"{found['mean']:.1f}", f"{found['deviation']:.2f}"
-        table.add_row(task, f"{of.trial:03}", *row)
+    for task, outcome in swept.items():
+        spread = _spread(outcome.test)
+        row = f"{outcome.validation[outcome.trial]:.1f}", f"{spread['mean']:.1f}", f"{spread['deviation']:.2f}"
+        table.add_row(task, f"{outcome.trial:03}", *row)
     out.print(table)
-    for name, found in means(swept, RUNS).items():
-        out.print(f"{name}: {found['mean']:.2f}, deviation {found['deviation']:.2f} of {RUNS} runs")
+    for name, spread in means(swept, RUNS).items():
+        out.print(f"{name}: {spread['mean']:.2f}, deviation {spread['deviation']:.2f} of {RUNS} runs")
     missing = [name for name in vtab.TASKS if name not in swept]
     if missing:
         out.print(f"not there: {', '.join(missing)}", style="yellow", soft_wrap=True)

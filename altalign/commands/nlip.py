@@ -33,10 +33,10 @@ def _noise(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     check_installed()
 
-    from altalign.train.papers.nlip.noise import measure
+    from altalign.train.nlip import noise
 
     with trouble_named():
-        return measure.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
+        return noise.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
 
 
 def _caption(argv: Sequence[str]) -> int:
@@ -49,10 +49,10 @@ def _caption(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     check_installed()
 
-    from altalign.train.papers.nlip.captions import write
+    from altalign.train.nlip import captions
 
     with trouble_named():
-        return write.write(arguments.run, step=arguments.checkpoint)
+        return captions.caption(arguments.run, step=arguments.checkpoint)
 
 
 def _concepts(argv: Sequence[str]) -> int:
@@ -76,10 +76,10 @@ def _concepts(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     check_installed()
 
-    from altalign.train.papers.nlip.concepts import retrieve
+    from altalign.train.nlip import concepts
 
     with trouble_named():
-        return retrieve.retrieve(
+        return concepts.retrieve(
             arguments.runs,
             arguments.out,
             model=arguments.model,

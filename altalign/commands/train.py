@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         return plan.describe(config)
 
     from altalign.train import loop
-    from altalign.train.papers.nlip import phases
+    from altalign.train.nlip import phases
 
     with trouble_named():
         if config.phases:
@@ -119,12 +119,10 @@ def evaluate(argv: Sequence[str]) -> int:
     arguments.config = arguments.given[0]
     config = _settings(arguments)
 
-    from altalign.train import class_evaluation, evaluation
+    from altalign.train import evaluation
 
     with trouble_named():
-        if config.classification.train:
-            return class_evaluation.evaluate(config, step=arguments.checkpoint)
-        if arguments.model:
+        if arguments.model and not config.classification.train:
             return evaluation.evaluate_other(config, arguments.model)
         return evaluation.evaluate(config, step=arguments.checkpoint)
 

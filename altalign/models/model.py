@@ -34,37 +34,22 @@ _REFUSALS = (RuntimeError, ValueError, IndexError)
 
 
 class EmbeddingInput(ModelInput):
-    """The TOML beside an ONNX file.
+    """The TOML beside an ONNX file."""
 
-    Attributes:
-        output_name: the output that is the embedding, of any shape; empty: the first one.
-    """
-
-    output_name: str = ""
+    output_name: str = ""  # of the embedding, of any shape; empty: the first one
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model, ready to encode.
+    """A model, ready to encode."""
 
-    Attributes:
-        name: as settings have it; also of what it wants of an image.
-        digest: of all that embeddings depend on: weights, tokenizer, preprocessing, precision, libraries.
-        short_side_px: what an image has to be decoded to at least, for nothing to be enlarged.
-        prepare: what an image's pixels become, uint8[height, width, 3].
-        images: embeddings of prepared images, float32[n, d]; those of a model with texts have the length 1.
-        texts: embeddings of texts, float32[n, d], of length 1; None of an image tower alone.
-        refusals: what these raise where they do not take an image or a text.
-        dimensions: of embeddings.
-    """
-
-    name: str
-    digest: str
-    short_side_px: int
-    prepare: Callable[[Pixels], Any]
-    images: Callable[[Sequence[Any]], Floats]
-    texts: Callable[[list[str]], Floats] | None
-    refusals: tuple[type[Exception], ...] = _REFUSALS
+    name: str  # as settings have it; also of what it wants of an image
+    digest: str  # of all that embeddings depend on: weights, tokenizer, preprocessing, precision, libraries
+    short_side_px: int  # what an image has to be decoded to at least, for nothing to be enlarged
+    prepare: Callable[[Pixels], Any]  # of an image's pixels, uint8[height, width, 3]
+    images: Callable[[Sequence[Any]], Floats]  # embeddings float32[n, d]; of a model with texts they have length 1
+    texts: Callable[[list[str]], Floats] | None  # the same, of length 1; None of an image tower alone
+    refusals: tuple[type[Exception], ...] = _REFUSALS  # where these do not take an image or a text
     dimensions: int = 0
 
     def of_images(self, prepared: Sequence[Any]) -> Floats:
@@ -77,20 +62,16 @@ class Model:
         return self._each(self.texts, list(texts))
 
     def _each(self, encode: Callable[[Any], Floats], inputs: Sequence[Any]) -> Floats:
-        parts = [np.zeros((0, self.dimensions), np.float32)]
+        rows = np.full((len(inputs), self.dimensions), np.nan, np.float32)
         for begin in range(0, len(inputs), _AT_ONCE):
             interrupts.check()
-            parts.append(self._some(encode, inputs[begin : begin + _AT_ONCE]))
-        return np.concatenate(parts)
-
-    def _some(self, encode: Callable[[Any], Floats], inputs: Sequence[Any]) -> Floats:
-        """All at once; where the model refuses them, each alone."""
-        with suppress(*self.refusals):
-            return encode(inputs)
-        rows = np.full((len(inputs), self.dimensions), np.nan, np.float32)
-        for number, one in enumerate(inputs):
-            with suppress(*self.refusals):
-                rows[number] = encode([one])[0]
+            some = slice(begin, begin + _AT_ONCE)
+            try:
+                rows[some] = encode(inputs[some])
+            except self.refusals:  # each alone
+                for number, one in enumerate(inputs[some], start=begin):
+                    with suppress(*self.refusals):
+                        rows[number] = encode([one])[0]
         return rows
 
 
@@ -128,9 +109,9 @@ def _opened(name: str, where: str, with_texts: bool, _files: tuple[tuple[str, in
             f'{where}: no model; give "onnx:FOLDER", "open_clip:DIR", "open_clip:MODEL:CHECKPOINT", "align:FOLDER" or '
             '"run:TRAINING_RUN"'
         )
-    if kind != "onnx":
-        return _tried(_torch(name, where, with_texts=with_texts), where)
-    return _tried(_onnx(name, rest, where, with_texts=with_texts), where)
+    if kind == "onnx":
+        return _tried(_onnx(name, rest, where, with_texts=with_texts), where)
+    return _tried(_torch(name, where, with_texts=with_texts), where)
 
 
 def _tried(model: Model, where: str) -> Model:

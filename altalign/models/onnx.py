@@ -22,13 +22,9 @@ class ImageGraph(Generic[Input]):
     """An ONNX file that takes images, and what the TOML beside it says of them."""
 
     path: Path
+    toml: Path  # beside it
     input: Input
     session: Any  # onnxruntime.InferenceSession
-
-    @property
-    def toml(self) -> Path:
-        """The TOML beside the file."""
-        return self.path.with_suffix(".toml")
 
     @property
     def digest(self) -> str:
@@ -62,13 +58,7 @@ class ImageGraph(Generic[Input]):
 
 
 def image_graph(path: str, where: str, settings: type[Input], *, extra: str = "onnx") -> ImageGraph[Input]:
-    """Open an ONNX file and the TOML of its name.
-
-    Args:
-        path: of the file.
-        where: the setting that names it, for errors.
-        settings: what the TOML holds.
-        extra: brings onnxruntime.
+    """Open an ONNX file, which the setting `where` names, and the TOML of its name; `extra` brings onnxruntime.
 
     Raises:
         UsageError: a file or the package is missing, or a file is not what it should be.
@@ -76,7 +66,8 @@ def image_graph(path: str, where: str, settings: type[Input], *, extra: str = "o
     check_package("onnxruntime", where, extra=extra)
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
         raise UsageError(f"{where}: no such file of the name *.onnx; give a path relative to the working directory")
-    return ImageGraph(Path(path), settings.load(Path(path).with_suffix(".toml")), load(path, where))
+    toml = Path(path).with_suffix(".toml")
+    return ImageGraph(Path(path), toml, settings.load(toml), load(path, where))
 
 
 def load(path: str, where: str) -> Any:

@@ -6,7 +6,7 @@ No code of a checkpoint is run, and nothing is fetched.
 import difflib
 import importlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from hashlib import file_digest, sha256
@@ -31,22 +31,13 @@ _OPEN_CLIP, _ALIGN = "open_clip_model.safetensors", "model.safetensors"
 _ARRAYS_OF_NUMPY = (".npy", ".npz")
 
 
-def opened(
-    name: str,
-    *,
-    step: int | None = None,
-    device: Device = "auto",
-    evaluation: Mapping[str, object] | None = None,
-    is_exact: bool = False,
-) -> Encoder:
+def opened(name: str, *, device: Device = "auto", is_exact: bool = False) -> Encoder:
     """The model of a name.
 
     Args:
         name: `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, a folder of AlignModel
             (`align:DIR`) or a training run (`run:DIR`).
-        step: of a training run, the checkpoint (None: the newest).
         device: what it computes on; `auto`: a GPU where there is one.
-        evaluation: of a training run, settings in place of its own [evaluation].
         is_exact: of a training run, compute in float32, whatever it was trained in.
 
     Raises:
@@ -68,7 +59,7 @@ def opened(
         )
     from altalign.train.exchange import encoders  # with it packages that models of others do without
 
-    trained = encoders.trained(folder, step=step, evaluation=evaluation)
+    trained = encoders.trained(folder)
     if is_exact:
         loop = trained.config.loop.model_copy(update={"precision": "float32"})
         trained = replace(trained, config=trained.config.model_copy(update={"loop": loop}))
@@ -100,21 +91,17 @@ def _align(folder: str, device: torch.device) -> Encoder:
     def of_pixels(pixels: Any) -> Tensor:
         return processor.image_processor(images=Image.fromarray(pixels), return_tensors="pt")["pixel_values"][0]
 
-    def encode_image(pixels: Tensor) -> Tensor:
-        return functional.normalize(model.get_image_features(pixels.to(device)).pooler_output, dim=-1)
-
-    def encode_text(captions: list[str]) -> Tensor:
+    def features_of_texts(captions: list[str]) -> Tensor:
         length = min(most, processor.tokenizer.model_max_length)
         tokens = processor.tokenizer(captions, padding=True, truncation=True, max_length=length, return_tensors="pt")
-        return functional.normalize(model.get_text_features(**tokens.to(device)).pooler_output, dim=-1)
+        return model.get_text_features(**tokens.to(device)).pooler_output
 
-    return Encoder(
-        lambda data: of_pixels(augment.decode(data)),
-        encode_image,
-        encode_text,
+    return _encoder(
+        of_pixels,
+        lambda pixels: model.get_image_features(pixels).pooler_output,
+        features_of_texts,
         _digest(_files_in(folder), version("transformers"), device.type),
-        of_pixels=of_pixels,
-        device=str(device),
+        device,
     )
 
 
@@ -143,26 +130,19 @@ def _open_clip(name: str, rest: str, device: torch.device) -> Encoder:
         with quiet(name):
             return open_clip.get_tokenizer(source)
 
-    def encode_text(captions: list[str]) -> Tensor:
-        return functional.normalize(model.encode_text(tokenizer()(captions).to(device)), dim=-1)
-
     files = [weights] if checkpoint else _files_in(rest)
-    return Encoder(
-        lambda data: transform(Image.fromarray(augment.decode(data))),
-        lambda pixels: functional.normalize(model.encode_image(pixels.to(device)), dim=-1),
-        encode_text,
+    return _encoder(
+        lambda pixels: transform(Image.fromarray(pixels)),
+        model.encode_image,
+        lambda captions: model.encode_text(tokenizer()(captions).to(device)),
         _digest(files, source, repr(transform), version("open_clip_torch"), device.type),
-        of_pixels=lambda pixels: transform(Image.fromarray(pixels)),
+        device,
         short_side_px=_short_side_px(transform),
-        device=str(device),
     )
 
 
 def _preprocessing(open_clip: Any, model: str) -> dict[str, Any]:
-    """How images are prepared for all published weights of a model.
-
-    Empty where they differ, or where there are none: the library's default is used then.
-    """
+    """How images are prepared for all published weights of a model; empty where they differ: the default is used."""
     published = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
     ways = [
         {name: each[name] for name in ("mean", "std", "interpolation", "resize_mode") if name in each}
@@ -192,18 +172,37 @@ def _timm(name: str, rest: str, device: torch.device) -> Encoder:
         transform: Any = data.create_transform(**data.resolve_model_data_config(model), is_training=False)
     model.to(device).eval()
 
-    def encode_text(_captions: list[str]) -> Tensor:
+    def no_text(_captions: list[str]) -> Tensor:
         raise UsageError(f"{name}: an image tower alone, which embeds no text; give a model with both towers")
 
-    return Encoder(
-        lambda data: transform(Image.fromarray(augment.decode(data))),
-        lambda pixels: functional.normalize(model(pixels.to(device)), dim=-1),
-        encode_text,
+    return _encoder(
+        lambda pixels: transform(Image.fromarray(pixels)),
+        model,
+        no_text,
         _digest([Path(checkpoint)], model_name, repr(transform), version("timm"), device.type),
-        of_pixels=lambda pixels: transform(Image.fromarray(pixels)),
+        device,
         short_side_px=_short_side_px(transform),
         has_texts=False,
+    )
+
+
+def _encoder(
+    of_pixels: Callable[[Any], Tensor],
+    images: Callable[[Tensor], Tensor],
+    texts: Callable[[list[str]], Tensor],
+    digest: str,
+    device: torch.device,
+    **more: Any,
+) -> Encoder:
+    """Embeddings of length 1 of the features of images and of texts."""
+    return Encoder(
+        lambda data: of_pixels(augment.decode(data)),
+        lambda pixels: functional.normalize(images(pixels.to(device)), dim=-1),
+        lambda captions: functional.normalize(texts(captions), dim=-1),
+        digest,
+        of_pixels=of_pixels,
         device=str(device),
+        **more,
     )
 
 
@@ -253,7 +252,5 @@ def _check_weights(name: str, place: Path) -> None:
     except MemoryError:
         raise
     except Exception as error:
-        repair = (
-            "give safetensors, or weights that torch.save wrote of a state_dict; a file that holds code is not read"
-        )
+        repair = "give safetensors, or a state_dict that torch.save wrote; a file that holds code is not read"
         raise UsageError(f"{name}: {place} cannot be read as weights ({one_line(error)}); {repair}") from None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from altalign.train.data.nlip_captions import is_swapped
-from altalign.train.papers.nlip import phases
+from altalign.train.nlip import phases
 from altalign.train.settings.training import TrainConfig
 from experiments import nlip, plan, queue
 from experiments.nlip import SHUFFLED, auc, replaced, with_shuffled

@@ -3,6 +3,7 @@
 What it finds goes to FOLDER/RANK.pt.
 """
 
+import math
 import sys
 from datetime import timedelta
 from functools import partial
@@ -51,20 +52,19 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
         noise = torch.linspace(0, 0.9, pairs_of_all, dtype=torch.float64)[own]
         chosen |= {"label_smoothing": 0.0, "noise": Noise(noise, form)}
     weights = (1 + torch.arange(pairs_of_all, dtype=torch.float64))[own]
-    part = contrastive_loss(images, texts, temperature, weights=weights, **chosen)
+    losses, count = pair_losses(images, texts, temperature, **chosen)
+    part = (losses * weights).sum() / count
     part.backward()
-    with torch.no_grad():
-        alone = pair_losses(images, texts, temperature, **chosen)
     return {
         "loss": part.detach(),
         "images": images.grad,
         "texts": texts.grad,
         "temperature": temperature.grad,
-        "pairs": alone.of_pairs,
+        "pairs": losses.detach(),
     }
 
 
-SAME_ON_ALL = ("loss", "temperature", "pairs", "drift")  # of a step's result
+SAME_ON_ALL = ("loss", "temperature", "drift")  # of a step's result
 
 
 def steps_of(
@@ -104,7 +104,7 @@ def with_a_broken_rank(rank: int, chunk: int) -> dict[str, Any]:
             model.text_tower.linear.bias[0] = float("nan")
     own = pairs(12).chunk(4 * rank, 4 * rank + 4)
     result = gradients(towers, model, own, chunk=chunk, step=1, **OF_STEP)
-    return {"is_finite": result.is_finite, "gradients": len(gradients_of(model)), "named": result.broken}
+    return {"is_finite": math.isfinite(result.loss), "gradients": len(gradients_of(model)), "named": result.broken}
 
 
 def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # pyright: ignore[reportPrivateImportUsage]

@@ -18,11 +18,12 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
-from altalign.train.model import mixup
+from altalign.train.model import drawn as step_draws
+from altalign.train.model import passes
 from altalign.train.run import sharded_tensors
 from altalign.train.run.ranks import share
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step import optimizers, sharding, token_drop
+from altalign.train.step import optimizers
 from altalign.train.step.accumulation import gradients, towers_of
 from altalign.train.step.learner import model_of
 from altalign.train.step.loss import Noise, contrastive_loss
@@ -83,7 +84,7 @@ def trained(case: str, places: range, *, is_sharded: bool) -> dict[str, Any]:
     if config.loop.recompute == "all":
         model.checkpoint_activations()
     if is_sharded:
-        sharding.shard(model)
+        passes.shard(model)
     optimizer, towers, said = optimizers.make_optimizer(model, config.optimizer), towers_of(model), list[list[float]]()
     steps = list[dict[str, Any]]()
     for group in optimizer.param_groups:
@@ -100,8 +101,8 @@ def trained(case: str, places: range, *, is_sharded: bool) -> dict[str, Any]:
             loss=partial(loss, noise=Noise(noise, "intended") if config.noise.smoothing else None),
             seed=7,
             step=step,
-            mixup=mixup.drawn(config.loss, seed=7, step=step),
-            token_drop=token_drop.drawn(config.image_tower, seed=7, step=step),
+            mixup=step_draws.mixup(config.loss, seed=7, step=step),
+            token_drop=step_draws.token_drop(config.image_tower, seed=7, step=step),
             own_weights=(1.0, 1.0) if model.has_decoders else (),
         )
         norm = float(optimizers.gradient_norm(model))
@@ -122,7 +123,7 @@ def refused(rank: int, ranks: int) -> str:
     """What is said where the first rank has more chunks than the others."""
     config = config_of("one pass")
     model = model_of(config, vocabulary=VOCABULARY).double().train()
-    sharding.shard(model)
+    passes.shard(model)
     pairs = batch_of(0, config).chunk(0, 4) if rank == 0 else batch_of(0, config).chunk(4 + rank, 5 + rank)
     try:
         gradients(towers_of(model), model, pairs, chunk=2, loss=contrastive_loss, seed=7, step=0)  # type: ignore[arg-type]

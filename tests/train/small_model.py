@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from altalign.train.model.batch_norm import BatchNorm
-from altalign.train.model.mixup import Mixup
+from altalign.train.model.drawn import Mixup
 
 WIDTH, WORDS, VOCABULARY, SIDE = 6, 5, 20, 8
 
@@ -108,9 +108,9 @@ class SmallModel(nn.Module):
     def forward(
         self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, *, mixup: Mixup | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        seen = mixup.mixed(images.double()) if mixup and mixup.of == "images" else images
+        seen = mixup.mixed(images.double()) if mixup and mixup.mixes == "images" else images
         texts = self.text_tower(tokens, mask)
-        if mixup and mixup.of == "texts":
+        if mixup and mixup.mixes == "texts":
             texts = mixup.mixed(texts)
         return functional.normalize(self.image_tower(seen), dim=1), functional.normalize(texts, dim=1)
 

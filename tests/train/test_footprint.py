@@ -9,7 +9,7 @@ import torch
 
 from altalign import cli
 from altalign.errors import UsageError
-from altalign.train import footprint
+from altalign.train import loop
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
 from tests.train.run_folders import pairs, write_run
@@ -46,7 +46,7 @@ def config(**changed: dict[str, Any]) -> TrainConfig:
 @pytest.mark.trained
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_step_is_taken_and_its_memory_measured(name: str) -> None:
-    assert footprint.most_of_a_step(config(**SETTINGS[name]), CPU, vocabulary=80) > 1 << 26
+    assert loop.most_of_a_step(config(**SETTINGS[name]), CPU, vocabulary=80) > 1 << 26
 
 
 def test_the_chunk_is_the_first_half_of_the_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,23 +58,23 @@ def test_the_chunk_is_the_first_half_of_the_batch_that_fits(monkeypatch: pytest.
             raise torch.cuda.OutOfMemoryError
         return 0
 
-    monkeypatch.setattr(footprint, "most_of_a_step", step)
+    monkeypatch.setattr(loop, "most_of_a_step", step)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1 << 30))
     gpu, chosen, fitting = Ranks(0, 1, torch.device("cuda")), config(loop={"chunk": "auto"}), 17
-    assert footprint.with_chunk(chosen, gpu, vocabulary=80).loop.chunk == 16
+    assert loop.with_chunk(chosen, gpu, vocabulary=80).loop.chunk == 16
     assert tried == [64, 32, 16]
     fitting = 3
     with pytest.raises(UsageError, match=r'chunk = "auto": a step with 4 pairs at a time does not fit'):
-        footprint.with_chunk(chosen, gpu, vocabulary=80)
+        loop.with_chunk(chosen, gpu, vocabulary=80)
     for ranks in (Ranks(0, 1, CPU), Ranks(0, 2, torch.device("cuda"))):
         with pytest.raises(UsageError, match='chunk = "auto" is measured by one process on a GPU'):
-            footprint.with_chunk(chosen, ranks, vocabulary=80)
+            loop.with_chunk(chosen, ranks, vocabulary=80)
 
 
 def test_chunks_are_whole_groups_of_batch_norm_and_mixup() -> None:
-    assert footprint.unit_of(config(loop={"chunk": 8}, loss={"mixup": 0.1, "mixup_group": 8})) == 8
-    assert footprint.unit_of(config(loss={"mixup": 0.1, "mixup_group": 2})) == 4
+    assert loop.unit_of(config(loop={"chunk": 8}, loss={"mixup": 0.1, "mixup_group": 8})) == 8
+    assert loop.unit_of(config(loss={"mixup": 0.1, "mixup_group": 2})) == 4
 
 
 @pytest.mark.trained

@@ -18,12 +18,12 @@ from altalign.train.data import noise_estimates
 from altalign.train.data.steps_of_pair import Trained
 from altalign.train.data.training_data import CAPTIONS
 from altalign.train.exchange import encoders
-from altalign.train.papers.nlip import phases
+from altalign.train.nlip import phases
 from altalign.train.run import checkpoints, object_store_sync
 from altalign.train.settings.training import TrainConfig
 from tests.object_stores.servers import Server
 from tests.train import test_sweep
-from tests.train.papers.nlip.captions.phased import PHASES, config
+from tests.train.nlip.phased import PHASES, config
 from tests.train.run_folders import pairs, picture, write_run
 from tests.train.test_data_changed import ADDED, BATCH, BEFORE, LEFT, REMOVED, told, write_curated
 from tests.train.test_training_run import STEPS, written

@@ -7,7 +7,7 @@ from altalign.train.step import flops
 
 _LATE = (
     "altalign.cli",
-    "altalign.train.papers.nlip.phases",
+    "altalign.train.nlip.phases",
     "altalign.train.report.page",
     "sklearn.mixture",
     "torch._dynamo",

@@ -25,8 +25,7 @@ from altalign.train.run import checkpoints
 from altalign.train.run.ranks import Ranks, device_of, share
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
-from altalign.train.step.arithmetic import autocast
-from altalign.train.step.learner import model_of
+from altalign.train.step.learner import autocast, model_of
 
 
 def sizes_of(config: TrainConfig) -> tuple[int, int]:
@@ -50,6 +49,7 @@ class Encoders:
     ) -> None:
         """Encoders of a model; `digest` is of its weights, and empty while it is trained."""
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
+        self.device = ranks.device
         self._autocast = autocast(config.loop.precision, ranks.device)
         resize, crop = sizes_of(config)
         keeps = config.evaluation.keep_aspect_ratio
@@ -67,19 +67,9 @@ class Encoders:
             sharing=sharing_of(ranks, crop),
         )
 
-    @property
-    def device(self) -> torch.device:
-        """What it computes on."""
-        return self._ranks.device
-
-    @property
-    def temperature(self) -> Tensor:
-        """What similarities are divided by: ()."""
-        return self.model.temperature.value()
-
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""
-        return self._shared(len(images), lambda part: self.model.encode_image(images[part].to(self._ranks.device)))
+        return self._by_ranks(len(images), lambda part: self.model.encode_image(images[part].to(self.device)))
 
     def encode_text(self, captions: list[str]) -> Tensor:
         """Embeddings (n, d) of n captions."""
@@ -92,11 +82,11 @@ class Encoders:
     def _of_texts(self, texts: list[str], tower: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         def encoded(part: slice) -> Tensor:
             tokens, mask = padded(self.tokenizer.encode(texts[part]), self.tokenizer.tokens_at_most)
-            return tower(tokens.to(self._ranks.device), mask.to(self._ranks.device))
+            return tower(tokens.to(self.device), mask.to(self.device))
 
-        return self._shared(len(texts), encoded)
+        return self._by_ranks(len(texts), encoded)
 
-    def _shared(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
+    def _by_ranks(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:
@@ -163,6 +153,11 @@ class Trained:
     model: DualEncoder
 
     @property
+    def digest(self) -> str:
+        """Of the weights."""
+        return storage.read_json(str(self.place / "manifest.json"))["model.safetensors"]
+
+    @property
     def bert(self) -> BertModel:
         """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours.
 
@@ -183,9 +178,7 @@ class Trained:
 
 
 def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, object] | None = None) -> Trained:
-    """The checkpoint of a run after `step` steps (None: the newest), on the CPU.
-
-    `evaluation` overrides settings of this section.
+    """The checkpoint of a run after `step` steps (None: the newest), on the CPU; with other settings of [evaluation].
 
     Raises:
         UsageError: there is no such run, or no such checkpoint.
@@ -210,22 +203,15 @@ def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, objec
 def without_weights(config: TrainConfig) -> TrainConfig:
     """The settings of a model whose weights come from a checkpoint: what it started from need not be there any more."""
     parts = {name: getattr(config, name) for name in ("image_tower", "text_tower", "captioner")}
-    return config.model_copy(update={name: of.model_copy(update={"weights": ""}) for name, of in parts.items()})
+    return config.model_copy(update={name: part.model_copy(update={"weights": ""}) for name, part in parts.items()})
 
 
-def opened(
-    run: str,
-    *,
-    step: int | None = None,
-    device: Device = "auto",
-    evaluation: Mapping[str, object] | None = None,
-) -> Encoders:
+def opened(run: str, *, step: int | None = None, device: Device = "auto") -> Encoders:
     """The model of a run, ready to encode. Raises as `trained`, and where `device` is not there."""
-    return of_trained(trained(run, step=step, evaluation=evaluation), device)
+    return of_trained(trained(run, step=step), device)
 
 
-def of_trained(of: Trained, device: Device) -> Encoders:
+def of_trained(trained: Trained, device: Device) -> Encoders:
     """The same of a checkpoint that is open."""
-    digest = storage.read_json(str(of.place / "manifest.json"))["model.safetensors"]
     on = device_of(device)
-    return Encoders(of.config, of.model.to(on), of.tokenizer, Ranks(0, 1, on), digest=digest)
+    return Encoders(trained.config, trained.model.to(on), trained.tokenizer, Ranks(0, 1, on), digest=trained.digest)

@@ -1,37 +1,35 @@
 """`altalign export RUN DIR --to …`: a trained model as other libraries open it, opened again there and compared."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import Tensor
 
-from altalign import storage, terminal
+from altalign import __version__, storage, terminal
 from altalign.errors import AltalignError, UsageError, bring
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.exchange import card, encoders, to_align, to_onnx, to_open_clip, to_timm
+from altalign.train.exchange import encoders, to_align, to_onnx, to_open_clip, to_timm
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.libraries import quiet
 from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.run import training_folder
 from altalign.train.settings.training import TrainConfig
 
 TARGETS: dict[str, ModuleType] = {"align": to_align, "open_clip": to_open_clip, "onnx": to_onnx, "timm": to_timm}
 _CAPTIONS = 8  # that are compared
+_LIBRARIES = {"align": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime", "timm": "timm"}
 
 
 def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mapping[str, object]) -> int:
-    """Write a checkpoint's model, open it again and compare; nothing stays where it differs.
+    """Write a checkpoint's model (None: the newest) to a new folder, open it again and compare.
 
-    Args:
-        run: the folder of a training run.
-        folder: a new one.
-        to: one of `TARGETS`.
-        step: the checkpoint; None: the newest.
-        overrides: of `[evaluation]`, the sizes of its images.
+    Nothing stays where it differs. `overrides` are of `[evaluation]`, the sizes of its images.
 
     Raises:
         UsageError: the form cannot hold this model, a package is missing, or `folder` is there, or in a store.
@@ -41,8 +39,8 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
     if storage.kind(folder) != "missing":
         raise UsageError(f"{folder}: it is there already; give a new folder")
-    of, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
-    target.check(of)
+    trained, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
+    target.check(trained)
     if find_spec(target.PACKAGE) is None:
         raise UsageError(
             f"--to {to}: what is written is opened by the package {target.PACKAGE}, which is missing; {bring(to)}"
@@ -51,21 +49,21 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     try:
         place.mkdir(parents=True)
         with quiet():
-            notes = target.write(of, place)
-            differences = _differences(of, target.reopen(of, place))
+            notes = target.write(trained, place)
+            differences = _differences(trained, target.reopen(trained, place))
         worst = max(differences.values())
         if not worst <= target.TOLERANCE:
             raise AltalignError(
                 f"--to {to}: opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}; "
                 "please report it"
             )
-        card.write(of, place, to=to, differences=differences, notes=notes)
+        write_card(trained, place, to=to, differences=differences, notes=notes)
     except BaseException:
         storage.delete(folder)
         raise
     out = terminal.stdout()
-    said = ", ".join(f"{what} {apart:.1e}" for what, apart in differences.items())
-    out.print(f"{terminal.shown(folder)}: step {of.step:,}, opened again; largest difference of {said}", soft_wrap=True)
+    shown = f"{terminal.shown(folder)}: step {trained.step:,}, opened again"
+    out.print(f"{shown}; largest difference of {_in_words(differences)}", soft_wrap=True)
     for note in notes:
         out.print(f"- {note}", soft_wrap=True)
     return 0
@@ -73,25 +71,29 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
 
 def foreseen(config: TrainConfig, model: DualEncoder) -> dict[str, str]:
     """Why a form cannot hold a model that is to be trained, by the forms; empty where it can."""
-    of, found = Trained(Path(), 0, config, cast(CaptionTokenizer, None), model), {}  # no check asks for the tokenizer
+    trained, reasons = Trained(Path(), 0, config, cast(CaptionTokenizer, None), model), {}  # no check asks for words
     for to, target in TARGETS.items():
         try:
-            found[to] = target.check(of) or ""
+            reasons[to] = target.check(trained) or ""
         except UsageError as error:
-            found[to] = str(error).removeprefix(f"{config.run.folder}: ")
-    return found
+            reasons[to] = str(error).removeprefix(f"{config.run.folder}: ")
+    return reasons
 
 
 @torch.no_grad()
-def _differences(of: Trained, again: Any) -> dict[str, float]:
+def _differences(trained: Trained, again: Any) -> dict[str, float]:
     """The largest difference of a number of an embedding, of images and of captions."""
-    pixels = _pixels(of.evaluation_sizes[1])
-    found = {"images": _apart(of.model.encode_image(pixels), again.encode_image(pixels))}
+    pixels = _pixels(trained.evaluation_sizes[1])
+    differences = {"images": _apart(trained.model.encode_image(pixels), again.encode_image(pixels))}
     if again.encode_text is not None:
-        captions = _captions(of)
-        tokens, mask = padded(of.tokenizer.encode(captions), of.tokenizer.tokens_at_most)
-        found["captions"] = _apart(of.model.encode_text(tokens, mask), again.encode_text(captions))
-    return found
+        captions = _captions(trained)
+        tokens, mask = padded(trained.tokenizer.encode(captions), trained.tokenizer.tokens_at_most)
+        differences["captions"] = _apart(trained.model.encode_text(tokens, mask), again.encode_text(captions))
+    return differences
+
+
+def _in_words(differences: Mapping[str, float]) -> str:
+    return ", ".join(f"{what} {apart:.1e}" for what, apart in differences.items())
 
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:
@@ -110,11 +112,71 @@ def _pixels(px: int) -> Tensor:
     return (torch.cat([smooth, noise, half, smooth * noise]) * 255).to(torch.uint8)
 
 
-def _captions(of: Trained) -> list[str]:
+def _captions(trained: Trained) -> list[str]:
     """Captions of the vocabulary's own words, of many lengths; the last is longer than the model takes."""
-    words = of.tokenizer.words()
+    words = trained.tokenizer.words()
     drawn = torch.randint(
-        len(words), (_CAPTIONS, of.tokenizer.tokens_at_most), generator=torch.Generator().manual_seed(0)
+        len(words), (_CAPTIONS, trained.tokenizer.tokens_at_most), generator=torch.Generator().manual_seed(0)
     )
-    lengths = [1 + number * of.tokenizer.tokens_at_most // (_CAPTIONS - 1) for number in range(_CAPTIONS)]
+    lengths = [1 + number * trained.tokenizer.tokens_at_most // (_CAPTIONS - 1) for number in range(_CAPTIONS)]
     return [" ".join(words[place] for place in row[:length]) for row, length in zip(drawn, lengths, strict=True)]
+
+
+# The card: where the model comes from, how to open it, how it was evaluated -------------------------------------------
+
+
+def write_card(
+    trained: Trained, folder: Path, *, to: str, differences: Mapping[str, float], notes: Sequence[str]
+) -> None:
+    """Write `README.md`, `lineage.json`, and the settings of the training as `training.toml`."""
+    facts = lineage(trained) | {"exported_to": to, "largest_differences": dict(differences)}
+    storage.write_json(str(folder / "lineage.json"), facts)
+    (folder / "training.toml").write_bytes((trained.place / "config.toml").read_bytes())
+    (folder / "README.md").write_text(_text(trained, facts, to, notes), encoding="utf-8")
+
+
+def lineage(trained: Trained) -> dict[str, Any]:
+    """What ties the weights to the run, the data and the numbers that were measured."""
+    state = storage.read_json(str(trained.place / "state.json"))
+    facts = training_folder.recorded(trained.config)
+    measured = training_folder.path(trained.config, "eval", f"step-{trained.step:07}", "metrics.json")
+    return {
+        "altalign": __version__,
+        "step": trained.step,
+        "samples_seen": state.get("samples_seen"),
+        "model_sha256": trained.digest,
+        "manifests": state.get("manifests", {}),
+        "captioned_manifests": state.get("captioned_manifests", {}),
+        "without_lineage": facts.get("without_lineage", []),
+        "tokenizer_sha256": trained.tokenizer.digest,
+        "trained_with": facts.get("versions", {}),
+        "metrics": storage.read_json(measured),
+    }
+
+
+def _text(trained: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) -> str:
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # Markdown
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    resize, crop = trained.evaluation_sizes
+    image, text = trained.config.image_tower.architecture, trained.config.text_tower
+    of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
+    of_text = "BART" if text.architecture == "bart" else "BERT"
+    return templates.get_template("card.md").render(
+        library=_LIBRARIES[to],
+        towers=f"{of_image} and {of_text} of {text.layers} layers x {text.width}",
+        parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
+        width=trained.model.width,
+        tokenizer=trained.tokenizer,
+        resize=resize,
+        crop=crop,
+        differences=_in_words(facts["largest_differences"]),
+        facts=facts,
+        notes=notes,
+        measured={name: values for name, values in facts["metrics"].items() if "rsum" in values},
+    )

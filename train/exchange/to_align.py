@@ -10,8 +10,7 @@ from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer,
 
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse, write_tokenizer
-from altalign.train.model import align_names
-from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
+from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE, align_names
 from altalign.train.model.text_tower import FEED_FORWARD
 
 PACKAGE = "transformers"
@@ -20,33 +19,29 @@ _PROCESSOR_TOKENS = 64  # AlignProcessor pads captions to this, whatever the mod
 _BILINEAR = 2
 
 
-def check(of: Trained) -> None:
-    """Refuse what AlignModel cannot hold.
-
-    Raises:
-        UsageError: naming it.
-    """
-    check_towers(of, "align")
-    _ = of.bert
-    tower, own, (_, px) = of.config.image_tower, of.model.image_tower.num_features, of.evaluation_sizes
-    if of.model.width != own:
+def check(trained: Trained) -> None:
+    """Refuse what AlignModel cannot hold."""
+    check_towers(trained, "align")
+    _ = trained.bert
+    tower, own, (_, px) = trained.config.image_tower, trained.model.image_tower.num_features, trained.evaluation_sizes
+    if trained.model.width != own:
         raise refuse(
-            of,
+            trained,
             "align",
-            f"[image_tower] embedding_width = {of.model.width}, and AlignModel has no projection after its image "
+            f"[image_tower] embedding_width = {trained.model.width}, and AlignModel has no projection after its image "
             f"tower, whose own width is {own}",
             "train with embedding_width = 0",
         )
     if tower.padding == "same" and has_odd_side(px):
         raise refuse(
-            of,
+            trained,
             "align",
             f'[image_tower] padding = "same" pads otherwise than AlignModel where a side is odd, as at {px} px',
             'train with padding = "keras", or export with --crop-px of a multiple of 32',
         )
-    if any(blocks[0].has_skip for blocks in of.model.image_tower.blocks):  # type: ignore[index]
+    if any(blocks[0].has_skip for blocks in trained.model.image_tower.blocks):  # type: ignore[index]
         raise refuse(
-            of,
+            trained,
             "align",
             f"at [image_tower] width = {tower.width:g} the first block of a stage has a skip, which "
             "AlignModel's has not",
@@ -54,12 +49,12 @@ def check(of: Trained) -> None:
         )
 
 
-def write(of: Trained, folder: Path) -> list[str]:
+def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    model = AlignModel(_config(of))
-    model.load_state_dict(_state(of, model.state_dict()))
+    model = AlignModel(_config(trained))
+    model.load_state_dict(_state(trained, model.state_dict()))
     model.save_pretrained(folder)
-    resize, crop = of.evaluation_sizes
+    resize, crop = trained.evaluation_sizes
     processor = EfficientNetImageProcessor(
         size={"height": resize, "width": resize},
         do_center_crop=True,
@@ -70,9 +65,9 @@ def write(of: Trained, folder: Path) -> list[str]:
         do_normalize=False,
         include_top=False,
     )
-    write_tokenizer(of, folder)
+    write_tokenizer(trained, folder)
     AlignProcessor(processor, AutoTokenizer.from_pretrained(folder)).save_pretrained(folder)
-    most, kept = of.tokenizer.tokens_at_most, 1 - of.config.image_tower.batch_norm_momentum
+    most, kept = trained.tokenizer.tokens_at_most, 1 - trained.config.image_tower.batch_norm_momentum
     return [
         f"give the processor `truncation=True, max_length={most}`: it pads captions to {_PROCESSOR_TOKENS} by itself "
         "and does not cut them",
@@ -80,68 +75,64 @@ def write(of: Trained, folder: Path) -> list[str]:
     ]
 
 
-def reopen(of: Trained, folder: Path) -> Reopened:
+def reopen(trained: Trained, folder: Path) -> Reopened:
     """The folder as transformers opens it."""
     model = AlignModel.from_pretrained(folder).eval()
     words = AutoTokenizer.from_pretrained(folder)
 
     def encode_image(pixels: Tensor) -> Tensor:
-        found: Any = model.get_image_features(pixel_values=pixels.float() / HALF_OF_THE_RANGE - 1)
-        return functional.normalize(found.pooler_output, dim=-1)
+        features: Any = model.get_image_features(pixel_values=pixels.float() / HALF_OF_THE_RANGE - 1)
+        return functional.normalize(features.pooler_output, dim=-1)
 
     def encode_text(captions: list[str]) -> Tensor:
-        most = of.tokenizer.tokens_at_most
-        given = words(captions, padding=True, truncation=True, max_length=most, return_tensors="pt")
-        found: Any = model.get_text_features(**given)
-        return functional.normalize(found.pooler_output, dim=-1)
+        most = trained.tokenizer.tokens_at_most
+        tokens = words(captions, padding=True, truncation=True, max_length=most, return_tensors="pt")
+        features: Any = model.get_text_features(**tokens)
+        return functional.normalize(features.pooler_output, dim=-1)
 
     return Reopened(encode_image, encode_text)
 
 
-def _config(of: Trained) -> AlignConfig:
-    image, text = of.config.image_tower, of.config.text_tower
+def _config(trained: Trained) -> AlignConfig:
+    image, text, px = trained.config.image_tower, trained.config.text_tower, trained.evaluation_sizes[1]
     width, depth = FACTORS[image.architecture]
-    _, px = of.evaluation_sizes
-    text_config: dict[str, object] = {
-        "vocab_size": of.tokenizer.vocabulary,
-        "hidden_size": text.width,
-        "num_hidden_layers": text.layers,
-        "num_attention_heads": text.heads,
-        "intermediate_size": FEED_FORWARD * text.width,
-        "hidden_dropout_prob": text.dropout,
-        "attention_probs_dropout_prob": text.dropout,
-        "max_position_embeddings": max(of.tokenizer.tokens_at_most, _PROCESSOR_TOKENS),
-    }
-    vision_config = {
-        "width_coefficient": image.width or width,
-        "depth_coefficient": image.depth or depth,
-        "image_size": px,
-        "hidden_dim": px,  # of the pooling alone: not smaller than the map
-        "batch_norm_eps": EPSILON,
-        "batch_norm_momentum": image.batch_norm_momentum,
-        "drop_connect_rate": 0.0,
-    }
-    temperature = float(of.model.temperature.value())
     return AlignConfig(
-        text_config=text_config,
-        vision_config=vision_config,
-        projection_dim=of.model.width,
-        temperature_init_value=temperature,
+        text_config={
+            "vocab_size": trained.tokenizer.vocabulary,
+            "hidden_size": text.width,
+            "num_hidden_layers": text.layers,
+            "num_attention_heads": text.heads,
+            "intermediate_size": FEED_FORWARD * text.width,
+            "hidden_dropout_prob": text.dropout,
+            "attention_probs_dropout_prob": text.dropout,
+            "max_position_embeddings": max(trained.tokenizer.tokens_at_most, _PROCESSOR_TOKENS),
+        },
+        vision_config={
+            "width_coefficient": image.width or width,
+            "depth_coefficient": image.depth or depth,
+            "image_size": px,
+            "hidden_dim": px,  # of the pooling alone: not smaller than the map
+            "batch_norm_eps": EPSILON,
+            "batch_norm_momentum": image.batch_norm_momentum,
+            "drop_connect_rate": 0.0,
+        },
+        projection_dim=trained.model.width,
+        temperature_init_value=float(trained.model.temperature.value()),
     )
 
 
-def _state(of: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+def _state(trained: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Our weights by AlignModel's names. Positions beyond our captions, and the unused pooler, are zeros."""
-    image, text = of.model.image_tower.state_dict(), of.bert.state_dict()
-    found = {f"vision_model.{name}": image[own] for own, name in align_names.of(image).items()}
-    found |= {f"text_model.{name}": values for name, values in text.items()}
-    found |= {f"text_projection.{name}": values for name, values in of.model.text_projection.state_dict().items()}
-    found["temperature"] = of.model.temperature.value()
+    image, text = trained.model.image_tower.state_dict(), trained.bert.state_dict()
+    ours = {f"vision_model.{name}": image[own] for own, name in align_names(image).items()}
+    ours |= {f"text_model.{name}": values for name, values in text.items()}
+    ours |= {f"text_projection.{name}": values for name, values in trained.model.text_projection.state_dict().items()}
+    ours["temperature"] = trained.model.temperature.value()
     for name, values in theirs.items():
         if name.startswith("text_model.pooler."):
-            found[name] = torch.zeros_like(values)
+            ours[name] = torch.zeros_like(values)
     positions = "text_model.embeddings.position_embeddings.weight"
-    found[positions] = torch.zeros_like(theirs[positions]).index_copy_(
-        0, torch.arange(len(found[positions])), found[positions]
+    ours[positions] = torch.zeros_like(theirs[positions]).index_copy_(
+        0, torch.arange(len(ours[positions])), ours[positions]
     )
-    return found
+    return ours

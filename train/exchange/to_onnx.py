@@ -20,10 +20,10 @@ _OPSET = 17
 class _Image(nn.Module):
     """Embeddings of squares as they were resized, floats from 0 to 255: (n, 3, resize_px, resize_px)."""
 
-    def __init__(self, of: Trained) -> None:
+    def __init__(self, trained: Trained) -> None:
         super().__init__()
-        resize, self.side = of.evaluation_sizes
-        self.first, self.model = (resize - self.side) // 2, of.model
+        resize, self.side = trained.evaluation_sizes
+        self.first, self.model = (resize - self.side) // 2, trained.model
 
     def forward(self, images: Tensor) -> Tensor:
         middle = slice(self.first, self.first + self.side)
@@ -33,37 +33,37 @@ class _Image(nn.Module):
 class _Text(nn.Module):
     """Embeddings of tokens (n, length), padded with 0."""
 
-    def __init__(self, of: Trained) -> None:
+    def __init__(self, trained: Trained) -> None:
         super().__init__()
-        self.model = of.model
+        self.model = trained.model
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.model.encode_text(tokens, tokens != 0)
 
 
-def check(_of: Trained) -> None:
+def check(_trained: Trained) -> None:
     """Graphs hold every model."""
 
 
-def write(of: Trained, folder: Path) -> list[str]:
+def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    resize, crop = of.evaluation_sizes
-    tokens, _ = padded(of.tokenizer.encode(["a", "a b"]), of.tokenizer.tokens_at_most)
-    _graph(_Image(of), torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")
-    _graph(_Text(of), tokens, "tokens", {0: "captions", 1: "length"}, folder / "text.onnx")
+    resize, crop = trained.evaluation_sizes
+    tokens, _ = padded(trained.tokenizer.encode(["a", "a b"]), trained.tokenizer.tokens_at_most)
+    _graph(_Image(trained), torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")
+    _graph(_Text(trained), tokens, "tokens", {0: "captions", 1: "length"}, folder / "text.onnx")
     (folder / "image.toml").write_text(
         f"# images are resized to {resize} px; the graph takes the middle {crop} px and scales pixels itself\n"
         f"input_size = {resize}\nmean = [0.0, 0.0, 0.0]\nstd = [1.0, 1.0, 1.0]\nscale = 1.0\n"
         'layout = "nchw"\noutput_name = "embeddings"\n',
         encoding="utf-8",
     )
-    write_tokenizer(of, folder)
-    facts = {"resize_px": resize, "crop_px": crop, "tokens_at_most": of.tokenizer.tokens_at_most, "padding": 0}
+    write_tokenizer(trained, folder)
+    facts = {"resize_px": resize, "crop_px": crop, "tokens_at_most": trained.tokenizer.tokens_at_most, "padding": 0}
     (folder / "preprocessing.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return [f"`image.onnx` takes floats from 0 to 255, (n, 3, {resize}, {resize}); `text.onnx` int64 (n, length)"]
 
 
-def reopen(of: Trained, folder: Path) -> Reopened:
+def reopen(trained: Trained, folder: Path) -> Reopened:
     """The graphs as onnxruntime opens them. Pixels are of the crop: a border of zeros is laid around them."""
     import onnxruntime
 
@@ -71,8 +71,8 @@ def reopen(of: Trained, folder: Path) -> Reopened:
         onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
         for name in ("image", "text")
     )
-    words = read(str(folder / "tokenizer.json"), tokens_at_most=of.tokenizer.tokens_at_most)
-    resize, crop = of.evaluation_sizes
+    words = read(str(folder / "tokenizer.json"), tokens_at_most=trained.tokenizer.tokens_at_most)
+    resize, crop = trained.evaluation_sizes
     first = (resize - crop) // 2
     after = resize - crop - first
 

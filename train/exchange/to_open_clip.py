@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from altalign.train.exchange import with_head
+from altalign.train.exchange import to_timm
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.target import Reopened, write_tokenizer
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
@@ -19,25 +19,21 @@ TOLERANCE = 1e-5
 WEIGHTS = "open_clip_model.safetensors"
 
 
-def check(of: Trained) -> None:
-    """Refuse what open_clip's model cannot hold.
-
-    Raises:
-        UsageError: naming it.
-    """
-    with_head.check(of, "open_clip")
-    _ = of.bert
+def check(trained: Trained) -> None:
+    """Refuse what open_clip's model cannot hold."""
+    to_timm.check_tower(trained, "open_clip")
+    _ = trained.bert
 
 
-def write(of: Trained, folder: Path) -> list[str]:
+def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    resize, crop = of.evaluation_sizes
+    resize, crop = trained.evaluation_sizes
     place = str(folder.resolve())
     settings = {
         "model_cfg": {
-            "embed_dim": of.model.width,
+            "embed_dim": trained.model.width,
             "vision_cfg": {
-                "timm_model_name": with_head.name_of(of),
+                "timm_model_name": to_timm.name_of(trained),
                 "timm_model_pretrained": False,
                 "timm_pool": "avg",
                 "timm_proj": "",
@@ -48,8 +44,8 @@ def write(of: Trained, folder: Path) -> list[str]:
                 "hf_tokenizer_name": place,
                 "hf_proj_type": "linear",
                 "hf_pooler_type": "cls_last_hidden_state_pooler",
-                "context_length": of.tokenizer.tokens_at_most,
-                "vocab_size": of.tokenizer.vocabulary,
+                "context_length": trained.tokenizer.tokens_at_most,
+                "vocab_size": trained.tokenizer.vocabulary,
             },
         },
         "preprocess_cfg": {
@@ -61,17 +57,14 @@ def write(of: Trained, folder: Path) -> list[str]:
         },
     }
     (folder / "open_clip_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    of.bert.config.save_pretrained(folder)
-    write_tokenizer(of, folder)
-    image = {f"visual.trunk.{name}": values for name, values in with_head.state(of).items()}
-    text = {f"text.transformer.{name}": values for name, values in of.bert.state_dict().items()}
-    last = f"text.transformer.encoder.layer.{of.config.text_tower.layers - 1}.output.LayerNorm."
-    weight = _without_bias(of.model.text_projection, scale=text[f"{last}weight"], shift=text[f"{last}bias"])
+    trained.bert.config.save_pretrained(folder)
+    write_tokenizer(trained, folder)
+    image = {f"visual.trunk.{name}": values for name, values in to_timm.tower_state(trained).items()}
+    text = {f"text.transformer.{name}": values for name, values in trained.bert.state_dict().items()}
+    last = f"text.transformer.encoder.layer.{trained.config.text_tower.layers - 1}.output.LayerNorm."
+    weight = _without_bias(trained.model.text_projection, scale=text[f"{last}weight"], shift=text[f"{last}bias"])
     text |= {last + name: torch.ones_like(text[last + name]) for name in ("weight", "bias")}
-    rest = {
-        "text.proj.weight": weight,
-        "logit_scale": -of.model.temperature.value().log(),
-    }
+    rest = {"text.proj.weight": weight, "logit_scale": -trained.model.temperature.value().log()}
     save_file({name: values.contiguous() for name, values in {**image, **text, **rest}.items()}, folder / WEIGHTS)
     notes = [
         "needs the packages open_clip_torch and transformers",
@@ -88,7 +81,7 @@ def write(of: Trained, folder: Path) -> list[str]:
     return notes
 
 
-def reopen(_of: Trained, folder: Path) -> Reopened:
+def reopen(_trained: Trained, folder: Path) -> Reopened:
     """The folder as open_clip opens it."""
     open_clip = importlib.import_module("open_clip")
     model, _, _ = open_clip.create_model_and_transforms(f"local-dir:{folder}")
@@ -109,5 +102,5 @@ def _without_bias(layer: nn.Linear, *, scale: Tensor, shift: Tensor) -> Tensor:
     """
     weight, bias, of_norm = layer.weight.double(), layer.bias.double(), scale.double()
     scaled = weight * of_norm
-    wanted = weight @ shift.double() + bias
-    return (scaled + ((wanted - scaled.sum(1)) / len(of_norm))[:, None]).float()
+    shifted = weight @ shift.double() + bias
+    return (scaled + ((shifted - scaled.sum(1)) / len(of_norm))[:, None]).float()

@@ -1,36 +1,47 @@
-"""`--to timm`: the image tower alone, for `timm.create_model("local-dir:DIR", pretrained=True)`."""
+"""`--to timm`: the image tower alone, for `timm.create_model("local-dir:DIR", pretrained=True)`.
+
+timm's tf_efficientnet_* require a head convolution that ours lack. It is filled so that outputs are equal: of each
+feature z it makes z and -z, its activation silu(z) and silu(-z), and the linear layer after the pooling takes their
+difference, for silu(z) - silu(-z) = z.
+
+timm has no towers of other widths and depths. They become the smallest of its towers that is as wide and deep, with
+zeros: such channels stay 0 through all layers, and such blocks add nothing to what skips them.
+"""
 
 import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import timm
+import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from altalign.train.exchange import with_head
 from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened
-from altalign.train.model.image_tower import HALF_OF_THE_RANGE
+from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse
+from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
 
 PACKAGE = "timm"
 TOLERANCE = 1e-5
+_TOWER = ("conv_stem.", "bn1.", "blocks.", "conv_head.")
 
 
-def check(of: Trained) -> None:
-    """Refuse what timm's model cannot hold. Raises as `with_head.check`."""
-    with_head.check(of, "timm")
+def check(trained: Trained) -> None:
+    """Refuse what timm's model cannot hold."""
+    check_tower(trained, "timm")
 
 
-def write(of: Trained, folder: Path) -> list[str]:
+def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    resize, crop = of.evaluation_sizes
+    resize, crop = trained.evaluation_sizes
     settings = {
-        "architecture": with_head.name_of(of),
-        "num_classes": of.model.width,
-        "num_features": with_head.channels(of),
+        "architecture": name_of(trained),
+        "num_classes": trained.model.width,
+        "num_features": _like(name_of(trained)).num_features,
         "pretrained_cfg": {
-            "num_classes": of.model.width,
+            "num_classes": trained.model.width,
             "input_size": [3, crop, crop],
             "interpolation": "bilinear",
             "crop_pct": crop / resize,
@@ -42,11 +53,11 @@ def write(of: Trained, folder: Path) -> list[str]:
         },
     }
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    save_file(with_head.state(of), folder / "model.safetensors")
+    save_file(tower_state(trained), folder / "model.safetensors")
     return ["the classifier's outputs are the image's features; bring them to length 1 for cosines"]
 
 
-def reopen(_of: Trained, folder: Path) -> Reopened:
+def reopen(_trained: Trained, folder: Path) -> Reopened:
     """The folder as timm opens it."""
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
 
@@ -54,3 +65,83 @@ def reopen(_of: Trained, folder: Path) -> Reopened:
         return functional.normalize(model(pixels.float() / HALF_OF_THE_RANGE - 1), dim=-1)
 
     return Reopened(encode_image, None)
+
+
+# The tower in one of timm's, which open_clip takes too ----------------------------------------------------------------
+
+
+def name_of(trained: Trained) -> str:
+    """The name of the smallest of timm's models that holds the tower; empty where none does."""
+    tower: Any = trained.model.image_tower
+    own, skips = tower.state_dict(), [blocks[0].has_skip for blocks in tower.blocks]
+    for name in (f"tf_efficientnet_{architecture}" for architecture in FACTORS):
+        theirs = _like(name).state_dict()
+        fits = all(
+            key in theirs and all(a <= b for a, b in zip(values.shape, theirs[key].shape, strict=True))
+            for key, values in own.items()
+        )
+        if fits and skips == [blocks[0].has_skip for blocks in _like(name).blocks]:
+            return name
+    return ""
+
+
+def check_tower(trained: Trained, to: str) -> None:
+    """Refuse what timm's model cannot hold."""
+    check_towers(trained, to)
+    tower, (_, px) = trained.config.image_tower, trained.evaluation_sizes
+    if not name_of(trained):
+        raise refuse(
+            trained,
+            to,
+            f"at [image_tower] width = {tower.width:g}, depth = {tower.depth:g} a stage is larger than those of all "
+            "tf_efficientnet, or its first block has a skip, which theirs has not",
+            "train with another width, or export to onnx",
+        )
+    if tower.padding == "keras" and has_odd_side(px):
+        raise refuse(
+            trained,
+            to,
+            f'[image_tower] padding = "keras" pads otherwise than timm where a side is odd, as at {px} px',
+            'train with padding = "same", or export with --crop-px of a multiple of 32',
+        )
+
+
+@cache
+def _like(name: str) -> Any:
+    """The model of timm, without its weights."""
+    with torch.device("meta"):
+        return timm.create_model(name)
+
+
+def tower_state(trained: Trained) -> dict[str, Tensor]:
+    """Weights by timm's names; its classifier gives our features, before they are brought to length 1."""
+    like = _like(name_of(trained))
+    head, own, width = like.num_features, trained.model.image_tower.num_features, trained.model.width
+    layer = trained.model.image_projection
+    weight, bias = (
+        (layer.weight, layer.bias) if isinstance(layer, nn.Linear) else (torch.eye(width), torch.zeros(width))
+    )
+    both = torch.zeros(head, own)
+    both[:own], both[own : 2 * own] = torch.eye(own), -torch.eye(own)
+    classifier = torch.zeros(width, head)
+    classifier[:, :own], classifier[:, own : 2 * own] = weight, -weight
+    ours: dict[str, Tensor] = {**trained.model.image_tower.state_dict(), "conv_head.weight": both[:, :, None, None]}
+    theirs = {name: values for name, values in like.state_dict().items() if name.startswith(_TOWER)}
+    return {
+        **{name: _with_zeros(ours.get(name), values.shape) for name, values in theirs.items()},
+        "bn2.weight": torch.full((head,), 1 + EPSILON).sqrt(),  # undoes the division by sqrt(1 + epsilon)
+        "bn2.bias": torch.zeros(head),
+        "bn2.running_mean": torch.zeros(head),
+        "bn2.running_var": torch.ones(head),
+        "bn2.num_batches_tracked": torch.zeros((), dtype=torch.int64),
+        "classifier.weight": classifier,
+        "classifier.bias": bias.clone(),
+    }
+
+
+def _with_zeros(values: Tensor | None, shape: torch.Size) -> Tensor:
+    """Zeros of this shape, with the values in their first places."""
+    whole = torch.zeros(shape, dtype=torch.float32 if values is None else values.dtype)
+    if values is not None:
+        whole[tuple(slice(side) for side in values.shape)] = values
+    return whole

@@ -28,11 +28,8 @@ Statistics = Literal["ghost", "local", "sync", "frozen"]
 class BatchNorm(nn.BatchNorm2d):
     """timm's BatchNormAct2d, activation included, with the statistics of this module.
 
-    It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state
-    stay timm's.
-
-    `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running
-    statistics.
+    Weights, activation, settings and names are those of the layer it replaces. `momentum` is torch's: the share of the
+    new, 1 - Keras' momentum. In evaluation every kind uses the running statistics.
     """
 
     momentum: float  # type: ignore[assignment]  # torch's may be None, as running statistics may: these are not
@@ -43,18 +40,12 @@ class BatchNorm(nn.BatchNorm2d):
     act: nn.Module
 
     def __init__(self, replaced: Any, *, statistics: Statistics, group: int) -> None:
-        super().__init__(
-            replaced.num_features,
-            eps=replaced.eps,
-            momentum=replaced.momentum,
-            device=replaced.weight.device,
-            dtype=replaced.weight.dtype,
-        )
+        factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
+        super().__init__(replaced.num_features, eps=replaced.eps, momentum=replaced.momentum, **factory)
         self.load_state_dict(replaced.state_dict())
         self.drop, self.act = replaced.drop, replaced.act
         self.statistics: Statistics = statistics
-        self.group = group
-        self.collects = False
+        self.group, self.collects = group, False
         # of means, of variances, of images, in a row; no buffer: neither saved nor broadcast
         self.sums = torch.empty(0)
 
@@ -100,11 +91,8 @@ def convert(module: nn.Module, *, statistics: Statistics, group: int) -> None:
 
 def _collecting_layers(model: nn.Module) -> list[BatchNorm]:
     """Layers of which a forward in training mode has statistics of its own."""
-    return [
-        layer
-        for layer in model.modules()
-        if isinstance(layer, BatchNorm) and layer.training and layer.statistics != "frozen"
-    ]
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+    return [layer for layer in layers if layer.training and layer.statistics != "frozen"]
 
 
 @contextmanager
@@ -167,10 +155,10 @@ def apply_collected(model: nn.Module, total: torch.Tensor) -> None:
     of_layers = total.split([2 * layer.num_features + 1 for layer in layers])
     counts = torch.stack([sums[-1] for sums in of_layers])
     images = counts[_layer_numbers(tuple(layer.num_features for layer in layers), total.device)]
-    found = torch.cat([sums[:-1] for sums in of_layers]) / images.clamp(min=1)
+    means = torch.cat([sums[:-1] for sums in of_layers]) / images.clamp(min=1)
     share = torch.where(images > 0, momentum, 0.0)  # no image among them: no move
     before = torch.cat(running)
-    after = before.lerp(found.to(before), share.to(before))
+    after = before.lerp(means.to(before), share.to(before))
     _many._foreach_copy_(running, after.split([len(numbers) for numbers in running]))
     tracked = [layer.num_batches_tracked for layer in layers]
     _many._foreach_add_(tracked, (counts > 0).to(tracked[0].dtype).unbind())

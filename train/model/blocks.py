@@ -1,11 +1,63 @@
-"""What is done to the parts of a model one by one: others in their place, and activations that are computed again."""
+"""What the towers are made with: parts in the place of others, activations computed again, and a CPU's own ways."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from altalign.train.run import weights
+from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
+
+EIGHT = 8  # of channels, 16 bytes of bfloat16, are read at once on a GPU
+_AS_A_GPU: list[bool] = []
+
+
+class Scales(NamedTuple):
+    """What images are normalised with, by `normalise` and its kernels on a GPU."""
+
+    weight: torch.Tensor  # (channels)
+    bias: torch.Tensor
+    mean: torch.Tensor  # (groups, channels)
+    inverse: torch.Tensor  # of the standard deviation
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return self.mean.shape[0]
+
+
+class Tower(nn.Module):
+    """What all towers have: first weights that may be somebody else's, and that may stay as they are."""
+
+    frozen = False
+
+    def begin(
+        self,
+        settings: ImageTowerSettings | TextTowerSettings,
+        module: nn.Module,
+        *,
+        prefixes: Sequence[str],
+        unused: Sequence[str],
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Give `module` the weights that the settings name (`weights.read_into`), and freeze what shall stay so."""
+        if settings.weights:
+            section = "image" if isinstance(settings, ImageTowerSettings) else "text"
+            setting = f"[{section}_tower] weights"
+            weights.read_into(
+                module, settings.weights, setting=setting, prefixes=prefixes, unused=unused, renamed=renamed
+            )
+        self.frozen = settings.frozen
+        if settings.frozen:
+            self.requires_grad_(requires_grad=False).eval()
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """As torch's, but a frozen tower stays in evaluation: its running statistics, and nothing dropped."""
+        return super().train(mode and not self.frozen)
 
 
 def replace(module: nn.Module, kind: type[nn.Module], made: Callable[[Any], nn.Module]) -> None:
@@ -18,8 +70,23 @@ def replace(module: nn.Module, kind: type[nn.Module], made: Callable[[Any], nn.M
 
 
 def compute_again(blocks: Iterable[nn.Module], *, enable: bool = True) -> None:
-    """Have the activations of blocks computed again instead of kept, or not any longer. `compiled` knows this form."""
+    """Have the activations of blocks computed again instead of kept, or not any longer. `passes` knows this form."""
     for block in blocks:
         block.__dict__.pop("forward", None)
         if enable:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+@contextmanager
+def as_a_gpu() -> Iterator[None]:
+    """Compute on a CPU as on a GPU, to count its operations."""
+    _AS_A_GPU.append(True)
+    try:
+        yield
+    finally:
+        _AS_A_GPU.pop()
+
+
+def is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether what is computed with a tensor goes the CPU's way."""
+    return tensor.device.type == "cpu" and not _AS_A_GPU

@@ -1,27 +1,26 @@
-"""The dual encoder: two towers, linear layers after them where needed, the temperature (ALIGN sections 4.1, 5)."""
+"""The dual encoder: two towers, linear layers after them where needed, the temperature (ALIGN sections 4.1, 5).
+
+And the classifier: the image tower alone, with a head.
+"""
 
 import math
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import get_args
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from altalign.train.model.bart import BartTower, Captioner
-from altalign.train.model.bert_layer import Packed
-from altalign.train.model.image_decoder import ImageDecoder
+from altalign.train.model.drawn import Mixup
 from altalign.train.model.image_tower import ImageTower
-from altalign.train.model.text_tower import TextTower
-from altalign.train.model.vision_transformer import VisionTower, patch_px
+from altalign.train.model.text_tower import BartTower, Captioner, Packed, TextTower
+from altalign.train.model.vision_transformer import ImageDecoder, VisionTower, patch_px
 from altalign.train.run import weights
 from altalign.train.settings.nlip import CaptionerSettings, ReconstructionSettings
 from altalign.train.settings.training import OF_RUN, ImageTowerSettings, TextTowerSettings
 from altalign.train.settings.types import Part
 
-if TYPE_CHECKING:
-    from altalign.train.model.mixup import Mixup
-
 PARTS: tuple[Part, ...] = get_args(Part)
+_HEAD_STD = 0.01  # ours: the paper does not say how the layer begins
 Prompted = tuple[torch.Tensor, torch.Tensor]  # tokens int64 (n, length) and their mask
 
 
@@ -70,38 +69,27 @@ class DualEncoder(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        decoded = captioner if captioner is not None and captioner.weight else None
-        positions = max(tokens_at_most, decoded.tokens_at_most if decoded is not None else 0)
+        captioner = captioner if captioner is not None and captioner.weight else None
+        positions = max(tokens_at_most, captioner.tokens_at_most if captioner is not None else 0)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are drawn
             self.image_tower = image_tower_of(image)
-            self.text_tower = text_tower_of(text, vocabulary=vocabulary, positions=positions)
+            text_tower = BartTower if text.architecture == "bart" else TextTower
+            self.text_tower = text_tower(text, vocabulary=vocabulary, positions=positions)
             own = self.image_tower.num_features
             self.width: int = image.embedding_width or own
             self.image_projection = nn.Identity() if self.width == own else _linear(own, self.width)
             self.text_projection = _linear(self.text_tower.num_features, self.width)
             _from_run(self.image_projection, image, "image")
             _from_run(self.text_projection, text, "text")
-            self._add_decoders(image, text, reconstruction, decoded, vocabulary=vocabulary, positions=positions)
+            self.image_decoder = self.captioner = None
+            if reconstruction is not None and reconstruction.weight:
+                patch = patch_px(image.architecture)
+                self.image_decoder = ImageDecoder(reconstruction, image_width=own, patch_px=patch)
+            if captioner is not None:
+                sizes = {"vocabulary": vocabulary, "positions": positions, "image_width": own}
+                self.captioner = Captioner(captioner, text, **sizes)
         self.temperature = temperature or Temperature(1.0, learned=True)
-
-    def _add_decoders(
-        self,
-        image: ImageTowerSettings,
-        text: TextTowerSettings,
-        reconstruction: ReconstructionSettings | None,
-        captioner: CaptionerSettings | None,
-        *,
-        vocabulary: int,
-        positions: int,
-    ) -> None:
-        """NLIP's two decoders, those that have a weight."""
-        own = self.image_tower.num_features
-        self.image_decoder = self.captioner = None
-        if reconstruction is not None and reconstruction.weight:
-            self.image_decoder = ImageDecoder(reconstruction, image_width=own, patch_px=patch_px(image.architecture))
-        if captioner is not None:
-            self.captioner = Captioner(captioner, text, vocabulary=vocabulary, positions=positions, image_width=own)
 
     @property
     def has_decoders(self) -> bool:
@@ -136,7 +124,7 @@ class DualEncoder(nn.Module):
         tokens: torch.Tensor,
         mask: torch.Tensor,
         *,
-        mixup: "Mixup | None" = None,
+        mixup: Mixup | None = None,
         kept: torch.Tensor | None = None,
         packed: Packed | None = None,
         prompted: Prompted | None = None,
@@ -148,16 +136,16 @@ class DualEncoder(nn.Module):
         that a ViT looks at; `packed` is how captions are packed, for a tower that `packs_captions`; `prompted` are
         tokens and mask of [p, q, y^m].
         """
-        mixes = mixup.of if mixup is not None else ""
-        seen = mixup.mixed(images) if mixup is not None and mixes == "images" else images
-        states = None
+        seen, states = images, None
+        if mixup is not None and mixup.mixes == "images":
+            seen = mixup.mixed(images)
         if isinstance(self.image_tower, VisionTower):
             states = self.image_tower.states(seen, kept)
             of_images = states[:, 0]
         else:
             of_images = self.image_tower(seen)
         of_texts = self.text_features(tokens, mask, packed)
-        if mixup is not None and mixes == "texts":
+        if mixup is not None and mixup.mixes == "texts":
             of_texts = mixup.mixed(of_texts)
         embeddings = _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)
         if not has_losses:
@@ -193,16 +181,35 @@ class DualEncoder(nn.Module):
         self.text_tower.set_grad_checkpointing()
 
 
+class Classifier(nn.Module):
+    """The image tower, and a linear layer from its features to logits (n, classes), float32 (ALIGN section 5.3).
+
+    First weights depend on `seed` alone. A tower of another classifier's run brings its head along.
+    """
+
+    def __init__(self, image: ImageTowerSettings, *, classes: int, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.image_tower = image_tower_of(image)
+            self.head = nn.Linear(self.image_tower.num_features, classes)
+            nn.init.normal_(self.head.weight, std=_HEAD_STD)
+            nn.init.zeros_(self.head.bias)
+            if image.weights.startswith(OF_RUN):
+                weights.read_head_into(self.head, image.weights, setting="[image_tower] weights, the head")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        return self.head(self.image_tower(images)).float()
+
+    def checkpoint_activations(self) -> None:
+        """Compute activations of the tower again instead of keeping them."""
+        self.image_tower.set_grad_checkpointing()
+
+
 def image_tower_of(settings: ImageTowerSettings) -> ImageTower | VisionTower:
     """The tower that the settings describe, with its first weights."""
     return VisionTower(settings) if settings.is_vit else ImageTower(settings)
-
-
-def text_tower_of(settings: TextTowerSettings, *, vocabulary: int, positions: int) -> TextTower | BartTower:
-    """The tower that the settings describe, with its first weights."""
-    if settings.architecture == "bart":
-        return BartTower(settings, vocabulary=vocabulary, positions=positions)
-    return TextTower(settings, vocabulary=vocabulary, tokens_at_most=positions)
 
 
 def part_of(name: str) -> Part:
@@ -226,11 +233,11 @@ def _linear(width: int, width_after: int) -> nn.Linear:
     return layer
 
 
-def _from_run(layer: nn.Module, tower: ImageTowerSettings | TextTowerSettings, of: Literal["image", "text"]) -> None:
+def _from_run(layer: nn.Module, tower: ImageTowerSettings | TextTowerSettings, name: str) -> None:
     """Give the layer after a tower what it has in the run that the tower is from; of a frozen one it is frozen too."""
     if tower.weights.startswith(OF_RUN):
-        setting = f"[{of}_tower] weights, the layer after the tower"
-        weights.read_projection_into(layer, tower.weights, setting=setting, prefix=f"{of}_projection.")
+        setting = f"[{name}_tower] weights, the layer after the tower"
+        weights.read_projection_into(layer, tower.weights, setting=setting, prefix=f"{name}_projection.")
         layer.requires_grad_(requires_grad=not tower.frozen)
 
 

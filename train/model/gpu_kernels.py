@@ -21,7 +21,7 @@ from triton import language as tl
 from triton.language.extra import libdevice
 
 from altalign import terminal
-from altalign.train.model.normal_scales import EIGHT, Scales
+from altalign.train.model.blocks import EIGHT, Scales
 
 
 class _Way(NamedTuple):
@@ -76,8 +76,8 @@ def _sigmoid(numbers):
 
 
 @triton.jit
-def _read(numbers, places, there):
-    return tl.load(numbers + places, mask=there, other=0.0).to(tl.float32)
+def _read(numbers, places, inside):
+    return tl.load(numbers + places, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -204,10 +204,10 @@ def compile_for(device: torch.device) -> bool:
         means = sums_of_gradients(scaled(images, known, swish=True), images, known, swish=True)
         gradient_of_input(images, images, known, means, swish=True)
     except Exception as error:  # whatever stops it, there is another way
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         terminal.stderr().print(
-            f"Triton does not compile here ({type(error).__name__}: {said}); batch norm and squeeze-and-excitation are "
-            "computed in more passes, which takes longer",
+            f"Triton does not compile here ({type(error).__name__}: {reason}); batch norm and squeeze-and-excitation "
+            "are computed in more passes, which takes longer",
             style="yellow",
         )
         return False
@@ -270,12 +270,7 @@ def sums_of_products(gradient: torch.Tensor, images: torch.Tensor) -> torch.Tens
 
 
 def gradient_of_input(
-    gradient: torch.Tensor,
-    images: torch.Tensor,
-    known: Scales,
-    means: torch.Tensor,
-    *,
-    swish: bool,
+    gradient: torch.Tensor, images: torch.Tensor, known: Scales, means: torch.Tensor, *, swish: bool
 ) -> torch.Tensor:
     """As `normalise.gradient_of_input`."""
     images, gradient = _last(images), _last(gradient)

@@ -1,17 +1,19 @@
 """EfficientNet B0 to B7 and L2 of timm's blocks, without the 1x1 convolution of the head (ALIGN section 5)."""
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from timm.layers import Conv2dSame  # pyright: ignore[reportPrivateImportUsage]
+from timm.models._efficientnet_blocks import SqueezeExcite as OfTimm
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels  # pyright: ignore[reportPrivateImportUsage]
 from torch import nn
 from torch.nn import functional
 
-from altalign.train.model import align_names, batch_norm, squeeze_excite
-from altalign.train.model.blocks import compute_again, replace
-from altalign.train.run import weights
+from altalign.train.model import batch_norm
+from altalign.train.model.blocks import Tower, compute_again, replace
+from altalign.train.model.normalise import SqueezeExcite
 from altalign.train.settings.training import ImageTowerSettings
 
 STAGES = [  # of B0: EfficientNet, table 1
@@ -37,14 +39,29 @@ FACTORS = {  # of channels, of blocks
 EPSILON = 1e-3  # added to variances, as timm's tf_* models have it
 HALF_OF_THE_RANGE = 127.5  # pixels 0..255 become -1..1, as in COYO-ALIGN
 
+# AlignModel's names of the parts
+_STEM = {"conv_stem": "embeddings.convolution", "bn1": "embeddings.batchnorm"}
+_BOTH = {"se.conv_reduce": "squeeze_excite.reduce", "se.conv_expand": "squeeze_excite.expand"}
+_FIRST_STAGE = {  # which has no expansion
+    "conv_dw": "depthwise_conv.depthwise_conv",
+    "bn1": "depthwise_conv.depthwise_norm",
+    "conv_pw": "projection.project_conv",
+    "bn2": "projection.project_bn",
+}
+_OTHER_STAGES = {
+    "conv_pw": "expansion.expand_conv",
+    "bn1": "expansion.expand_bn",
+    "conv_dw": "depthwise_conv.depthwise_conv",
+    "bn2": "depthwise_conv.depthwise_norm",
+    "conv_pwl": "projection.project_conv",
+    "bn3": "projection.project_bn",
+}
 
-class ImageTower(EfficientNet):
-    """Images to features.
+
+class ImageTower(Tower, EfficientNet):
+    """Images to features, `num_features` wide.
 
     The names of its state are those of timm's tf_efficientnet_*, less `conv_head`, `bn2` and `classifier`.
-
-    Attributes:
-        num_features: width of the features.
     """
 
     num_features: int
@@ -62,25 +79,15 @@ class ImageTower(EfficientNet):
             norm_layer=partial(nn.BatchNorm2d, eps=EPSILON, momentum=1 - settings.batch_norm_momentum),
         )
         batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)
-        squeeze_excite.convert(self)
+        replace(self, OfTimm, SqueezeExcite)
         replace(self, Conv2dSame, partial(StridedConvolution, as_if_even=settings.padding == "keras"))
-        self.frozen = settings.frozen
-        if settings.weights:
-            unused = ("conv_head.", "bn2.", "classifier.")
-            weights.read_into(
-                self,
-                settings.weights,
-                setting="[image_tower] weights",
-                prefixes=("image_tower.", "visual.trunk.", "vision_model."),  # ours, open_clip's, AlignModel's
-                unused=unused,
-                renamed={theirs: own for own, theirs in align_names.of(self.state_dict()).items()},
-            )
-        if settings.frozen:
-            self.requires_grad_(requires_grad=False).eval()
-
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
-        """As torch's, but a frozen tower stays in evaluation: its running statistics, and no path dropped."""
-        return super().train(mode and not self.frozen)
+        self.begin(
+            settings,
+            self,
+            prefixes=("image_tower.", "visual.trunk.", "vision_model."),  # ours, open_clip's, AlignModel's
+            unused=("conv_head.", "bn2.", "classifier."),
+            renamed={theirs: own for own, theirs in align_names(self.state_dict()).items()},
+        )
 
     def checkpoint_stages(self, count: int) -> None:
         """Compute activations of the first stages again instead of keeping them."""
@@ -94,9 +101,7 @@ class ImageTower(EfficientNet):
 
 
 class StridedConvolution(nn.Conv2d):
-    """A convolution of stride 2 that pads like TensorFlow (SAME), or like Keras where it does not know the size.
-
-    Keras pads then as if the size were even.
+    """A convolution of stride 2 that pads like TensorFlow (SAME), or, `as_if_even`, like Keras that knows no size.
 
     SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10)
     nothing is copied.
@@ -104,16 +109,8 @@ class StridedConvolution(nn.Conv2d):
 
     def __init__(self, replaced: Any, *, as_if_even: bool) -> None:
         factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
-        kernel, has_bias = (replaced.kernel_size[0], replaced.kernel_size[1]), replaced.bias is not None
-        super().__init__(
-            replaced.in_channels,
-            replaced.out_channels,
-            kernel,
-            stride=2,
-            groups=replaced.groups,
-            bias=has_bias,
-            **factory,
-        )
+        shape = {"stride": 2, "groups": replaced.groups, "bias": replaced.bias is not None}
+        super().__init__(replaced.in_channels, replaced.out_channels, replaced.kernel_size, **shape, **factory)
         self.load_state_dict(replaced.state_dict())
         self.as_if_even = as_if_even
 
@@ -128,3 +125,19 @@ class StridedConvolution(nn.Conv2d):
     def _padding(self, side: int) -> tuple[int, int]:
         half = self.kernel_size[0] // 2
         return (half, half) if side % 2 and not self.as_if_even else (half - 1, half)
+
+
+def align_names(names: Iterable[str]) -> dict[str, str]:
+    """AlignVisionModel's name of each name of the tower's state; blocks are numbered through there."""
+    names = list(names)
+    blocks = sorted({tuple(map(int, name.split(".")[1:3])) for name in names if name.startswith("blocks.")})
+    theirs = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if module in _STEM:
+            theirs[name] = f"{_STEM[module]}.{leaf}"
+        else:
+            _, stage, block, inner = module.split(".", 3)
+            parts = {**(_FIRST_STAGE if stage == "0" else _OTHER_STAGES), **_BOTH}
+            theirs[name] = f"encoder.blocks.{blocks.index((int(stage), int(block)))}.{parts[inner]}.{leaf}"
+    return theirs

@@ -1,9 +1,7 @@
-"""Normalisation by statistics of groups of consecutive images, and SiLU, in one operation.
+"""What an EfficientNet moves most, in fewer passes: normalisation with SiLU, and squeeze-and-excitation.
 
-It keeps its input, and two numbers per channel and group.
-
-An activation that follows batch norm as an operation of its own keeps a second tensor of the input's size for its
-gradient. Here the gradient computes what it needs of it again from the input.
+Normalisation is by statistics of groups of consecutive images. It keeps its input, and two numbers per channel and
+group: the gradient computes again what it needs of the activation, which by itself would keep a second tensor.
 
 The same formula several times, for speed: `_traceable` is what `torch.compile` fuses, and the twin that the others are
 tested against; on a CPU torch's own kernel goes through the groups one by one (2 to 4 times as fast); elsewhere, and
@@ -19,12 +17,11 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from altalign.train.model.normal_scales import EIGHT, Scales
-from altalign.train.model.on_cpu import is_on_cpu
+from altalign.train.model.blocks import EIGHT, Scales, is_on_cpu
 
 WITHIN = (1, 3, 4)  # what a group's statistics run over, of (groups, images of a group, channels, height, width)
 
@@ -47,11 +44,9 @@ def normalise(
     """
     if how.sync:
         return _synchronised(images, weight, bias, how)  # type: ignore[call-arg]
-    return (
-        _traceable(images, weight, bias, how)
-        if torch.compiler.is_compiling()
-        else _Normalise.apply(images, weight, bias, how)
-    )  # type: ignore[return-value]
+    if torch.compiler.is_compiling():
+        return _traceable(images, weight, bias, how)
+    return _Normalise.apply(images, weight, bias, how)  # type: ignore[return-value]
 
 
 @torch.compiler.disable  # collectives are not traced
@@ -189,12 +184,7 @@ def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: Scale
 
 
 def gradient_of_input(
-    gradient: torch.Tensor,
-    images: torch.Tensor,
-    known: Scales,
-    means: torch.Tensor,
-    *,
-    swish: bool,
+    gradient: torch.Tensor, images: torch.Tensor, known: Scales, means: torch.Tensor, *, swish: bool
 ) -> torch.Tensor:
     """The derivative by the images, through the statistics too.
 
@@ -238,19 +228,68 @@ def _backward_by_group(
             before = (part * scale[:, None, None]).add_((known.bias - mean * scale)[:, None, None])
             outer = torch.ops.aten.silu_backward(after.to(before.dtype), before).to(part.dtype)
         backward = torch.ops.aten.native_batch_norm_backward
-        parts.append(
-            backward(
-                outer,
-                part,
-                known.weight,
-                None,
-                None,
-                mean,
-                inverse,
-                train=True,
-                eps=0.0,
-                output_mask=[True, True, True],
-            )
-        )
+        masked = {"train": True, "eps": 0.0, "output_mask": [True, True, True]}
+        parts.append(backward(outer, part, known.weight, None, None, mean, inverse, **masked))
     of_images = torch.cat([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
     return of_images, torch.stack([part[1] for part in parts]).sum(0), torch.stack([part[2] for part in parts]).sum(0)
+
+
+# Squeeze-and-excitation -----------------------------------------------------------------------------------------------
+
+
+class SqueezeExcite(nn.Module):
+    """Images times gates, which are made of their means, as timm's, whose weights and names it has.
+
+    As operations of torch its backward goes through the images eleven times, here six.
+    """
+
+    def __init__(self, replaced: Any) -> None:
+        super().__init__()
+        self.conv_reduce, self.act1 = replaced.conv_reduce, replaced.act1
+        self.conv_expand, self.gate = replaced.conv_expand, replaced.gate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Images (n, channels, height, width), gated by channel."""
+        if torch.compiler.is_compiling() or kernels_for(x) is None:
+            return x * self._gates(x.mean((2, 3), keepdim=True))
+        images, means = _Squeeze.apply(x)  # type: ignore[misc]
+        return _Excite.apply(images, self._gates(means))  # type: ignore[return-value]
+
+    def _gates(self, means: torch.Tensor) -> torch.Tensor:
+        return self.gate(self.conv_expand(self.act1(self.conv_reduce(means))))
+
+
+class _Squeeze(torch.autograd.Function):
+    """The images as they are, and their means (n, channels, 1, 1): the gradients of both are added in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        ctx.pixels = images.shape[2] * images.shape[3]
+        return images.view_as(images), images.mean((2, 3), keepdim=True)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor, of_means: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        kernels, shift = kernels_for(gradient), of_means[:, :, 0, 0].float() / ctx.pixels
+        return kernels.shifted(gradient, torch.ones_like(shift), shift)
+
+
+class _Excite(torch.autograd.Function):
+    """Images times gates (n, channels, 1, 1)."""
+
+    @staticmethod
+    def forward(ctx: Any, images: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(images, gates)
+        return _times(images, gates)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        images, gates = ctx.saved_tensors
+        of_gates = kernels_for(images).sums_of_products(gradient, images)
+        return _times(gradient, gates), of_gates.to(gates.dtype)[:, :, None, None]
+
+
+def _times(images: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    scale = gates[:, :, 0, 0].float()
+    return kernels_for(images).shifted(images, scale, torch.zeros_like(scale))

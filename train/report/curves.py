@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
-from altalign.train.step.learner import OWN_LOSSES
-from altalign.train.step.negatives import NEGATIVES
+from altalign.train.step.learner import NEGATIVES, OWN_LOSSES
 
 POINTS_AT_MOST = 300  # of a curve: a long run has a hundred thousand lines
 SOURCES_AT_MOST = 8  # curves that a chart can hold apart

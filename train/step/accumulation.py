@@ -15,75 +15,40 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from altalign.errors import UsageError
-from altalign.train.data.batches import widened
+from altalign.train.data.batches import Batch, widened
 from altalign.train.model import batch_norm
-from altalign.train.model.bert_layer import Packed
-from altalign.train.model.mixup import Mixed, Mixup
-from altalign.train.step import sharding
+from altalign.train.model.drawn import Mixup, TokenDrop
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.passes import is_sharded
+from altalign.train.model.text_tower import Packed
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
-from altalign.train.step.token_drop import TokenDrop
-
-if TYPE_CHECKING:
-    from altalign.train.data.batches import Batch
-    from altalign.train.model.dual_encoder import DualEncoder
 
 Embeddings = tuple[torch.Tensor, torch.Tensor]  # of images and texts (n, d)
 
 
-class Loss(Protocol):
-    """This process's part of the loss of the global batch: `contrastive_loss` with all but these bound."""
-
-    def __call__(  # noqa: D102
-        self,
-        images: torch.Tensor,
-        texts: torch.Tensor,
-        temperature: torch.Tensor,
-        *,
-        targets: Mixed | None,
-        group: Group,
-    ) -> torch.Tensor: ...
-
-
 @dataclass(frozen=True)
 class StepResult:
-    """The results of a step on the global batch: the same on all ranks, except for the embeddings.
+    """The results of a step on the global batch: the same on all ranks, except for the embeddings."""
 
-    loss: of the global batch. Where it is not finite, no parameter has a gradient and batch norm is as it was.
-    temperature: what the loss was computed with.
-    pairs: of the global batch.
-    own: means over the pairs of the losses that need no other pair, those of reconstruction and of captions; empty
-    where the model has no decoders.
-    drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was
-    one pass.
-    embeddings: of this process's images and texts, without gradient.
-    broken: where the loss is not finite, the ranks that have a pair with an embedding that is not.
-    """
-
-    loss: float
-    temperature: float
-    pairs: int
-    drift: float
-    embeddings: Embeddings
-    own: tuple[float, ...] = ()
-    broken: tuple[int, ...] = ()
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the step may be taken."""
-        return math.isfinite(self.loss)
+    loss: float  # where it is not finite, no parameter has a gradient and batch norm is as it was
+    temperature: float  # that the loss was computed with
+    drift: float  # root of the mean squared distance of a pair's embeddings from the first pass's; 0 of one pass
+    embeddings: Embeddings  # of this process's pairs, without gradient
+    own: tuple[float, ...] = ()  # means of the losses that need no other pair: of reconstruction, of captions
+    broken: tuple[int, ...] = ()  # where the loss is not finite, the ranks that have an embedding that is not
 
 
 class Towers(nn.Module):
     """A dual encoder without its temperature, which the forward does not use: what DistributedDataParallel can wrap."""
 
-    def __init__(self, model: "DualEncoder") -> None:
+    def __init__(self, model: DualEncoder) -> None:
         super().__init__()
         self.parts = nn.ModuleDict({name: part for name, part in model.named_children() if name != "temperature"})
         self._model = (model,)  # in a tuple: not registered as a part
@@ -102,27 +67,25 @@ OWN_BUFFERS: dict[str, Any] = {
 }
 
 
-def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
+def towers_of(model: DualEncoder, group: Group = None) -> nn.Module:
     """The towers as `gradients` wants them: in DistributedDataParallel if there are several ranks with whole models.
 
-    Their first weights are then those of rank 0.
-
-    `model.compile()`, where it is wanted, comes before.
+    Their first weights are then those of rank 0. What is compiled is compiled before.
     """
     towers = Towers(model)
     alone = not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1)
-    if alone or sharding.is_sharded(model) or not any(of.requires_grad for of in towers.parameters()):
+    if alone or is_sharded(model) or not any(one.requires_grad for one in towers.parameters()):
         return towers
     return DistributedDataParallel(towers, process_group=group, gradient_as_bucket_view=True, **OWN_BUFFERS)
 
 
 def gradients(
     towers: nn.Module,
-    model: "DualEncoder",
-    batch: "Batch",
+    model: DualEncoder,
+    batch: Batch,
     *,
     chunk: int,
-    loss: Loss,
+    loss: Callable[..., torch.Tensor],
     seed: int,
     step: int,
     mixup: Mixup | None = None,
@@ -137,13 +100,13 @@ def gradients(
     norm's running statistics move once.
 
     Args:
-        towers: the model's, of `towers_of`.
+        towers: of `towers_of`.
         model: in training mode.
         batch: this rank's pairs, at least 1; those of rank 0 come first. Ranks may have different numbers.
         chunk: pairs in the towers at a time.
-        loss: this process's part of the loss.
-        seed: of the run.
-        step: its number.
+        loss: this process's part of the loss: `contrastive_loss` with its settings bound.
+        seed: of the run; with the number of the step, of dropout.
+        step: this number.
         mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
         token_drop: the patches that a ViT leaves out, in both passes.
         own_weights: factors of the pairs' own losses, which the forward sums after the embeddings; empty: it has none.
@@ -156,9 +119,12 @@ def gradients(
     model.zero_grad(set_to_none=True)
     check_sync(model, whole.sizes, chunk)
     fits = max(whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
-    encoded = (
-        [passes.encoded(towers, start, collects=True) for start in passes.starts] if fits else passes.without_gradient()
-    )
+    if fits:
+        encoded = [passes.encoded(towers, 0, collects=True)]
+    else:
+        inner = towers.module if isinstance(towers, DistributedDataParallel) else towers
+        with torch.no_grad():
+            encoded = [passes.encoded(inner, start, collects=False) for start in passes.starts]
     of_chunks = zip(*(some[:2] for some in encoded), strict=True)
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in of_chunks)
     value = model.temperature.value()
@@ -179,7 +145,7 @@ def gradients(
 
 
 def _finished(
-    model: "DualEncoder",
+    model: DualEncoder,
     whole: GlobalBatch,
     own: torch.Tensor,
     temperature: torch.Tensor,
@@ -188,14 +154,8 @@ def _finished(
 ) -> StepResult:
     """Give the temperature its gradient and move running statistics; drop all gradients if one is not finite.
 
-    Args:
-        model: with the gradients of its towers.
-        whole: the global batch.
-        own: this rank's loss, gradient of the temperature, squared distances between the passes, and sums of the
-            pairs' own losses: float64[3 + k].
-        temperature: as the loss took it, with its graph.
-        embeddings: of this rank's images and texts.
-        own_weights: factors (k) of the pairs' own losses.
+    `own`, float64[3 + k], is this rank's loss, gradient of the temperature, squared distances between the passes, and
+    the sums of k losses of the pairs' own; `temperature` has the graph of its parameter.
     """
     statistics = batch_norm.collected(model)
     total = torch.cat([own, statistics.double()])
@@ -206,22 +166,17 @@ def _finished(
     means = tuple(value / whole.size for value in sums)
     for weight, mean in zip(own_weights, means, strict=True):
         summed += weight * mean
-    result = StepResult(summed, sigma, whole.size, math.sqrt(squares / whole.size), embeddings, means)
-    if not result.is_finite:
+    result = StepResult(summed, sigma, math.sqrt(squares / whole.size), embeddings, means)
+    if not math.isfinite(summed):
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
-        return replace(result, broken=_broken(whole, embeddings))
+        is_whole = torch.stack([part.isfinite().all(1) for part in embeddings]).all(0)
+        by_rank = whole.gathered(is_whole.to(torch.uint8)).split(list(whole.sizes))
+        return replace(result, broken=tuple(rank for rank, rows in enumerate(by_rank) if not rows.all()))
     if temperature.requires_grad:
         temperature.backward(total[1].to(temperature.dtype))
     batch_norm.apply_collected(model, total[len(own) :].to(statistics.dtype))
     return result
-
-
-def _broken(whole: GlobalBatch, embeddings: Embeddings) -> tuple[int, ...]:
-    """The ranks that have a pair with an embedding that is not finite. A collective."""
-    own = torch.stack([of.isfinite().all(1) for of in embeddings]).all(0)
-    of_ranks = whole.gathered(own.to(torch.uint8)).split(list(whole.sizes))
-    return tuple(rank for rank, are_finite in enumerate(of_ranks) if not are_finite.all())
 
 
 @dataclass(frozen=True)
@@ -229,8 +184,8 @@ class _Passes:
     """The passes of a step over this rank's pairs, a chunk at a time."""
 
     towers: nn.Module
-    model: "DualEncoder"
-    batch: "Batch"
+    model: DualEncoder
+    batch: Batch
     chunk: int
     mixup: Mixup | None
     token_drop: TokenDrop | None
@@ -253,7 +208,7 @@ class _Passes:
         held = part.to(device)
         drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
         if self.model.packs_captions:
-            drawn["packed"] = Packed.of(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
+            drawn["packed"] = Packed.from_mask(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
         if self.token_drop is not None:
             drawn["kept"] = self.token_drop.kept(held.keys, held.images)
         if self.own_weights:
@@ -262,22 +217,14 @@ class _Passes:
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
             return towers(held.images, held.tokens, held.mask, **drawn)
 
-    def without_gradient(self) -> list[tuple[torch.Tensor, ...]]:
-        """Pass 1."""
-        with torch.no_grad():
-            return [self.encoded(_inner(self.towers), start, collects=False) for start in self.starts]
-
     def with_gradient(self, first: Embeddings, towards: Embeddings) -> tuple[torch.Tensor, torch.Tensor]:
         """Pass 2, from gradients of embeddings (n, d); returns squared distances from pass 1, and own losses."""
         apart, sums = (first[0].new_zeros(shape) for shape in ((), (len(self.own_weights),)))
         for start in self.starts:
             rows = slice(start, start + self.chunk)
             is_last = start == self.starts[-1]
-            with (
-                nullcontext()
-                if is_last or not isinstance(self.towers, DistributedDataParallel)
-                else self.towers.no_sync()
-            ):
+            waits = isinstance(self.towers, DistributedDataParallel) and not is_last
+            with self.towers.no_sync() if waits else nullcontext():  # type: ignore[operator]
                 again = self.encoded(self.towers, start, collects=True)
                 self.back(again, (towards[0][rows], towards[1][rows]))
             apart += sum(
@@ -291,7 +238,7 @@ class _Passes:
     def back(self, encoded: tuple[torch.Tensor, ...], towards: Embeddings) -> None:
         """Go back through the model, from the gradients of embeddings and from the pairs' own losses."""
         # both divide the sum of gradients by them
-        divides = isinstance(self.towers, DistributedDataParallel) or sharding.is_sharded(self.model)
+        divides = isinstance(self.towers, DistributedDataParallel) or is_sharded(self.model)
         ranks = len(self.whole.sizes) if divides else 1
         trained = [
             (embedding, gradient * ranks)
@@ -319,15 +266,11 @@ def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
         return
     layers = (layer for layer in model.modules() if isinstance(layer, batch_norm.BatchNorm))
     setting = '[image_tower] batch_norm = "sync"' if any(layer.statistics == "sync" for layer in layers) else ""
-    if setting := "[loop] sharded = true" if sharding.is_sharded(model) else setting:
+    if setting := "[loop] sharded = true" if is_sharded(model) else setting:
         raise UsageError(
             f"{setting}: ranks have {chunks} chunks of {chunk}; give [loop] chunk or global_batch so that they have as "
             "many"
         )
-
-
-def _inner(towers: nn.Module) -> nn.Module:
-    return towers.module if isinstance(towers, DistributedDataParallel) else towers
 
 
 def _device(model: nn.Module) -> torch.device:

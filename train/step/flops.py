@@ -11,11 +11,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from altalign.train.model.bert_layer import Packed
+from altalign.train.model.blocks import as_a_gpu
+from altalign.train.model.drawn import token_drop
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.model.on_cpu import as_a_gpu
+from altalign.train.model.text_tower import Packed
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step import token_drop
 from altalign.train.step.learner import model_of
 
 # dense bfloat16 operations a second, of the makers' data sheets
@@ -44,10 +44,9 @@ def peak_of(name: str) -> float | None:
 
 
 def of_a_pair(config: TrainConfig, *, vocabulary: int) -> float:
-    """Operations of a pair's forward and backward, with captions as long as they may be.
+    """Operations (convolutions, products of matrices) of a pair's forward and backward, with the longest captions.
 
-    They are convolutions and products of matrices, counted on tensors without memory. What a second pass or
-    checkpointing computes again is not among them: so it is with model FLOPs utilisation.
+    What a second pass or checkpointing computes again is not among them: so it is with model FLOPs utilisation.
     """
     with without_memory(config, vocabulary=vocabulary) as model, counter() as counted:
         trained = [part for part in encoded(config, model, _PAIRS) if part.requires_grad]
@@ -70,9 +69,8 @@ def encoded(config: TrainConfig, model: DualEncoder, pairs: int) -> tuple[Tensor
     side, length = config.data.crop_px, config.tokenizer.tokens_at_most
     images = torch.empty(pairs, side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
     drawn: dict[str, Any] = {}
-    if (drop := token_drop.drawn(config.image_tower, seed=0, step=1)) is not None:
-        patches = (side // drop.patch_px) ** 2
-        drawn["kept"] = torch.zeros(pairs, max(1, patches - round(drop.share * patches)), dtype=torch.int64)
+    if (drop := token_drop(config.image_tower, seed=0, step=1)) is not None:
+        drawn["kept"] = torch.zeros(pairs, drop.number(side, side)[1], dtype=torch.int64)
     if model.packs_captions:
         drawn["packed"] = Packed(*(torch.zeros(size, dtype=torch.int64) for size in (pairs * length, pairs)))
     if model.has_decoders:
@@ -87,9 +85,8 @@ def longest_captions(pairs: int, length: int) -> tuple[Tensor, Tensor]:
 
 def counter() -> FlopCounterMode:
     """Torch's counter, which takes the gradient of a depthwise convolution's weights for that of a dense one's."""
-    return FlopCounterMode(
-        display=False, custom_mapping={torch.ops.aten.convolution_backward: _of_convolution_backward}
-    )
+    mapping = {torch.ops.aten.convolution_backward: _of_convolution_backward}
+    return FlopCounterMode(display=False, custom_mapping=mapping)
 
 
 def _of_convolution_backward(

@@ -48,11 +48,9 @@ class GlobalBatch:
         padded[: len(own)] = own
         of_all = own.new_empty(len(self.sizes) * most, *own.shape[1:])
         distributed.all_gather_into_tensor(of_all, padded, group=self.group)
-        return (
-            of_all
-            if most * len(self.sizes) == self.size
-            else torch.cat([of_all[most * r : most * r + n] for r, n in enumerate(self.sizes)])
-        )
+        if most * len(self.sizes) == self.size:
+            return of_all
+        return torch.cat([of_all[most * r : most * r + n] for r, n in enumerate(self.sizes)])
 
     def summed_own(self, of_all: torch.Tensor) -> torch.Tensor:
         """What each rank has for rows of all (N, …) -> the sums for this rank's rows (n, …)."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch.autograd.function import once_differentiable
 
-from altalign.train.model.mixup import Mixed
+from altalign.train.model.drawn import Mixed
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 
 Directions = Literal["sum", "mean"]
@@ -41,63 +41,14 @@ class Noise:
     form: Form = "intended"
 
 
-def contrastive_loss(
-    images: torch.Tensor,
-    texts: torch.Tensor,
-    temperature: torch.Tensor,
-    *,
-    label_smoothing: float | torch.Tensor,
-    directions: Directions,
-    negatives: float = 1.0,
-    block: int = 2048,
-    weights: torch.Tensor | None = None,
-    targets: Mixed | None = None,
-    noise: Noise | None = None,
-    group: Group = None,
-) -> torch.Tensor:
-    """This process's part of the global batch's loss: the sum over its pairs, divided by N, the number of all pairs.
+def contrastive_loss(*embeddings: torch.Tensor, **settings: Any) -> torch.Tensor:
+    """This process's part of the global batch's loss: the sum of `pair_losses`, divided by the number of all pairs.
 
     The gradients of embeddings are those of the global loss, through the gather; the temperature's is this process's
     part. A collective: all ranks call it, and its backward, in the same order.
-
-    Args:
-        images: embeddings of this process's images (n, d), of length 1; n may differ between ranks, and is at least 1.
-        texts: of their captions.
-        temperature: sigma (), above 0.
-        label_smoothing: the match has 1 - this + this/N, each other candidate this/N; or one for each pair (n,).
-        directions: add image-to-text and text-to-image, or average them.
-        negatives: share of the other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a
-            circle, in both directions.
-            N in the smoothing is then the number of candidates.
-        block: rows and columns of logits in memory at a time. Logits are float32, under autocast too; float64 where
-            embeddings are.
-        weights: factor of each pair's loss (n,).
-        targets: of mixed pairs; only with all negatives.
-        noise: of each pair; in place of smoothing and mixed targets.
-        group: the ranks; default all.
     """
-    losses = pair_losses(
-        images,
-        texts,
-        temperature,
-        label_smoothing=label_smoothing,
-        directions=directions,
-        negatives=negatives,
-        block=block,
-        targets=targets,
-        noise=noise,
-        group=group,
-    )
-    weighted = losses.of_pairs if weights is None else losses.of_pairs * weights
-    return weighted.sum() / losses.pairs
-
-
-@dataclass(frozen=True)
-class PairLosses:
-    """Losses (n,) of this process's pairs, and the number of pairs of the global batch."""
-
-    of_pairs: torch.Tensor
-    pairs: int
+    losses, pairs = pair_losses(*embeddings, **settings)
+    return losses.sum() / pairs
 
 
 def pair_losses(
@@ -105,15 +56,29 @@ def pair_losses(
     texts: torch.Tensor,
     temperature: torch.Tensor,
     *,
-    label_smoothing: float | torch.Tensor,
+    label_smoothing: float,
     directions: Directions,
     negatives: float = 1.0,
     block: int = 2048,
     targets: Mixed | None = None,
     noise: Noise | None = None,
     group: Group = None,
-) -> PairLosses:
-    """The loss of each pair in the global batch, as in `contrastive_loss`. Call it under `torch.no_grad`.
+) -> tuple[torch.Tensor, int]:
+    """The losses (n,) of this process's pairs in the global batch, and N, the number of all pairs. A collective.
+
+    Args:
+        images: embeddings of this process's images (n, d), of length 1; n may differ between ranks, and is at least 1.
+        texts: of their captions.
+        temperature: sigma (), above 0.
+        label_smoothing: the match has 1 - this + this/N, each other candidate this/N.
+        directions: add image-to-text and text-to-image, or average them.
+        negatives: share of the other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a
+            circle, in both directions. N in the smoothing is then the number of candidates.
+        block: rows and columns of logits in memory at a time. Logits are float32, under autocast too; float64 where
+            embeddings are.
+        targets: of mixed pairs; only with all negatives.
+        noise: of each pair; in place of smoothing and mixed targets.
+        group: the ranks; default all.
 
     Raises:
         ValueError: shapes are not those of pairs, a rank has none, mixed targets are given with fewer negatives, or
@@ -123,7 +88,7 @@ def pair_losses(
         raise ValueError(f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} are no pairs")
     if targets is not None and negatives < 1:
         raise ValueError(f"mixed targets with negatives = {negatives}: a partner may be no candidate; give 1")
-    if noise is not None and (targets is not None or isinstance(label_smoothing, torch.Tensor) or label_smoothing):
+    if noise is not None and (targets is not None or label_smoothing):
         raise ValueError("noise of pairs with label smoothing or mixed targets: give one of them")
     with torch.autocast(images.device.type, enabled=False):
         kind = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
@@ -137,18 +102,15 @@ def pair_losses(
         matches = (images * texts).sum(1) * scale
         if noise is not None and is_printed:
             losses = _printed(by_image, matches, noise.weight, after) + _printed(by_text, matches, noise.weight, after)
-            return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
-        if noise is not None:
-            label_smoothing = noise.weight.to(kind) * ((after + 1) / max(1, after))
-        to_text = to_image = matches
-        if targets is not None:
-            share, partner = targets.share, targets.partner
-            to_text = share * matches + (1 - share) * (images * texts[partner]).sum(1) * scale
-            to_image = share * matches + (1 - share) * (images[partner] * texts).sum(1) * scale
-        losses = (
-            by_image + by_text - (1 - label_smoothing) * (to_text + to_image) - label_smoothing * (of_images + of_texts)
-        )
-    return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
+        else:
+            smoothing = label_smoothing if noise is None else noise.weight.to(kind) * ((after + 1) / max(1, after))
+            to_text = to_image = matches
+            if targets is not None:
+                share, partner = targets.share, targets.partner
+                to_text = share * matches + (1 - share) * (images * texts[partner]).sum(1) * scale
+                to_image = share * matches + (1 - share) * (images[partner] * texts).sum(1) * scale
+            losses = by_image + by_text - (1 - smoothing) * (to_text + to_image) - smoothing * (of_images + of_texts)
+    return losses if directions == "sum" else losses / 2, whole.size
 
 
 def _printed(by_others: torch.Tensor, match: torch.Tensor, weight: torch.Tensor, others: int) -> torch.Tensor:
@@ -179,10 +141,7 @@ def negatives_log_p(
 
 
 class _Candidates(torch.autograd.Function):
-    """logsumexp and mean of the logits, for each image and each text of this process: four vectors (n,).
-
-    They are over its candidates in the global batch.
-    """
+    """logsumexp and mean of the logits of the candidates of each image and text of this process: four vectors (n,)."""
 
     @staticmethod
     def forward(
@@ -254,19 +213,14 @@ def _towards(
 def _blocks(
     whole: GlobalBatch, ways: Ways, block: int, device: torch.device
 ) -> Iterator[tuple[slice, slice, Hidden, Hidden]]:
-    """Rows of this process (slices), columns of the global batch, and masks of hidden pairs.
-
-    There is a mask for images and, transposed, one for texts.
-    """
+    """Rows of this process, columns of the global batch, and hidden pairs: of images, and of texts, transposed."""
     for row in range(0, own := whole.sizes[whole.rank], block):
         rows = slice(row, min(row + block, own))
         images = range(whole.first + rows.start, whole.first + rows.stop)
         for column in range(0, whole.size, block):
             texts = range(column, min(column + block, whole.size))
-            from_images, from_texts = (
-                _hidden(images, texts, ways, whole.size, device),
-                _hidden(texts, images, ways, whole.size, device),
-            )
+            from_images = _hidden(images, texts, ways, whole.size, device)
+            from_texts = _hidden(texts, images, ways, whole.size, device)
             if from_images is not True or from_texts is not True:
                 yield rows, slice(texts.start, texts.stop), from_images, from_texts
 
@@ -283,8 +237,6 @@ def _hidden(rows: range, columns: range, ways: Ways, size: int, device: torch.de
             return False
         if least > after and least + span < size:
             return True
-    on = (
-        torch.arange(columns.start, columns.stop, device=device)[None]
-        - torch.arange(rows.start, rows.stop, device=device)[:, None]
-    ).remainder_(size)
+    places, own = (torch.arange(each.start, each.stop, device=device) for each in (columns, rows))
+    on = (places[None] - own[:, None]).remainder_(size)
     return on > after if not first else (on > after) | (on < first)

@@ -1,7 +1,5 @@
 """LAMB, LARS, AdamW and SGD over the parts of a dual encoder.
 
-It is said outright which parameters decay, and whose step is scaled by their own norm.
-
 A parameter is of one kind: `batch_norm` (scale or shift of one), `norm` (of a layer or group norm), `bias` (of anything
 else) or `weight`. To exclude `norm` excludes batch norm too. What is frozen is in no group. Of a group are, beside what
 torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the
@@ -11,7 +9,6 @@ rate with.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 import numpy as np
@@ -19,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from altalign.errors import UsageError
+from altalign.train.model.blocks import is_on_cpu
 from altalign.train.model.dual_encoder import PARTS, Part, part_of
-from altalign.train.model.on_cpu import is_on_cpu
+from altalign.train.model.passes import is_sharded
 from altalign.train.run import sharded_tensors
 from altalign.train.settings.training import OptimizerSettings
-from altalign.train.step import sharding
 
 KINDS = ("weight", "bias", "norm", "batch_norm")
 LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
@@ -34,28 +31,10 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 _NORMS = (nn.LayerNorm, nn.GroupNorm)
 _NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
 _ROW = 1024  # numbers
-_NUMBERS_OF_A_CACHE = 1 << 16  # six tensors of as many stay in the cache of a core: 1.5 MiB
-
-
-@dataclass(frozen=True)
-class GroupRow:
-    """What happens to a group of parameters."""
-
-    part: str
-    kinds: tuple[str, ...]
-    weight_decay: float
-    has_trust_ratio: bool
-    rate_factor: float
-    tensors: int
-    numbers: int
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`.
-
-    Args:
-        model: a DualEncoder, wrapped or not.
-        settings: the method, its numbers, and what is excluded.
 
     Raises:
         UsageError: every parameter is frozen.
@@ -71,7 +50,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
         return Lamb(groups, betas=betas, epsilon=settings.epsilon)
     if settings.name == "lars":
         return Lars(groups, momentum=settings.beta1, epsilon=settings.epsilon)
-    foreach = sharding.is_sharded(model) or None  # torch's own choice for what is spread: tensor by tensor
+    foreach = is_sharded(model) or None  # torch's own choice for what is spread: tensor by tensor
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.epsilon, foreach=foreach)
     if settings.name == "sgd":
@@ -79,27 +58,11 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     assert_never(settings.name)
 
 
-def describe(optimizer: torch.optim.Optimizer) -> list[GroupRow]:
-    """A row a group, in the order of the parts."""
-    return [
-        GroupRow(
-            part=group["part"],
-            kinds=tuple(group["kinds"]),
-            weight_decay=group["weight_decay"],
-            has_trust_ratio=group["trust"],
-            rate_factor=group["factor"],
-            tensors=len(group["params"]),
-            numbers=sum(parameter.numel() for parameter in group["params"]),
-        )
-        for group in optimizer.param_groups
-    ]
-
-
 def gradient_norm(model: nn.Module) -> Tensor:
     """The joint norm of all gradients, (), on their device."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     parts = sharded_tensors.own(gradients)
-    if sharding.is_sharded(model):
+    if is_sharded(model):
         return torch.linalg.vector_norm(sharded_tensors.norms(parts, gradients))
     return nn.utils.get_total_norm(parts)
 
@@ -111,31 +74,29 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
     """Parameters that are treated alike, those of a part together."""
     adapts = settings.name in ("lamb", "lars")
     kinds = _kinds_of_norms(model)
-    undecayed, untrusted = _kinds_excluded(settings.decay_excludes), _kinds_excluded(settings.trust_excludes)
-    found: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
+    undecayed, untrusted = (
+        {*excludes, "batch_norm"} if "norm" in excludes else {*excludes}
+        for excludes in (settings.decay_excludes, settings.trust_excludes)
+    )
+    members: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            part, kind = part_of(name), kinds.get(name) or _kind(name)
+            part, kind = part_of(name), kinds.get(name) or ("bias" if name.split(".")[-1] == "bias" else "weight")
             is_temperature = part == "temperature"
             decays = settings.weight_decay > 0 and not is_temperature and kind not in undecayed
             trusts = adapts and not is_temperature and kind not in untrusted
-            found.setdefault((part, decays, trusts), []).append((name, parameter, kind))
+            members.setdefault((part, decays, trusts), []).append((name, parameter, kind))
     return [
         {
-            "params": [(name, parameter) for name, parameter, _ in found[part, decays, trusts]],
+            "params": [(name, parameter) for name, parameter, _ in members[part, decays, trusts]],
             "part": part,
-            "kinds": [kind for kind in KINDS if any(kind == of for _, _, of in found[part, decays, trusts])],
+            "kinds": [kind for kind in KINDS if any(kind == each for _, _, each in members[part, decays, trusts])],
             "weight_decay": settings.weight_decay if decays else 0.0,
             "trust": trusts,
             "factor": settings.rate_factors.get(part, 1.0),
         }
-        for part, decays, trusts in sorted(found, key=lambda key: (PARTS.index(key[0]), not key[1], not key[2]))
+        for part, decays, trusts in sorted(members, key=lambda key: (PARTS.index(key[0]), not key[1], not key[2]))
     ]
-
-
-def _kinds_excluded(named: Iterable[str]) -> set[str]:
-    """The kinds that a setting names: batch norm is among the norms."""
-    return {*named, "batch_norm"} if "norm" in named else {*named}
 
 
 def _kinds_of_norms(model: nn.Module) -> dict[str, str]:
@@ -148,21 +109,13 @@ def _kinds_of_norms(model: nn.Module) -> dict[str, str]:
     }
 
 
-def _kind(name: str) -> str:
-    """The kind of a parameter of no norm."""
-    return "bias" if name.rpartition(".")[2] == "bias" else "weight"
-
-
 # Methods -------------------------------------------------------------------------------------------------------------
 
 
 class _Stepped(torch.optim.Optimizer):
-    """What LAMB and LARS share: the walk over parameters that have gradients.
+    """What LAMB and LARS share: the walk over parameters that have gradients, so many that scratch memory allows.
 
-    It takes as many at a time as scratch memory allows.
-
-    `steps` of every group is the number of steps taken, the same in all: a parameter that got no gradient in some of
-    them counts them all the same.
+    `steps` of every group is the number of steps taken, also by a parameter that got no gradient in some of them.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], defaults: dict[str, Any]):
@@ -170,19 +123,14 @@ class _Stepped(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # torch's overloads return the closure's loss
-        """Take a step with the gradients as they are.
-
-        Raises:
-            ValueError: a closure is given.
-        """
+        """Take a step with the gradients as they are; a closure is refused with ValueError."""
         if closure is not None:
             raise ValueError("closures are for methods that evaluate the loss again; call backward before")
         for group in self.param_groups:
             group["steps"] += 1
             for parameters in _at_a_time(parameter for parameter in group["params"] if parameter.grad is not None):
-                self._step(
-                    parameters, [parameter.grad for parameter in parameters if parameter.grad is not None], group
-                )
+                gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+                self._step(parameters, gradients, group)
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -196,9 +144,7 @@ class _Stepped(torch.optim.Optimizer):
 
 
 class Lamb(_Stepped):
-    """LAMB: You et al. 2019 (arXiv 1904.00962), algorithm 2, with corrected moments; nothing is clipped.
-
-    The moments are corrected as in TensorFlow Addons.
+    """LAMB: You et al. 2019 (arXiv 1904.00962), algorithm 2, moments corrected as in TensorFlow Addons; not clipped.
 
     update = m / (sqrt(v) + epsilon) + weight_decay * w; w -= rate * |w| / |update| * update, the ratio 1 where a norm
     is 0 or in a group without trust.
@@ -215,18 +161,16 @@ class Lamb(_Stepped):
         parameters, gradients = sharded_tensors.own(parameters), sharded_tensors.own(gradients)
         corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
         scratch, rows, updates = _like(parameters)
-        # many operations, each over everything: on a CPU they wait for memory
-        for here, mean, square, of, update in _in_cache(parameters, means, squares, gradients, updates):
-            _many._foreach_lerp_(mean, of, 1 - beta1)
-            _many._foreach_mul_(square, beta2)
-            _many._foreach_addcmul_(square, of, of, 1 - beta2)
-            divisors = _many._foreach_sqrt(square)
-            _many._foreach_mul_(divisors, corrected1 / corrected2)
-            _many._foreach_add_(divisors, corrected1 * group["epsilon"])
-            _many._foreach_copy_(update, mean)
-            _many._foreach_div_(update, divisors)
-            if group["weight_decay"]:
-                _many._foreach_add_(update, here, alpha=group["weight_decay"])
+        _many._foreach_lerp_(means, gradients, 1 - beta1)
+        _many._foreach_mul_(squares, beta2)
+        _many._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        divisors = _many._foreach_sqrt(squares)
+        _many._foreach_mul_(divisors, corrected1 / corrected2)
+        _many._foreach_add_(divisors, corrected1 * group["epsilon"])
+        _many._foreach_copy_(updates, means)
+        _many._foreach_div_(updates, divisors)
+        if group["weight_decay"]:
+            _many._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["trust"]:
             weights, moves = (sharded_tensors.norms(parts, wholes) for parts in (parameters, updates))
             ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
@@ -253,11 +197,8 @@ class Lars(_Stepped):
         super().__init__(groups, {"momentum": momentum, "epsilon": epsilon})
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        velocities, decay, wholes = (
-            sharded_tensors.own(self._state(parameters, "velocity")),
-            group["weight_decay"],
-            parameters,
-        )
+        velocities = sharded_tensors.own(self._state(parameters, "velocity"))
+        decay, wholes = group["weight_decay"], parameters
         parameters, gradients = sharded_tensors.own(parameters), sharded_tensors.own(gradients)
         moves = _many._foreach_add(gradients, parameters, alpha=decay)
         if group["trust"]:
@@ -287,38 +228,6 @@ def _span(tensor: Tensor) -> int:
     """Numbers from a tensor's first place in memory to its last."""
     steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return 1 + sum(steps) if tensor.numel() else 0
-
-
-def _in_cache(*lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
-    """The same tensors: on a CPU in parts that fit into its cache, so far as tensors of a place lie alike in memory.
-
-    Args:
-        lists: as many tensors each; those of a place have one shape.
-    """
-    if not lists[0] or not is_on_cpu(lists[0][0]):
-        yield lists
-        return
-    most = _NUMBERS_OF_A_CACHE * torch.get_num_threads()
-    run: list[tuple[Tensor, ...]] = []
-    numbers = 0
-    for tensors in zip(*lists, strict=True):
-        for part in zip(*(tensor.split(most) for tensor in _flat(tensors)), strict=True):
-            if run and numbers + part[0].numel() > most:
-                yield tuple(map(list, zip(*run, strict=True)))
-                run, numbers = [], 0
-            run.append(part)
-            numbers += part[0].numel()
-    yield tuple(map(list, zip(*run, strict=True)))
-
-
-def _flat(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The numbers of tensors of one shape in a row each, as they lie in memory; if they lie unlike, themselves."""
-    first = tensors[0]
-    sized = [number for number, size in enumerate(first.shape) if size > 1]
-    strides = {tuple(tensor.stride(number) for number in sized) for tensor in tensors}
-    if len(strides) > 1 or _span(first) != first.numel():
-        return tensors
-    return tuple(tensor.as_strided((first.numel(),), (1,)) for tensor in tensors)
 
 
 def _at_a_time(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:

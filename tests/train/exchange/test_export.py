@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from altalign import cli
-from altalign.train.exchange import export, with_head
+from altalign.train.exchange import export, to_timm
 from altalign.train.exchange.encoders import Trained, trained
 from altalign.train.model.image_tower import FACTORS
 from altalign.train.settings.training import TrainConfig
@@ -234,7 +234,7 @@ def test_a_tower_of_no_other_width_is_timms_of_the_same_name(architecture: str) 
     with torch.device("meta"):
         model = model_of(config, vocabulary=60)
     of = Trained(Path(), 0, config, cast(Any, None), model)
-    assert with_head.name_of(of) == f"tf_efficientnet_{architecture}"
+    assert to_timm.name_of(of) == f"tf_efficientnet_{architecture}"
 
 
 def test_the_demo_exports_everywhere_and_a_plan_says_what_cannot_be() -> None:

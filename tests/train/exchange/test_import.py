@@ -15,8 +15,7 @@ from altalign.errors import UsageError
 from altalign.models import torch_models
 from altalign.settings.common import dump
 from altalign.train.exchange.encoders import opened, trained
-from altalign.train.model import align_names
-from altalign.train.model.image_tower import ImageTower
+from altalign.train.model.image_tower import ImageTower, align_names
 from altalign.train.model.text_tower import TextTower
 from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 from tests.train.run_folders import pairs, picture, write_run
@@ -57,7 +56,7 @@ def towers(run: str, weights: str) -> tuple[ImageTower, TextTower]:
     image = of.config.image_tower.model_copy(update={"weights": weights})
     text = of.config.text_tower.model_copy(update={"weights": weights})
     most = of.tokenizer.tokens_at_most
-    return ImageTower(image), TextTower(text, vocabulary=of.tokenizer.vocabulary, tokens_at_most=most)
+    return ImageTower(image), TextTower(text, vocabulary=of.tokenizer.vocabulary, positions=most)
 
 
 def check_same(found: torch.nn.Module, expected: torch.nn.Module, but: str = "nothing") -> None:
@@ -76,10 +75,10 @@ def test_the_layout_of_coyo_aligns_converted_weights_fits_b7_and_bert_base() -> 
     with torch.device("meta"):
         theirs = AlignModel(AlignConfig())  # whose defaults are COYO-ALIGN's sizes
         image = ImageTower(ImageTowerSettings(architecture="b7", padding="keras"))
-        text = TextTower(TextTowerSettings(layers=12, width=768, heads=12), vocabulary=30_522, tokens_at_most=64)
+        text = TextTower(TextTowerSettings(layers=12, width=768, heads=12), vocabulary=30_522, positions=64)
     shapes = {name: values.shape for name, values in theirs.state_dict().items()}
     state = image.state_dict()
-    assert {f"vision_model.{name}": state[own].shape for own, name in align_names.of(state).items()} == {
+    assert {f"vision_model.{name}": state[own].shape for own, name in align_names(state).items()} == {
         name: shape for name, shape in shapes.items() if name.startswith("vision_model.")
     }
     for name, values in text.bert.state_dict().items():

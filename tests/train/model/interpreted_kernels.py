@@ -10,11 +10,10 @@ import torch
 from timm.models._efficientnet_blocks import SqueezeExcite as OfTimm
 from torch import nn
 
-from altalign.train.model import gpu_kernels, normalise, squeeze_excite
+from altalign.train.model import gpu_kernels, normalise
 from altalign.train.model.batch_norm import apply_collected, collected, collecting
+from altalign.train.model.blocks import Scales, as_a_gpu, is_on_cpu
 from altalign.train.model.image_tower import ImageTower
-from altalign.train.model.normalise import Scales
-from altalign.train.model.on_cpu import as_a_gpu, is_on_cpu
 from altalign.train.settings.training import ImageTowerSettings
 
 EPSILON = 1e-3
@@ -24,8 +23,7 @@ SHAPES = [(8, 4, 8, 9), (6, 3, 24, 5), (4, 4, 72, 17), (32, 16, 40, 1), (2, 2, 1
 
 @pytest.fixture(autouse=True)
 def _on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (normalise, squeeze_excite):
-        monkeypatch.setattr(module, "kernels_for", lambda images: None if is_on_cpu(images) else gpu_kernels)
+    monkeypatch.setattr(normalise, "kernels_for", lambda images: None if is_on_cpu(images) else gpu_kernels)
 
 
 def drawn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -107,7 +105,7 @@ def _results(module: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_squeeze_and_excitation_is_timms(dtype: torch.dtype) -> None:
     theirs = OfTimm(24, rd_channels=6, act_layer=nn.SiLU).to(dtype)
-    ours = squeeze_excite.SqueezeExcite(copy.deepcopy(theirs))
+    ours = normalise.SqueezeExcite(copy.deepcopy(theirs))
     assert list(ours.state_dict()) == list(theirs.state_dict())
     images = torch.randn(4, 24, 9, 9).to(dtype).contiguous(memory_format=torch.channels_last)
     with as_a_gpu():

@@ -13,7 +13,7 @@ from altalign.train.data import tokenizer
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import OF_BART, CaptionTokenizer
 from altalign.train.data.training_data import prepared
-from altalign.train.model.bart import BartTower, Captioner
+from altalign.train.model.text_tower import BartTower, Captioner
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.nlip import CaptionerSettings
 from altalign.train.settings.training import TextTowerSettings, TokenizerSettings, TrainConfig

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from altalign.train.model import normalise
 from altalign.train.model.batch_norm import BatchNorm, Statistics, apply_collected, collected, collecting, convert
-from altalign.train.model.normalise import How, Scales
+from altalign.train.model.blocks import Scales
+from altalign.train.model.normalise import How
 
 CHANNELS = 3
 EPSILON = 1e-3

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 
-from altalign.train.model.on_cpu import as_a_gpu
+from altalign.train.model.blocks import as_a_gpu
 from altalign.train.model.text_tower import TextTower
 from tests.train.model.test_text_tower import of_transformers, tower
 from tests.train.small_towers import captions

@@ -37,7 +37,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_cls_is_that_of_the_published_model(published: Path) -> None:
     words = tokenizer.read(str(published / "tokenizer.json"), tokens_at_most=25)
     settings = TextTowerSettings(layers=2, width=32, heads=4, weights=str(published))
-    tower = TextTower(settings, vocabulary=words.vocabulary, tokens_at_most=25).eval()
+    tower = TextTower(settings, vocabulary=words.vocabulary, positions=25).eval()
     theirs = BertModel.from_pretrained(published, add_pooling_layer=False).eval()
     of_theirs = Tokenizer.from_file(str(published / "tokenizer.json"))
     for caption, ids in zip(CAPTIONS, words.encode(CAPTIONS), strict=True):
@@ -74,4 +74,4 @@ def test_a_vocabulary_without_special_tokens_is_one_line(tmp_path: Path) -> None
 def test_a_vocabulary_of_another_size_is_named(published: Path) -> None:
     settings = TextTowerSettings(layers=2, width=32, heads=4, weights=str(published))
     with pytest.raises(UsageError, match=r"of another shape: embeddings\.word_embeddings\.weight 11x32 for 12x32"):
-        TextTower(settings, vocabulary=12, tokens_at_most=25)
+        TextTower(settings, vocabulary=12, positions=25)

@@ -7,8 +7,8 @@ import torch
 from torch import _dynamo
 
 from altalign.train.exchange.encoders import by_ranks
-from altalign.train.model.compiled import BLOCKS, compile_blocks
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
+from altalign.train.model.passes import BLOCKS, compile_blocks
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 from tests.train.small_model import gradients_of, pairs

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from altalign.train.data.batches import Batch
-from altalign.train.model import batch_norm, cuda_graphs
+from altalign.train.model import batch_norm, passes
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step import arithmetic
-from altalign.train.step.learner import Learner
+from altalign.train.step.learner import Learner, prepare
 
 PAIRS, WORDS, VOCABULARY = 16, 8, 50
 TOWERS: dict[str, dict[str, Any]] = {
@@ -63,7 +62,7 @@ def apart(ours: torch.nn.Module, plain: torch.nn.Module) -> float:
 @pytest.mark.parametrize("tower", TOWERS)
 def test_recorded_passes_learn_what_others_do(tower: str, chunk: int) -> None:
     """In one pass and in two; by dropped paths that are drawn anew for each chunk and step."""
-    arithmetic.prepare("float32", torch.device("cuda"))
+    prepare("float32", torch.device("cuda"))
     ours, plain = (learner("cuda", tower, chunk=chunk, speed=speed) for speed in ("recorded", "plain"))
     for number, batch in enumerate(batches(6), start=1):
         found, expected = (one.step(number, batch) for one in (ours, plain))
@@ -76,7 +75,7 @@ def test_recorded_passes_learn_what_others_do(tower: str, chunk: int) -> None:
 
 @on_a_gpu
 def test_images_of_another_size_are_recorded_anew_and_an_evaluation_is_not() -> None:
-    arithmetic.prepare("float32", torch.device("cuda"))
+    prepare("float32", torch.device("cuda"))
     ours, plain = (learner("cuda", "EfficientNet", chunk=4, speed=speed) for speed in ("recorded", "plain"))
     for number, batch in enumerate([*batches(1), *batches(1, side=96), *batches(1)], start=1):
         assert ours.step(number, batch)["loss"] == pytest.approx(plain.step(number, batch)["loss"], rel=1e-3)
@@ -89,7 +88,7 @@ def test_images_of_another_size_are_recorded_anew_and_an_evaluation_is_not() -> 
 @on_a_gpu
 def test_bfloat16_and_mixed_pairs_are_recorded_as_they_are_computed() -> None:
     """Pixels come as floats where a coin says so, and are of one kind all the same."""
-    arithmetic.prepare("bfloat16", torch.device("cuda"))
+    prepare("bfloat16", torch.device("cuda"))
     settings = {"chunk": 4, "precision": "bfloat16"}
     ours, plain = (
         learner("cuda", "EfficientNet", loss={"mixup": 0.3, "mixup_group": 4}, speed=speed, **settings)
@@ -119,7 +118,7 @@ def test_what_fails_while_it_is_recorded_leaves_all_as_it_was() -> None:
     before = dict(tower.named_parameters())
 
     def fail() -> None:
-        with batch_norm.collecting(tower), batch_norm.sums_kept(tower), cuda_graphs._twins(tower) as twins:
+        with batch_norm.collecting(tower), batch_norm.sums_kept(tower), passes._twins(tower) as twins:
             assert {id(one) for one in tower.parameters()} == {id(one) for one in twins.values()}
             tower(batches(1)[0].images)
             assert batch_norm.collected(tower).abs().sum() > 0
@@ -139,4 +138,4 @@ def test_a_cpu_records_nothing(tower: str) -> None:
     for number, batch in enumerate(batches(2), start=1):
         assert ours.step(number, batch) == plain.step(number, batch)
     assert apart(ours.model, plain.model) == 0
-    assert isinstance(ours.model.image_tower.__dict__["states" if tower == "ViT" else "forward"], cuda_graphs._Recorder)
+    assert isinstance(ours.model.image_tower.__dict__["states" if tower == "ViT" else "forward"], passes._Recorder)

@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional
 
 from altalign.errors import UsageError
-from altalign.train.model.mixup import Mixup, drawn
+from altalign.train.model.drawn import Mixup
+from altalign.train.model.drawn import mixup as drawn
 from altalign.train.settings.training import LossSettings
 from altalign.train.step import accumulation
 from altalign.train.step.accumulation import chunk_seed, towers_of
@@ -37,11 +38,11 @@ def test_a_step_has_one_coin_and_one_lambda_of_beta() -> None:
     found = [drawn(settings, seed=1, step=step) for step in range(2000)]
     assert found == [drawn(settings, seed=1, step=step) for step in range(2000)]
     shares = np.array([each.share for each in found if each])
-    assert sum(each.of == "images" for each in found if each) == pytest.approx(1000, abs=112)  # 5 standard errors
+    assert sum(each.mixes == "images" for each in found if each) == pytest.approx(1000, abs=112)  # 5 standard errors
     assert shares.mean() == pytest.approx(0.5, abs=0.051)
     assert shares.var() == pytest.approx(1 / (4 * 1.2), abs=0.01)  # of Beta(a, a): 1 / (4 (2 a + 1))
     texts_alone = [drawn(LossSettings(mixup=1, mixup_of="texts"), seed=1, step=step) for step in range(9)]
-    assert {each.of for each in texts_alone if each} == {"texts"}
+    assert {each.mixes for each in texts_alone if each} == {"texts"}
     assert drawn(LossSettings(), seed=1, step=1) is None
 
 
@@ -49,7 +50,7 @@ def plain(model: Any, batch: Any, chunk: int, mixup: Mixup, seed: int, step: int
     """The mixed loss of the whole batch, a pair and a direction at a time (equations 20 to 24)."""
     count, share, partners = len(batch.keys), mixup.share, mixup.partners(len(batch.keys)).tolist()
     pixels = batch.images.double()
-    if mixup.of == "images":
+    if mixup.mixes == "images":
         pixels = torch.stack([share * pixels[i] + (1 - share) * pixels[j] for i, j in enumerate(partners)])
     images, texts = [], []
     for start in range(0, count, chunk):
@@ -59,7 +60,7 @@ def plain(model: Any, batch: Any, chunk: int, mixup: Mixup, seed: int, step: int
         images.append(model.image_tower(pixels[rows]))
         texts.append(texts_of_chunk)
     seen, read = torch.cat(images), torch.cat(texts)
-    if mixup.of == "texts":
+    if mixup.mixes == "texts":
         read = torch.stack([share * read[i] + (1 - share) * read[j] for i, j in enumerate(partners)])
     seen, read = functional.normalize(seen, dim=1), functional.normalize(read, dim=1)
     logits = seen @ read.T / model.temperature.value()
@@ -71,9 +72,9 @@ def plain(model: Any, batch: Any, chunk: int, mixup: Mixup, seed: int, step: int
     return total / (2 * count)
 
 
-@pytest.mark.parametrize("of", ["images", "texts"])
-def test_the_gradient_of_chunks_is_that_of_the_mixed_batch(of: Any) -> None:
-    batch, mixup = pairs(12), Mixup(of, 0.3, 2)
+@pytest.mark.parametrize("mixes", ["images", "texts"])
+def test_the_gradient_of_chunks_is_that_of_the_mixed_batch(mixes: Any) -> None:
+    batch, mixup = pairs(12), Mixup(mixes, 0.3, 2)
     ours, expected = small_model(group=4), small_model(group=4)
     loss = plain(expected, batch, 4, mixup, 7, 3)
     loss.backward()

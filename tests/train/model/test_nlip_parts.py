@@ -8,12 +8,12 @@ from transformers import BartConfig, BartModel
 
 from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
+from altalign.train.model.drawn import token_drop
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.model.image_decoder import ImageDecoder, normalised, patches
+from altalign.train.model.vision_transformer import ImageDecoder, normalised, patches
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.nlip import ReconstructionSettings
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step import token_drop
 from altalign.train.step.accumulation import gradients, towers_of
 from altalign.train.step.learner import Learner, model_of
 from altalign.train.step.loss import Noise, contrastive_loss
@@ -114,7 +114,7 @@ def test_a_step_in_chunks_has_the_gradient_of_the_whole_with_all_losses(form: st
         model = model_of(chosen, vocabulary=VOCABULARY).double().train()
         result = gradients(
             towers_of(model), model, batch(), chunk=chunk, loss=loss, seed=1, step=1, own_weights=(1.0, 0.7),
-            token_drop=token_drop.drawn(chosen.image_tower, seed=1, step=1),
+            token_drop=token_drop(chosen.image_tower, seed=1, step=1),
         )  # fmt: skip
         assert result.drift < 1e-6
         found.append((result, {name: p.grad for name, p in model.named_parameters()}))

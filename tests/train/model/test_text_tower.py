@@ -13,7 +13,7 @@ from tests.train.small_towers import TOKENS_AT_MOST, VOCABULARY, captions, text_
 
 def tower(**settings: object) -> TextTower:
     torch.manual_seed(0)
-    return TextTower(text_settings(**settings), vocabulary=VOCABULARY, tokens_at_most=TOKENS_AT_MOST)
+    return TextTower(text_settings(**settings), vocabulary=VOCABULARY, positions=TOKENS_AT_MOST)
 
 
 def of_transformers(*, add_pooling_layer: bool = True, **settings: object) -> BertModel:
@@ -37,9 +37,7 @@ def of_transformers(*, add_pooling_layer: bool = True, **settings: object) -> Be
 )
 def test_parameters(layers: int, width: int, heads: int, published: int) -> None:
     with torch.device("meta"):
-        built = TextTower(
-            TextTowerSettings(layers=layers, width=width, heads=heads), vocabulary=30_522, tokens_at_most=512
-        )
+        built = TextTower(TextTowerSettings(layers=layers, width=width, heads=heads), vocabulary=30_522, positions=512)
     assert sum(values.numel() for values in built.parameters()) == published - width * (width + 1)
 
 

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from altalign.errors import UsageError
+from altalign.train.model import drawn as step_draws
+from altalign.train.model.drawn import TokenDrop
 from altalign.train.model.vision_transformer import VisionTower
 from altalign.train.settings.training import ImageTowerSettings
-from altalign.train.step import token_drop
-from altalign.train.step.token_drop import TokenDrop
 from tests.train.plain_draws import halves, plain_keyed
 from tests.train.small_towers import images
 
@@ -88,7 +88,7 @@ def test_kept_patches_are_those_of_a_plain_loop() -> None:
     for share, left in ((0.25, 12), (0.3, 11), (0.99, 1)):
         found = TokenDrop(share, 16, seed=5, step=9).kept(keys, torch.empty(50, 3, 64, 64)).tolist()
         for key, kept in zip(keys, found, strict=True):
-            drawn = {patch: plain_keyed(5, 9, token_drop._PATCH, *halves(key), patch) for patch in range(16)}
+            drawn = {patch: plain_keyed(5, 9, step_draws._PATCH, *halves(key), patch) for patch in range(16)}
             assert kept == sorted(sorted(drawn, key=lambda patch: drawn[patch])[:left])
 
 

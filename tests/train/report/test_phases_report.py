@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from altalign.train.papers.nlip import phases
+from altalign.train.nlip import phases
 from altalign.train.report import page
 from altalign.train.report.phases import PhaseView
 from altalign.train.report.samples import Seen
-from tests.train.papers.nlip.captions.phased import PHASES, config
+from tests.train.nlip.phased import PHASES, config
 from tests.train.report.test_training_report import HOSTILE, PICTURE
 from tests.train.report.test_training_report import report as of_one
 

@@ -61,7 +61,6 @@ def test_the_gradient_of_chunks_is_that_of_the_batch(statistics: str, chunk: int
     result = step(ours, batch, chunk)
     assert result.loss == pytest.approx(float(loss), rel=1e-12)
     assert result.temperature == pytest.approx(0.2)
-    assert result.pairs == 12
     assert result.drift == 0
     assert_same(gradients_of(ours), gradients_of(plain))
 
@@ -174,7 +173,7 @@ def test_a_loss_that_is_no_number_leaves_nothing_to_apply(chunk: int) -> None:
         model.text_tower.linear.bias.fill_(math.nan)
     result = step(model, pairs(8), chunk)
     assert math.isnan(result.loss)
-    assert not result.is_finite
+    assert not math.isfinite(result.loss)
     assert not gradients_of(model)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name]), name

@@ -1,6 +1,6 @@
 """NLIP's phases in small; and, as a program, the same killed at many points and gone on with.
 
-`python -m tests.train.papers.nlip.captions.phased FOLDER RANKS` trains FOLDER/whole, and FOLDER/in-parts, where a
+`python -m tests.train.nlip.phased FOLDER RANKS` trains FOLDER/whole, and FOLDER/in-parts, where a
 process is killed at every point of `POINTS` in turn, and of ranks at those of the first training and of what is no
 training. What is trained is a fork of the program each time, so that torch is imported once.
 """
@@ -18,9 +18,7 @@ import torch
 
 from altalign.settings.common import merged
 from altalign.train.data import noise_estimates, parts
-from altalign.train.papers.nlip import phases
-from altalign.train.papers.nlip.captions import write
-from altalign.train.papers.nlip.noise import measure
+from altalign.train.nlip import captions, noise, phases
 from altalign.train.report import page
 from altalign.train.run import checkpoints
 from altalign.train.settings.training import TrainConfig
@@ -97,17 +95,17 @@ _OF_TRAINING: list[Point] = [
 ]
 POINTS: list[tuple[str, list[Point]]] = [
     ("warm-up", _OF_TRAINING),
-    ("estimate", [(measure, "losses_of", 2), (noise_estimates, "write", 1), (page, "html", 1)]),
+    ("estimate", [(noise, "losses_of", 2), (noise_estimates, "write", 1), (page, "html", 1)]),
     ("noise-aware", _OF_TRAINING),
     ("captioning", _OF_TRAINING),
-    ("captions", [(write.Captions, "of", 2), (parts.pq, "ParquetWriter", 1)]),
+    ("captions", [(captions.Captions, "table", 2), (parts.pq, "ParquetWriter", 1)]),
     ("concept-enhanced", _OF_TRAINING),
 ]
 
 
 def in_small_parts() -> None:
     """Files of parts after every batch."""
-    measure._BATCHES_OF_A_PART, write._PART = 1, 8  # pyright: ignore[reportPrivateUsage]
+    noise._BATCHES_OF_A_PART, captions._PART = 1, 8  # pyright: ignore[reportPrivateUsage]
 
 
 def killed_at(point: Point) -> None:

@@ -56,46 +56,48 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
     config = trained.config
     data = prepared(config, ranks, say=terminal.stderr().print)
     keys, numbers = in_order(data.samples)
-    size = batch or config.loop.global_batch
-    asked = {
-        "checkpoint": storage.read_json(str(trained.place / "manifest.json"))["model.safetensors"],
+    basis = {
+        "checkpoint": trained.digest,
         "step": trained.step,
         "keys": sha256(keys.tobytes()).hexdigest(),
-        "batch": size,
+        "batch": batch or config.loop.global_batch,
     }
     model = trained.model.to(ranks.device)
     with torch.no_grad():
-        if storage.read_json(mark_of(config)).get("asked") != asked or not storage.exists(table_of(config)):
+        if storage.read_json(mark_of(config)).get("asked") != basis or not storage.exists(table_of(config)):
             of_rank = Encoders(config, model, trained.tokenizer, Ranks(0, 1, ranks.device))
-            _measure(of_rank, data.samples, numbers, asked, ranks)
+            _measure(of_rank, data.samples, numbers, basis, ranks)
             if ranks.is_first:
-                _fit(config, keys, asked)
+                _fit(config, keys, basis)
             ranks.wait()
         if ranks.is_first:
-            found = known(config, data.samples)
-            assert found is not None
-            terminal.stdout().print(_said(found), soft_wrap=True)
+            measured = known(config, data.samples)
+            assert measured is not None
+            terminal.stdout().print(_in_words(measured), soft_wrap=True)
             terminal.stdout().print(f"noise: {terminal.shown(table_of(config))}", soft_wrap=True)
             write.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
     ranks.wait()  # none leaves before the first is done
 
 
 def _measure(
-    of: Encoders, samples: Samples, numbers: npt.NDArray[np.int64], asked: Mapping[str, Any], ranks: Ranks
+    model: Encoders, samples: Samples, numbers: npt.NDArray[np.int64], basis: Mapping[str, Any], ranks: Ranks
 ) -> None:
     """Write the losses of this rank's batches, some batches a file; those that are there from before stay."""
-    folder, bounds = _parts(of.config), _bounds(len(numbers), asked["batch"])
+    folder = _parts(model.config)
     if ranks.is_first:
-        if storage.read_json(storage.join(folder, "asked.json")) != asked:
+        if storage.read_json(storage.join(folder, "asked.json")) != basis:
             storage.delete(folder)
-        storage.write_json(storage.join(folder, "asked.json"), asked)
+        storage.write_json(storage.join(folder, "asked.json"), basis)
     ranks.wait()
-    for part in range(ranks.rank, -(-(len(bounds) - 1) // _BATCHES_OF_A_PART), ranks.ranks):
+    # of equal size, as near to that of the settings as it goes, none larger than 1.5 of it
+    batches = max(1, round(len(numbers) / basis["batch"]))
+    bounds = [number * len(numbers) // batches for number in range(batches + 1)]
+    for part in range(ranks.rank, -(-batches // _BATCHES_OF_A_PART), ranks.ranks):
         place = storage.join(folder, f"{part:07}.npy")
         if storage.exists(place):
             continue
         some = bounds[part * _BATCHES_OF_A_PART :][: _BATCHES_OF_A_PART + 1]
-        losses = np.concatenate([losses_of(of, samples, numbers[begin:end]) for begin, end in pairwise(some)])
+        losses = np.concatenate([losses_of(model, samples, numbers[begin:end]) for begin, end in pairwise(some)])
         with storage.write(place) as file:
             np.save(file, losses)
         if ranks.is_first:
@@ -103,7 +105,7 @@ def _measure(
     ranks.wait()
 
 
-def _fit(config: TrainConfig, keys: Keys, asked: Mapping[str, Any]) -> None:
+def _fit(config: TrainConfig, keys: Keys, basis: Mapping[str, Any]) -> None:
     """Fit the mixture to the parts, and write the table; then the parts go."""
     folder = _parts(config)
     names = sorted(name for name in storage.entries(folder) if name.endswith(".npy"))
@@ -115,7 +117,7 @@ def _fit(config: TrainConfig, keys: Keys, asked: Mapping[str, Any]) -> None:
     eps = np.zeros(len(losses), np.float32)
     eps[is_known] = fitted.noise(losses[is_known])
     noise_estimates.write(table_of(config), keys, losses, eps)
-    storage.write_json(mark_of(config), {"asked": dict(asked), "mixture": asdict(fitted)})
+    storage.write_json(mark_of(config), {"asked": dict(basis), "mixture": asdict(fitted)})
     storage.delete(folder)
 
 
@@ -123,24 +125,18 @@ def _parts(config: TrainConfig) -> str:
     return training_folder.path(config, "noise", "parts")
 
 
-def _bounds(pairs: int, size: int) -> list[int]:
-    """Where batches begin and end: of equal size, as near to `size` as it goes, none larger than 1.5 of it."""
-    count = max(1, round(pairs / size))
-    return [number * pairs // count for number in range(count + 1)]
-
-
-def losses_of(of: Encoders, samples: Samples, numbers: npt.NDArray[np.int64]) -> Losses:
+def losses_of(model: Encoders, samples: Samples, numbers: npt.NDArray[np.int64]) -> Losses:
     """The losses of a batch; NaN where the image cannot be decoded, which then is nobody's negative either."""
-    rows, threads = ENCODED_TOGETHER, max(1, of.config.data.workers)
-    found, is_known = list[tuple[torch.Tensor, torch.Tensor]](), list[bool]()
-    for some in decoded(of.decode, samples, numbers, size=rows, threads=threads):
+    threads = max(1, model.config.data.workers)
+    embeddings, is_known = list[tuple[torch.Tensor, torch.Tensor]](), list[bool]()
+    for some in decoded(model.decode, samples, numbers, size=ENCODED_TOGETHER, threads=threads):
         is_known += some.is_whole
         if captions := list(compress(some.captions, some.is_whole)):
-            found.append((of.encode_image(some.pixels).float(), of.encode_text(captions).float()))
+            embeddings.append((model.encode_image(some.pixels).float(), model.encode_text(captions).float()))
     losses = np.full(len(numbers), np.nan, np.float32)
-    if found:
-        images, texts = (torch.cat(parts) for parts in zip(*found, strict=True))
-        losses[is_known] = alone(images, texts, of.temperature).cpu().numpy()
+    if embeddings:
+        images, texts = (torch.cat(parts) for parts in zip(*embeddings, strict=True))
+        losses[is_known] = alone(images, texts, model.model.temperature.value()).cpu().numpy()
     return losses
 
 
@@ -156,18 +152,14 @@ def alone(images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor) 
     return (by_image + by_text) / 2 - (scaled * texts).sum(1)
 
 
-def _said(found: Measured) -> str:
-    """What was found, in a line."""
-    of, lost = found.mixture, int(np.isnan(found.losses).sum())
+def _in_words(measured: Measured) -> str:
+    mixture, pairs, lost = measured.mixture, len(measured.numbers), int(np.isnan(measured.losses).sum())
     undecodable = f"; {lost:,} images cannot be decoded" if lost else ""
-    if of.is_one:
-        return (
-            f"{len(found.numbers):,} pairs: their losses do not fall into two groups, and none is held for noisy"
-            f"{undecodable}"
-        )
-    noisy = int((found.eps > 0.5).sum())
+    if mixture.is_one:
+        return f"{pairs:,} pairs: their losses do not fall into two groups, and none is held for noisy{undecodable}"
+    noisy = int((measured.eps > 0.5).sum())
     return (
-        f"{len(found.numbers):,} pairs: {noisy:,} more likely noisy than clean ({noisy / len(found.numbers):.1%}); "
-        f"groups of mean loss {of.means[0]:.3f} and {of.means[1]:.3f}, with {of.shares[0]:.0%} and {of.shares[1]:.0%}"
+        f"{pairs:,} pairs: {noisy:,} more likely noisy than clean ({noisy / pairs:.1%}); groups of mean loss "
+        f"{mixture.means[0]:.3f} and {mixture.means[1]:.3f}, with {mixture.shares[0]:.0%} and {mixture.shares[1]:.0%}"
         f"{undecodable}"
     )

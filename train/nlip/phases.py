@@ -5,7 +5,7 @@ its own seed, or the second would see the order and the augmentation of the firs
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
@@ -13,11 +13,10 @@ from altalign.settings.common import merged
 from altalign.train import loop
 from altalign.train.data import noise_mixture
 from altalign.train.exchange import encoders
-from altalign.train.papers.nlip.captions import write
-from altalign.train.papers.nlip.noise import measure
+from altalign.train.nlip import captions, noise
 from altalign.train.report import phases as report
 from altalign.train.run import training_folder
-from altalign.train.run.ranks import Ranks, joined
+from altalign.train.run.ranks import joined
 from altalign.train.settings.training import OF_RUN, TrainConfig
 
 _OF_PHASE = "phase:"
@@ -39,15 +38,21 @@ def train(config: TrainConfig, *, until: str = "") -> int:
     if any(phase.does == "noise" for phase in config.phases):
         noise_mixture.check_installed()
     with joined(config.loop.device) as ranks, loop.held(config, ranks):
-        before: TrainConfig | None = None
+        before = next(iter(of_phases.values()))
         for phase in config.phases:
             if ranks.is_first:
                 terminal.stderr().print(f"phase {phase.name}", soft_wrap=True)
             if phase.does == "train":
                 before = of_phases[phase.name]
-                _train(before, ranks)
-            elif before is not None:
-                _made(before, config, phase.does, ranks)
+                if not ranks.told(ranks.is_first and _is_finished(before)):
+                    loop.train(before)
+            else:
+                run = before.run.folder
+                trained = ranks.first_then_others(lambda run=run: encoders.trained(run))  # of a store, once a machine
+                if phase.does == "noise":
+                    noise.of_trained(trained, ranks)
+                else:
+                    captions.write(trained, config, ranks)
             if phase.name == until:
                 break
         if ranks.is_first:
@@ -79,27 +84,12 @@ def _named(values: Any, config: TrainConfig, known: set[str], name: str) -> Any:
         return values
     phase = values.removeprefix(_OF_PHASE)
     if phase not in known:
-        there = ", ".join(sorted(known)) or "none"
-        raise UsageError(f"[[phases]] {name}: {values}: no phase before it that trains; there are {there}")
+        earlier = ", ".join(sorted(known)) or "none"
+        raise UsageError(f"[[phases]] {name}: {values}: no phase before it that trains; there are {earlier}")
     return OF_RUN + training_folder.path(config, "phases", phase)
-
-
-def _train(config: TrainConfig, ranks: Ranks) -> None:
-    """Train a phase, unless it is finished."""
-    if not ranks.told(ranks.is_first and _is_finished(config)):
-        loop.train(config)
 
 
 def _is_finished(config: TrainConfig) -> bool:
     training_folder.check_folder(config)
     is_trained = bool(training_folder.recorded(config).get("finished"))
     return is_trained and storage.exists(training_folder.path(config, "report.html"))
-
-
-def _made(before: TrainConfig, whole: TrainConfig, what: Literal["noise", "captions"], ranks: Ranks) -> None:
-    """Measure the noise of a training phase, or write its captions of the whole's pairs, unless that is done."""
-    trained = ranks.first_then_others(lambda: encoders.trained(before.run.folder))  # of a store, once a machine
-    if what == "noise":
-        measure.of_trained(trained, ranks)
-    else:
-        write.of_data(trained, whole, ranks)

@@ -1,11 +1,18 @@
-"""CUDA graphs of an image tower: a pass of thousands of kernels is recorded once, and started by one call after that.
+"""How the passes of a model are taken: its blocks compiled, spread over ranks, or recorded as CUDA graphs.
 
-Where a GPU takes few pairs at a time it is done with a kernel before its processor has started the next one, and waits.
-A graph reads and writes at places of its own: what is given is copied there, features and gradients are copied from
-there. It is of one shape, and keeps the memory of its activations for good; while another shape is recorded, both take
-theirs. Random numbers go on from where the generator is at each replay, as they would without a graph.
+Compiled (`torch.compile`): a whole model of 55 blocks is one program, which takes many minutes to compile. Blocks of
+one shape share theirs, and the rest runs as it is.
 
-Captions have another number of tokens in each batch: their tower is not recorded.
+Spread over ranks (FSDP2): each holds its part of every weight, gradient and moment. A block is gathered while it
+computes, forward and backward, and the sum of its gradients is spread again. What is no block (stem, embeddings, linear
+layers) is gathered with the model. The temperature stays whole on each rank.
+
+Recorded: where a GPU takes few pairs at a time it is done with a kernel before its processor has started the next one,
+and waits; a graph of thousands of kernels is started by one call. It reads and writes at places of its own: what is
+given is copied there, features and gradients are copied from there. It is of one shape, and keeps the memory of its
+activations for good; while another shape is recorded, both take theirs. Random numbers go on from where the generator
+is at each replay, as they would without a graph. Captions have another number of tokens in each batch: their tower is
+not recorded.
 """
 
 import weakref
@@ -15,11 +22,76 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from timm.models._efficientnet_blocks import DepthwiseSeparableConv, InvertedResidual
+from timm.models.vision_transformer import Block
+from torch import _dynamo, distributed, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from transformers.models.bart.modeling_bart import BartDecoderLayer, BartEncoderLayer
 
 from altalign.train.model import batch_norm
+from altalign.train.model.text_tower import Layer
 from altalign.train.model.vision_transformer import VisionTower
+
+_OF_IMAGES = (DepthwiseSeparableConv, InvertedResidual, Block)
+BLOCKS = (*_OF_IMAGES, Layer, BartEncoderLayer, BartDecoderLayer)
+# in training with and without gradient, and once more for the last chunk, which may be smaller
+_WAYS = 4
+
+
+def compile_blocks(model: nn.Module, **options: Any) -> int:
+    """Have the blocks of all towers compiled, with options of torch's, when they are first called; gives their number.
+
+    The model is not wrapped; its activations are checkpointed before, if at all.
+    """
+    blocks = [module for module in model.modules() if isinstance(module, BLOCKS)]
+    # all blocks of a class are one piece of code to torch, which gives up compiling it after so many shapes
+    programs: Any = _dynamo.config
+    programs.recompile_limit = max(programs.recompile_limit, _WAYS * len(blocks))
+    programs.accumulated_recompile_limit = max(programs.accumulated_recompile_limit, _WAYS * len(blocks))
+    for block in blocks:
+        # As soon as it sees a second block, torch would take the sides of images for numbers that may be any, and
+        # compile for many minutes. How many tokens captions have is another number in each step: left to itself, torch
+        # compiles for one number first, and what a checkpoint computes again may then come from another program.
+        given = {**options, "dynamic": not isinstance(block, _OF_IMAGES)}
+        wrapped = block.__dict__.get("forward")
+        if isinstance(wrapped, partial):  # it computes activations again: what it does twice is compiled
+            block.forward = partial(wrapped.func, torch.compile(wrapped.args[0], **given), **wrapped.keywords)
+        else:
+            block.compile(**given)
+    return len(blocks)
+
+
+# Spread over ranks ----------------------------------------------------------------------------------------------------
+
+
+def shard(
+    model: Any, group: distributed.ProcessGroup | None = None, *, blocks: tuple[type[nn.Module], ...] = BLOCKS
+) -> None:
+    """Leave each rank of a group its part of a model that all have alike, on the device that it computes on.
+
+    Everything is let go after each forward, so that the model's parameters are always these parts between steps.
+    """
+    device = next(model.parameters()).device
+    mesh = DeviceMesh.from_group(group or distributed.distributed_c10d._get_default_group(), device.type)  # pyright: ignore[reportPrivateUsage] - no other name
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()  # it takes no other; channels last are one, but for the stem
+    for module in reversed(list(model.modules())):
+        if isinstance(module, blocks):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True, ignored_params=set(model.temperature.parameters()))
+    for name in ("encode_image", "encode_text"):
+        if hasattr(model, name):
+            register_fsdp_forward_method(model, name)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether ranks hold parts of it."""
+    return isinstance(model, FSDPModule)
+
+
+# Recorded -------------------------------------------------------------------------------------------------------------
 
 Given = tuple[torch.Tensor | None, ...]
 _TRIES = 3  # before a pass is recorded: what is compiled, searched for or loaded is not part of it
@@ -37,18 +109,14 @@ def record(tower: nn.Module) -> None:
 
 
 class _Recorder:
-    """Takes the place of a tower's method.
-
-    Attributes:
-        turn: number of the last pass: the activations are its own.
-    """
+    """Takes the place of a tower's method."""
 
     def __init__(self, tower: nn.Module, plain: Callable[..., torch.Tensor]) -> None:
         self._tower = weakref.ref(tower)  # a cycle would hold the memory of graphs until it is looked for
         self._plain = plain
         self._passes: dict[Hashable, _Pass] = {}
         self._pool: Any = None  # one for all: they never compute at the same time
-        self.turn = 0
+        self.turn = 0  # number of the last pass: the activations are its own
 
     def __call__(self, *given: torch.Tensor | None) -> torch.Tensor:
         tower = self._tower()
@@ -80,22 +148,18 @@ def _twins(tower: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
         for name, one in module.named_parameters(recurse=False)
         if one.requires_grad and torch.is_grad_enabled()
     ]
-    found = {own: nn.Parameter(own.detach()) for _, _, own in places}
+    twins = {own: nn.Parameter(own.detach()) for _, _, own in places}
     for module, name, own in places:
-        setattr(module, name, found[own])
+        setattr(module, name, twins[own])
     try:
-        yield found
+        yield twins
     finally:
         for module, name, own in places:
             setattr(module, name, own)
 
 
 class _Pass:
-    """A forward of one shape, and its backward where parameters are trained.
-
-    Attributes:
-        parameters: those that are trained.
-    """
+    """A forward of one shape, and its backward where parameters are trained."""
 
     def __init__(
         self,
@@ -150,8 +214,8 @@ class _Pass:
         """Gradients of the parameters."""
         self._towards.copy_(towards)
         self._backward.replay()
-        there = iter(_many._foreach_mul([one for one in self._gradients if one is not None], 1.0))
-        return [None if one is None else next(there) for one in self._gradients]
+        gradients = iter(_many._foreach_mul([one for one in self._gradients if one is not None], 1.0))
+        return [None if one is None else next(gradients) for one in self._gradients]
 
 
 def _place_of(given: torch.Tensor) -> torch.Tensor:

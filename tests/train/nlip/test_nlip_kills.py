@@ -11,12 +11,12 @@ import pytest
 
 from altalign.settings.common import dump
 from altalign.train.data.noise_estimates import FILE
-from altalign.train.papers.nlip.captions.write import CAPTIONS
-from tests.train.papers.nlip.captions.phased import PHASES, config
+from altalign.train.data.training_data import CAPTIONS
+from tests.train.nlip.phased import PHASES, config
 from tests.warm.python import warm
 
 pytestmark = pytest.mark.trained
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[3]
 WATCHDOG_S = 600
 
 
@@ -39,7 +39,7 @@ def left(run_folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_phases_that_are_killed_anywhere_go_on_to_the_same_bytes(tmp_path: Path, ranks: int) -> None:
     config(tmp_path, "whole")  # which writes the pairs
-    run(sys.executable, "tests.train.papers.nlip.captions.phased", str(tmp_path), str(ranks))
+    run(sys.executable, "tests.train.nlip.phased", str(tmp_path), str(ranks))
     whole = left(tmp_path / "whole")
     assert len(whole) == 4 * 3 * 3 + 2  # three checkpoints of each training, a table of noise and one of captions
     assert left(tmp_path / "in-parts") == whole

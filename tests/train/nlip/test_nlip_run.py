@@ -20,14 +20,11 @@ from altalign.train.data import by_key, loader, noise_estimates
 from altalign.train.data.nlip_captions import Swapped, is_swapped, masked_words
 from altalign.train.data.order import keyed
 from altalign.train.data.training_data import CAPTIONS
-from altalign.train.exchange import card, encoders
-from altalign.train.papers.nlip import phases
-from altalign.train.papers.nlip.captions import write
-from altalign.train.papers.nlip.concepts import retrieve, vocabulary
-from altalign.train.papers.nlip.noise import measure
+from altalign.train.exchange import encoders, export
+from altalign.train.nlip import captions, concepts, noise, phases
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import Learner
-from tests.train.papers.nlip.captions.phased import PHASES, config
+from tests.train.nlip.phased import PHASES, config
 from tests.train.run_folders import pairs, write_run
 
 
@@ -48,14 +45,14 @@ def stopped(real: Callable[..., Any], at: int) -> Callable[..., Any]:
 def test_a_run_that_is_stopped_in_every_phase_comes_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_BATCHES_OF_A_PART", 1)
-    monkeypatch.setattr(write, "_PART", 8)
+    monkeypatch.setattr(noise, "_BATCHES_OF_A_PART", 1)
+    monkeypatch.setattr(captions, "_PART", 8)
     assert phases.train(config(tmp_path, "whole")) == 0
     for name in [phase["name"] for phase in PHASES]:
         with monkeypatch.context() as stops:
             stops.setattr(Learner, "step", stopped(Learner.step, 2))
-            stops.setattr(measure, "losses_of", stopped(measure.losses_of, 2))
-            stops.setattr(write.Captions, "of", stopped(write.Captions.of, 2))
+            stops.setattr(noise, "losses_of", stopped(noise.losses_of, 2))
+            stops.setattr(captions.Captions, "table", stopped(captions.Captions.table, 2))
             with pytest.raises(KeyboardInterrupt):
                 phases.train(config(tmp_path, "in-parts"), until=name)
         phases.train(config(tmp_path, "in-parts"), until=name)
@@ -75,11 +72,11 @@ def test_captions_do_not_depend_on_what_is_written_with_them(tmp_path: Path) -> 
     from altalign.train.data.training_data import prompts_of, samples_of
     from altalign.train.run.ranks import Ranks
 
-    model = encoders.Encoders(of.config, of.model, of.tokenizer, Ranks(0, 1, write.torch.device("cpu")))
-    captions = write.Captions(model, prompts_of(of.config))
+    model = encoders.Encoders(of.config, of.model, of.tokenizer, Ranks(0, 1, captions.torch.device("cpu")))
+    writer = captions.Captions(model, prompts_of(of.config))
     samples = samples_of(of.config)
-    together = captions.of(samples, np.arange(6)).to_pylist()
-    alone = [captions.of(samples, np.array([number])).to_pylist()[0] for number in range(6)]
+    together = writer.table(samples, np.arange(6)).to_pylist()
+    alone = [writer.table(samples, np.array([number])).to_pylist()[0] for number in range(6)]
     assert [row["caption"] for row in together] == [row["caption"] for row in alone]
 
 
@@ -88,7 +85,7 @@ def test_a_training_without_a_captioner_writes_no_captions(tmp_path: Path) -> No
 
     run = write_trained(tmp_path / "run")
     with pytest.raises(UsageError, match=r"trained without a \[captioner\]"):
-        write.write(run)
+        captions.caption(run)
 
 
 def test_captions_are_swapped_as_often_as_pairs_are_noisy_anew_at_each_visit(tmp_path: Path) -> None:
@@ -139,8 +136,8 @@ def test_words_are_masked_by_seed_epoch_and_key() -> None:
 def test_the_vocabulary_is_the_nouns_that_are_seen_often_enough() -> None:
     texts = ["a hot air balloon"] * 5 + ["Dogs and a dog's DOG"] * 4 + ["the dog"] * 2 + ["a cat"] * 3
     lists = ["Hot  Air Balloon", "dog", "cat", "balloon", "unicorn", "", "7"]
-    assert vocabulary.of_lists(lists, texts, texts_at_least=5) == ["balloon", "dog", "hot air balloon"]
-    assert vocabulary.of_lists(lists, texts, texts_at_least=0) == [
+    assert concepts.of_lists(lists, texts, texts_at_least=5) == ["balloon", "dog", "hot air balloon"]
+    assert concepts.of_lists(lists, texts, texts_at_least=0) == [
         "balloon",
         "cat",
         "dog",
@@ -148,16 +145,7 @@ def test_the_vocabulary_is_the_nouns_that_are_seen_often_enough() -> None:
         "unicorn",
     ]
     tagged = [["dog", "dog"], ["dog"], ["cat"]]
-    assert vocabulary.of_tagger(lambda _: tagged, [], texts_at_least=2) == ["dog"]
-
-
-def test_the_nearest_vectors_are_those_of_all_products() -> None:
-    rng = np.random.default_rng(0)
-    nouns, images = (rng.normal(size=(count, 8)).astype(np.float32) for count in (50, 7))
-    products, places = retrieve.Search(nouns, 4).of(images)
-    expected = np.argsort(-(images @ nouns.T), axis=1)[:, :4]
-    assert places.tolist() == expected.tolist()
-    np.testing.assert_allclose(products, np.take_along_axis(images @ nouns.T, expected, 1), rtol=1e-5)
+    assert concepts.of_tagger(lambda _: tagged, [], texts_at_least=2) == ["dog"]
 
 
 def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
@@ -167,7 +155,7 @@ def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
     model = write_trained(tmp_path / "model")
     (tmp_path / "nouns.txt").write_text("kite\ncaption\nunicorn\n")
     asked = {"model": model, "texts": [], "lists": [str(tmp_path / "nouns.txt")], "prompt": "a photo of", "top": 5}
-    assert retrieve.retrieve([curated], str(tmp_path / "out"), texts_at_least=5, **asked) == 0
+    assert concepts.retrieve([curated], str(tmp_path / "out"), texts_at_least=5, **asked) == 0
     rows = pq.read_table(tmp_path / "out" / "concepts.parquet").to_pylist()
     assert [row["key"] for row in rows] == sorted(pair.key for pair in pairs(12))
     assert all(sorted(row["concepts"]) == ["caption", "kite"] for row in rows)
@@ -175,28 +163,28 @@ def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
     image = of.encode_image(of.pixels([by[rows[3]["key"]].image]))
     products = image @ of.encode_text([f"a photo of {noun}" for noun in rows[3]["concepts"]]).T
     np.testing.assert_allclose(products[0].detach().numpy(), rows[3]["similarity"], rtol=1e-4, atol=1e-6)
-    assert retrieve.retrieve([curated], str(tmp_path / "out"), texts_at_least=5, **asked) == 0  # nothing is left to do
+    assert concepts.retrieve([curated], str(tmp_path / "out"), texts_at_least=5, **asked) == 0  # nothing is left to do
     with pytest.raises(UsageError, match="out: its concepts are of other prompt; give a new folder"):
-        retrieve.retrieve([curated], str(tmp_path / "out"), texts_at_least=5, **{**asked, "prompt": "of"})
+        concepts.retrieve([curated], str(tmp_path / "out"), texts_at_least=5, **{**asked, "prompt": "of"})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     with pytest.raises(UsageError, match="mine: it is there already, and no folder of concepts"):
-        retrieve.retrieve([curated], str(tmp_path / "mine"), texts_at_least=5, **asked)
+        concepts.retrieve([curated], str(tmp_path / "mine"), texts_at_least=5, **asked)
     with pytest.raises(UsageError, match="no noun is in 50 texts"):
-        retrieve.retrieve([curated], str(tmp_path / "two"), texts_at_least=50, **asked)
+        concepts.retrieve([curated], str(tmp_path / "two"), texts_at_least=50, **asked)
     with pytest.raises(UsageError, match="no --words, and no tagger"):
-        retrieve.retrieve([curated], str(tmp_path / "three"), texts_at_least=5, **{**asked, "lists": []})
+        concepts.retrieve([curated], str(tmp_path / "three"), texts_at_least=5, **{**asked, "lists": []})
 
 
 def test_concepts_that_were_stopped_go_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.train.trained_folders import write_trained
 
-    monkeypatch.setattr(retrieve, "_PART", 5)
+    monkeypatch.setattr(concepts, "_PART", 5)
     curated, model = write_run(tmp_path / "curated", pairs(12)), write_trained(tmp_path / "model")
     (tmp_path / "nouns.txt").write_text("kite\ncaption\n")
     asked = {"model": model, "texts": [], "lists": [str(tmp_path / "nouns.txt")], "prompt": "a photo of", "top": 5}
-    retrieve.retrieve([curated], str(tmp_path / "whole"), texts_at_least=5, **asked)
-    real, calls = retrieve.Search.of, list[int]()
+    concepts.retrieve([curated], str(tmp_path / "whole"), texts_at_least=5, **asked)
+    real, calls = concepts.Concepts.table, list[int]()
 
     def stopped_once(*arguments: Any) -> Any:
         calls.append(1)
@@ -204,10 +192,10 @@ def test_concepts_that_were_stopped_go_on_to_the_same_bytes(tmp_path: Path, monk
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(retrieve.Search, "of", stopped_once)
+    monkeypatch.setattr(concepts.Concepts, "table", stopped_once)
     with pytest.raises(KeyboardInterrupt):
-        retrieve.retrieve([curated], str(tmp_path / "parts"), texts_at_least=5, **asked)
-    retrieve.retrieve([curated], str(tmp_path / "parts"), texts_at_least=5, **asked)
+        concepts.retrieve([curated], str(tmp_path / "parts"), texts_at_least=5, **asked)
+    concepts.retrieve([curated], str(tmp_path / "parts"), texts_at_least=5, **asked)
     assert len(calls) == 2 + 2  # of three parts one had been kept
     left = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("whole", "parts")]
     assert left[0] == left[1]
@@ -252,13 +240,13 @@ def test_captions_are_measured_and_known_to_be_of_a_captioned_set(
     said = " ".join(capsys.readouterr().err.split())
     assert "curated: results on the data set that these are of are not zero-shot" in said
     of = encoders.trained(str(last))
-    assert card.lineage(of)["captioned_manifests"] == card.lineage(encoders.trained(str(captioning)))["manifests"]
-    card.write(of, tmp_path, to="onnx", differences={}, notes=[])
+    assert export.lineage(of)["captioned_manifests"] == export.lineage(encoders.trained(str(captioning)))["manifests"]
+    export.write_card(of, tmp_path, to="onnx", differences={}, notes=[])
     text = (tmp_path / "README.md").read_text()
     assert "A ViT (vit_ti16) and BART of 1 layers" in text
     assert "on MSCOCO, where they are MSCOCO's" in text
     assert "results are not zero-shot" in (last / "report.html").read_text()
-    card.write(encoders.trained(str(captioning)), tmp_path, to="onnx", differences={}, notes=[])
+    export.write_card(encoders.trained(str(captioning)), tmp_path, to="onnx", differences={}, notes=[])
     assert "MSCOCO" not in (tmp_path / "README.md").read_text()
 
 
@@ -273,7 +261,7 @@ def test_a_captioner_begins_as_a_folder_of_bart(tmp_path: Path) -> None:
     assert loop.train(TrainConfig.from_values(values, where="x")) == 0
     run = tmp_path / "run"
     shutil.rmtree(folder)  # which a checkpoint does not need any more
-    assert write.write(str(run)) == 0
+    assert captions.caption(str(run)) == 0
     of = encoders.trained(str(run))
     assert of.tokenizer.is_of_bytes
     assert of.tokenizer.number("<s>") == 0
@@ -288,7 +276,7 @@ def test_prompts_reach_the_batches_of_workers_and_of_one_process_alike(tmp_path:
 
     of = phases.of_phase(config(tmp_path, "run"), "warm-up")
     Path(of.run.folder).mkdir(parents=True)
-    data = prepared(of, Ranks(0, 1, write.torch.device("cpu")), say=lambda *_: None)
+    data = prepared(of, Ranks(0, 1, captions.torch.device("cpu")), say=lambda *_: None)
     found = []
     for workers in (0, 1):
         settings = of.data.model_copy(update={"workers": workers})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from altalign.train.papers.nlip.concepts import vocabulary
+from altalign.train.nlip import concepts
 
 NOUNS = {"kites": "kite", "kite": "kite", "sea": "sea", "Sea": "sea"}
 
@@ -21,7 +21,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rules.add([[{"ORTH": word}]], {"POS": "NOUN", "LEMMA": lemma})
     rules.add([[{"ORTH": "fly"}]], {"POS": "VERB", "LEMMA": "fly"})
     rules.add([[{"ORTH": "kite-2"}]], {"POS": "NOUN", "LEMMA": "kite-2"})
-    model.to_disk(tmp_path / vocabulary.TAGGER)
+    model.to_disk(tmp_path / concepts.TAGGER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     invalidate_caches()
@@ -29,14 +29,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_nouns_are_those_that_the_tagger_finds_by_their_lemma() -> None:
-    tagged = vocabulary.tagger()
+    tagged = concepts.tagger()
     assert tagged is not None
     texts = ["kites fly over the Sea", "a kite", "sea sea sea", "fly", ""]
     assert list(tagged(texts)) == [["kite", "sea"], ["kite"], ["sea", "sea", "sea"], [], []]
-    assert vocabulary.of_tagger(tagged, texts, texts_at_least=2) == ["kite", "sea"]
-    assert vocabulary.of_tagger(tagged, texts, texts_at_least=3) == []
+    assert concepts.of_tagger(tagged, texts, texts_at_least=2) == ["kite", "sea"]
+    assert concepts.of_tagger(tagged, texts, texts_at_least=3) == []
 
 
 def test_without_the_model_there_is_no_tagger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "TAGGER", "no_model_of_this_name")
-    assert vocabulary.tagger() is None
+    monkeypatch.setattr(concepts, "TAGGER", "no_model_of_this_name")
+    assert concepts.tagger() is None

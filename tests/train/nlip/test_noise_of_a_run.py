@@ -13,8 +13,7 @@ from altalign.train import loop
 from altalign.train.data import noise_estimates
 from altalign.train.data.noise_losses import table_of
 from altalign.train.exchange import encoders
-from altalign.train.papers.nlip import phases
-from altalign.train.papers.nlip.noise import measure
+from altalign.train.nlip import noise, phases
 from altalign.train.settings.training import TrainConfig
 from tests.train.pairs import drawn, plain_losses
 from tests.train.run_folders import pairs, write_run
@@ -39,16 +38,16 @@ def small(tmp_path: Path, count: int = 30) -> str:
 
 
 def test_losses_alone_are_those_of_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_ROWS", 4)
+    monkeypatch.setattr(noise, "_ROWS", 4)
     images, texts = drawn(11)
     sigma = torch.tensor(0.1, dtype=torch.float64)
     expected = plain_losses(images, texts, sigma, label_smoothing=0.0, directions="mean")
-    torch.testing.assert_close(measure.alone(images, texts, sigma), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(noise.alone(images, texts, sigma), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_every_pair_has_the_loss_of_its_fixed_batch(tmp_path: Path) -> None:
     run = small(tmp_path)
-    assert measure.measure(run, batch=8) == 0
+    assert noise.measure(run, batch=8) == 0
     table = pq.read_table(Path(run, noise_estimates.FILE)).to_pydict()
     by_key = {pair.key: pair for pair in pairs(30)}
     assert table["key"] == sorted(by_key)
@@ -65,13 +64,13 @@ def test_every_pair_has_the_loss_of_its_fixed_batch(tmp_path: Path) -> None:
 def test_a_measurement_that_was_stopped_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_BATCHES_OF_A_PART", 1)
+    monkeypatch.setattr(noise, "_BATCHES_OF_A_PART", 1)
     run = small(tmp_path)
-    measure.measure(run, batch=8)
+    noise.measure(run, batch=8)
     place = Path(table_of(encoders.trained(run).config))
     whole = place.read_bytes()
     storage.delete(str(place.parent))
-    of_batch, calls = measure.losses_of, []
+    of_batch, calls = noise.losses_of, []
 
     def stopped(*arguments: object) -> object:
         calls.append(1)
@@ -79,11 +78,11 @@ def test_a_measurement_that_was_stopped_goes_on_to_the_same_bytes(
             raise KeyboardInterrupt
         return of_batch(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(measure, "losses_of", stopped)
+    monkeypatch.setattr(noise, "losses_of", stopped)
     with pytest.raises(KeyboardInterrupt):
-        measure.measure(run, batch=8)
+        noise.measure(run, batch=8)
     assert not place.exists()
-    measure.measure(run, batch=8)
+    noise.measure(run, batch=8)
     assert len(calls) == 3 + 2  # of four batches two had been kept
     assert place.read_bytes() == whole
     assert not (place.parent / "parts").exists()
@@ -95,7 +94,7 @@ def test_an_image_that_cannot_be_decoded_has_no_loss_and_trains_nobody(tmp_path:
     write_run(tmp_path / "curated", [*of[:3], type(of[3])(broken, of[3].caption, of[3].url), *of[4:]])
     data = SMALL["data"] | {"runs": [str(tmp_path / "curated")]}
     run = write_trained(tmp_path / "run", **{**SMALL, "data": data})
-    measure.measure(run)
+    noise.measure(run)
     rows = {row["key"]: row for row in pq.read_table(Path(run, noise_estimates.FILE)).to_pylist()}
     assert rows[of[3].key] == {"key": of[3].key, "loss": None, "eps": None}
     assert sum(row["loss"] is None for row in rows.values()) == 1
@@ -129,11 +128,11 @@ def test_what_is_no_estimate_is_named(tmp_path: Path) -> None:
 
 def test_a_run_of_other_pairs_is_refused(tmp_path: Path) -> None:
     run = small(tmp_path)
-    measure.measure(run)
+    noise.measure(run)
     write_run(tmp_path / "others", pairs(12, first=100))
     data = SMALL["data"] | {"runs": [str(tmp_path / "others")]}
-    noise = {"estimates": f"run:{run}", "smoothing": 0.5}
-    values = {**SMALL, "data": data, "noise": noise, "run": {"folder": str(tmp_path / "second")}}
+    smoothed = {"estimates": f"run:{run}", "smoothing": 0.5}
+    values = {**SMALL, "data": data, "noise": smoothed, "run": {"folder": str(tmp_path / "second")}}
     with pytest.raises(UsageError, match="none of 12 of the 12 pairs"):
         loop.train(TrainConfig.from_values(values, where="x"))
 

@@ -1,1 +1,0 @@
-"""What single papers add to training."""

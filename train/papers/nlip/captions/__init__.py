@@ -1,1 +1,0 @@
-"""Captions that a trained model writes: decoding, and the table of all pairs."""
