@@ -18,12 +18,12 @@ from typing import NamedTuple
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
-from altalign.pipelines.read import samples
+from altalign.pipelines.read import webdataset
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.samples import SampleError
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, unreadable
-from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.read.tars import side_cars
+from altalign.pipelines.read.tables import columns, needed_columns, table
+from altalign.pipelines.read.tar_members import sha256_of
+from altalign.pipelines.read.webdataset import OF_NOTHING, STATS, SampleError
 from altalign.settings.curate import InputSettings
 from altalign.storage import Stamp, parquet
 from altalign.terminal import shown
@@ -144,7 +144,7 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
     Raises:
         UnreadableError: a file, or the table of captions, cannot be read.
     """
-    gatherer = Gatherer(part.folder, partial(samples.finish, settings))
+    gatherer = Gatherer(part.folder, partial(columns.extracted, settings))
     for number, url, captions in _samples(part, of_part, settings, gatherer):
         file = of_part[number]
         name = storage.join(part.folder, file.name)
@@ -163,10 +163,8 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
                 gatherer.row((url, caption, None, _in(named, file.name), extra, sha256), size=size)
             if identity is not None and file.stamp.size:
                 gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
-            elif identity == samples.OF_NOTHING:
-                gatherer.place(
-                    samples.OF_NOTHING, None, None, b""
-                )  # decoding drops it: no image, but no fault of an address
+            elif identity == OF_NOTHING:
+                gatherer.place(OF_NOTHING, None, None, b"")  # decoding drops it: no image, but no fault of an address
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
@@ -184,11 +182,11 @@ def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str
 
     def sha256() -> str:
         if not stamp.size:  # which may be a pipe, that nobody writes to
-            return samples.OF_NOTHING
+            return OF_NOTHING
         with storage.open_read(path) as file:
-            return samples.sha256_of(file, min(stamp.size, IMAGE_BYTES))
+            return sha256_of(file, min(stamp.size, IMAGE_BYTES))
 
-    return samples.identity(url, sha256)
+    return webdataset.identity_of(url, sha256)
 
 
 # Captions -------------------------------------------------------------------------------------------------------------
@@ -230,10 +228,10 @@ def _beside(
             is_text = file.name.lower().endswith(".txt")
             content = _content(path, file)
             if is_text:
-                captions[True] = [samples.text(content)]
+                captions[True] = [webdataset.text_of(content)]
             else:
                 names = settings.url_column, settings.caption_column, settings.keep_columns
-                url, captions[False], extra = samples.described(content, *names, may_be_list=True)
+                url, captions[False], extra = webdataset.described(content, *names, may_be_list=True)
         except SampleError as error:
             gatherer.broken(0, str(error), path=shown(path))
             return
@@ -291,7 +289,7 @@ def _names(part: FolderPart, settings: InputSettings) -> list[str]:
         if name >= part.begin  # decides most, at once
         and name.lower().endswith(endings)
         and part.has(_stem(name))
-        and not name.endswith(side_cars.STATS)
+        and not name.endswith(STATS)
     )
     return sorted(found, key=lambda name: (_stem(name), name))
 

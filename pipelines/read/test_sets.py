@@ -22,9 +22,9 @@ from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
+from altalign.pipelines.read import tar_members
 from altalign.pipelines.read.stretches import ADVICE, readable
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.read.tars import tar_members
 from altalign.settings.curate import InputSettings, TestSet
 from altalign.storage import parquet
 

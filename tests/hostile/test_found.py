@@ -86,7 +86,7 @@ def test_numbers_that_a_damaged_dictionary_does_not_have_make_a_table_unreadable
     with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
         read_all(path)
     with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
-        [table.texts(batch, TABLE) for batch in parquet.read_row_groups(str(path), 0, 0, ["url", "caption"])]
+        [table.candidates(batch, TABLE, None) for batch in parquet.read_row_groups(str(path), 0, 0, ["url", "caption"])]
 
 
 def test_a_page_that_claims_more_than_its_file_can_hold_is_refused_before_memory_is_taken_for_it(tmp_path):

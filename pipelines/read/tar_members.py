@@ -1,5 +1,6 @@
 """Members of tars, read by tarfile: errors where it would stop in silence, or hold a header of any length."""
 
+import hashlib
 import io
 import tarfile
 from collections.abc import Iterator
@@ -7,10 +8,9 @@ from contextlib import contextmanager
 from tarfile import EOFHeaderError, HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # not in its stubs
 from typing import Any, BinaryIO, cast
 
-from altalign.pipelines.read.compressed import Compression, decompressed
-from altalign.pipelines.read.stretches import LINE_BYTES
+from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed
 
-PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 _STRETCH_BYTES = 1 << 13  # the texts of a sample and the headers around them
 _MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
 _LONG_HEADERS = (
@@ -122,13 +122,22 @@ def content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes
     """
     file = cast(BinaryIO, tar.fileobj)
     file.seek(member.offset_data)
-    if length <= PIECE_BYTES:
+    if length <= _PIECE_BYTES:
         whole = file.read(length)
     else:
         pieces = io.BytesIO()
-        while pieces.tell() < length and (piece := file.read(min(length - pieces.tell(), PIECE_BYTES))):
+        while pieces.tell() < length and (piece := file.read(min(length - pieces.tell(), _PIECE_BYTES))):
             pieces.write(piece)
         whole = pieces.getvalue()
     if len(whole) < length:
         raise ReadError("unexpected end of data")
     return whole
+
+
+def sha256_of(file: BinaryIO, length: int) -> str:
+    """The SHA-256 of so many bytes from a file's position on."""
+    digest = hashlib.sha256()
+    while length and (piece := file.read(min(length, _PIECE_BYTES))):
+        digest.update(piece)
+        length -= len(piece)
+    return digest.hexdigest()
