@@ -2,7 +2,7 @@
 
 An archive is a chain of records, each a gzip member or zstd frame of its own, or not compressed at all. Such a record
 can be read again at its offset. In an archive compressed as a whole only its first record can: of the others the
-payload has to be kept. A broken member costs itself; a broken record that is not compressed costs all behind it.
+payload has to be kept. A broken gzip member costs itself; what is broken in any other archive costs all behind it.
 """
 
 import io
@@ -20,6 +20,8 @@ from altalign.pipelines.read.pages import members
 from altalign.pipelines.read.pages.members import Compression
 from altalign.pipelines.read.stretches import readable, unreadable
 
+_LOST = "; what is behind it is not read, for the archive has no gzip members"
+_IN_HEAD = "the file breaks off in the head of a record"
 _PIECE_BYTES = 1 << 17
 _FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
 _HEAD_BYTES = 1 << 20
@@ -140,14 +142,13 @@ class _Broken(NamedTuple):
 def _of_members(
     file: BinaryIO, again: BinaryIO, start: int | None, compression: Compression, keep: Keep
 ) -> Iterator[Record | BrokenRecord]:
-    """Records of members; one that is damaged costs itself, and `again` searches for the next."""
+    """Records of members. A gzip member that is damaged costs itself: `again` searches for the next."""
     while start is not None:
-        if members.is_compressed_twice(again, start, compression):
-            end = members.end_of_member(again, start, compression)
-            broken = _Broken(start, "compressed twice", end or start + 1)
-        else:
-            broken = yield from _until_broken(file, again, start, compression, keep)
+        broken = yield from _until_broken(file, again, start, compression, keep)
         if broken is None:
+            return
+        if compression == "zstd":
+            yield BrokenRecord(broken.at, f"{broken.error}{_LOST}")
             return
         if broken.error:
             yield BrokenRecord(broken.at, broken.error)
@@ -172,6 +173,10 @@ def _until_broken(
     def frame_now() -> int:
         return max(start, stream.frame_start_position() or 0)
 
+    def is_beyond() -> bool:
+        """Whether reading went on into a member that begins another record."""
+        return frame_now() != frame and members.is_start(again, frame_now(), compression)
+
     while True:
         try:
             archived = next(archive, None)
@@ -179,15 +184,15 @@ def _until_broken(
             members.check_disk(error)
             if waiting is None:
                 return _Broken(start, str(error), start + 1)
-            if not waiting.can_be_read_again:
+            if compression == "zstd" or not waiting.can_be_read_again:
                 yield waiting
                 return _Broken(stream.tell(), str(error), frame + 1)
-            end = members.end_of_member(again, waiting.offset, compression)
-            if end is None and compression == "gzip":
+            end = members.end_of_member(again, waiting.offset)
+            if end is None:
                 return _Broken(waiting.offset, str(error), waiting.offset + 1)
             yield waiting
-            is_inside = end is None or (frame_now() == frame and str(error).startswith("Invalid WARC"))
-            return _Broken(stream.tell(), str(error) if is_inside else "", end or waiting.offset + 1)
+            is_inside = frame_now() == frame and str(error).startswith("Invalid WARC")
+            return _Broken(stream.tell(), str(error) if is_inside else "", end)
         if archived is None:
             if waiting is not None:
                 yield waiting
@@ -198,12 +203,7 @@ def _until_broken(
         if waiting is not None:
             yield waiting
         if can_be_read_again and before < begun < frame and members.is_start(again, begun, compression):
-            return _Broken(begun, "the record breaks off in its head", begun + 1)
-
-        def is_beyond(frame: int = frame) -> bool:
-            """Whether reading went on into a member that begins another record."""
-            return frame_now() != frame and members.is_start(again, frame_now(), compression)
-
+            return _Broken(begun, _IN_HEAD, begun + 1)
         try:
             waiting = _taken(archived, offset, can_be_read_again, keep, is_beyond)
         except OSError as error:
@@ -215,16 +215,18 @@ def _at_the_end(
     again: BinaryIO, frame: int, last: Record | None, start: int, compression: Compression
 ) -> _Broken | None:
     """What is behind what the reader takes for the end: nothing, a cut record, or members behind an empty one."""
-    end: int | None = members.behind_empty_members(again, frame) if compression == "gzip" else frame
+    if compression == "zstd":
+        return None if members.ends_whole(again, frame) else _Broken(frame, _IN_HEAD, frame + 1)
+    end: int | None = members.behind_empty_members(again, frame)
     if end == frame:
         if last is not None and not last.can_be_read_again:
             return None
-        end = start if last is None else members.end_of_member(again, last.offset, compression)
+        end = start if last is None else members.end_of_member(again, last.offset)
     if end is None or not members.is_more(again, end):
         return None
     if end != start and members.is_start(again, end, compression):
         return _Broken(end, "", end)
-    return _Broken(end, "the file breaks off in the head of a record", end + 1)
+    return _Broken(end, _IN_HEAD, end + 1)
 
 
 def _of_stream(
@@ -252,12 +254,11 @@ def _of_stream(
             last = _taken(archived, at, not is_compressed, keep, lambda: False)
         except OSError as error:
             members.check_disk(error)
-            what = f"{error}; what is behind it is not read, for the archive has no members"
-            yield BrokenRecord(end_of_last() if at is None else at, what)
+            yield BrokenRecord(end_of_last() if at is None else at, f"{error}{_LOST}")
             return
         yield last
     if not is_compressed and members.is_more(again, end_of_last()):
-        yield BrokenRecord(end_of_last(), "the file breaks off in the head of a record")
+        yield BrokenRecord(end_of_last(), _IN_HEAD)
 
 
 def _end_of_bare(file: BinaryIO, record: Record) -> int:
