@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
-from fastwarc.stream_io import ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
@@ -104,11 +103,10 @@ def records(path: str, keep: Keep, *, behind: float = 0.0) -> Iterator[Record | 
             yield BrokenRecord(0, "no WARC record")
         if start is None:
             return
-        has_dictionary = members.has_dictionary(again)
-        if compression and not has_dictionary:
+        if compression:
             yield from _of_members(file, again, start, compression, keep)
         else:
-            yield from _of_stream(file, again, start, keep, is_compressed=has_dictionary)
+            yield from _bare(file, again, start, keep)
 
 
 def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
@@ -215,12 +213,12 @@ def _at_the_end(
     again: BinaryIO, frame: int, last: Record | None, start: int, compression: Compression
 ) -> _Broken | None:
     """What is behind what the reader takes for the end: nothing, a cut record, or members behind an empty one."""
+    end: int | None = frame if compression == "zstd" else members.behind_empty_members(again, frame)
+    if end == frame and last is not None and not last.can_be_read_again:
+        return None
     if compression == "zstd":
         return None if members.ends_whole(again, frame) else _Broken(frame, _IN_HEAD, frame + 1)
-    end: int | None = members.behind_empty_members(again, frame)
     if end == frame:
-        if last is not None and not last.can_be_read_again:
-            return None
         end = start if last is None else members.end_of_member(again, last.offset)
     if end is None or not members.is_more(again, end):
         return None
@@ -229,18 +227,20 @@ def _at_the_end(
     return _Broken(end, _IN_HEAD, end + 1)
 
 
-def _of_stream(
-    file: BinaryIO, again: BinaryIO, start: int, keep: Keep, *, is_compressed: bool
-) -> Iterator[Record | BrokenRecord]:
-    """Records of an archive without members: what is broken costs all behind it."""
+def _bare(file: BinaryIO, again: BinaryIO, start: int, keep: Keep) -> Iterator[Record | BrokenRecord]:
+    """Records that are not compressed: what is broken costs all behind it."""
     file.seek(start)
-    stream = ZstdReader(file) if is_compressed else file
     size = again.seek(0, io.SEEK_END)
-    archive = iter(ArchiveIterator(stream, parse_http=False))
+    archive = iter(ArchiveIterator(file, parse_http=False))
     last: Record | None = None
 
     def end_of_last() -> int:
-        return start if last is None else last.offset if is_compressed else _end_of_bare(again, last)
+        if last is None:
+            return start
+        again.seek(last.offset)
+        head_end = _HEAD_END.search(again.read(_HEAD_BYTES))
+        end = again.seek(last.offset + (head_end.end() if head_end else 0) + last.block_bytes)
+        return end + len(_BEHIND) * (again.read(len(_BEHIND)) == _BEHIND)
 
     while True:
         at: int | None = None
@@ -248,25 +248,17 @@ def _of_stream(
             archived = next(archive, None)
             if archived is None:
                 break
-            at = stream.tell() if is_compressed else archived.stream_pos
-            if not is_compressed and at + archived.content_length > size:
+            at = archived.stream_pos
+            if at + archived.content_length > size:
                 raise OSError("Content-Length goes beyond the end of the file")
-            last = _taken(archived, at, not is_compressed, keep, lambda: False)
+            last = _taken(archived, at, True, keep, lambda: False)  # noqa: FBT003 - of `Record`
         except OSError as error:
             members.check_disk(error)
             yield BrokenRecord(end_of_last() if at is None else at, f"{error}{_LOST}")
             return
         yield last
-    if not is_compressed and members.is_more(again, end_of_last()):
+    if members.is_more(again, end_of_last()):
         yield BrokenRecord(end_of_last(), _IN_HEAD)
-
-
-def _end_of_bare(file: BinaryIO, record: Record) -> int:
-    """The end of a record that is not compressed."""
-    file.seek(record.offset)
-    head_end = _HEAD_END.search(file.read(_HEAD_BYTES))
-    end = file.seek(record.offset + (head_end.end() if head_end else 0) + record.block_bytes)
-    return end + len(_BEHIND) * (file.read(len(_BEHIND)) == _BEHIND)
 
 
 def _taken(
@@ -341,8 +333,8 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     ]
     content_type, charset = media_type(kind)
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
-        found, _ = media_type(identified)
-        content_type = found if found in PAGE_TYPES else content_type
+        by_crawler, _ = media_type(identified)
+        content_type = by_crawler if by_crawler in PAGE_TYPES else content_type
     return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding)
 
 
@@ -350,10 +342,8 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
 def _of_body(names: tuple[bytes, ...]) -> list[list[int]]:
     """Where the headers are that tell how to read a body: of its type, its transfer and its content encoding."""
     lower = [name.lower() for name in names]
-    return [
-        [at for at, name in enumerate(lower) if name == of]
-        for of in (b"content-type", b"transfer-encoding", b"content-encoding")
-    ]
+    needed = b"content-type", b"transfer-encoding", b"content-encoding"
+    return [[at for at, name in enumerate(lower) if name == each] for each in needed]
 
 
 @lru_cache(maxsize=64)
@@ -364,10 +354,10 @@ def media_type(header: str) -> tuple[str, str | None]:
     """
     kind, charset = "", None
     for value in _VALUES.findall(header):
-        found = _MEDIA_TYPE.match(value)
-        if found is None or found[1] == "*/*":
+        match = _MEDIA_TYPE.match(value)
+        if match is None or match[1] == "*/*":
             continue
-        label = _CHARSET.search(value, found.end())
-        charset = (label[1] or label[2]) if label else charset if kind == found[1].lower() else None
-        kind = found[1].lower()
+        label = _CHARSET.search(value, match.end())
+        charset = (label[1] or label[2]) if label else charset if kind == match[1].lower() else None
+        kind = match[1].lower()
     return kind, charset
