@@ -65,7 +65,7 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
             if settings.kind == "table":
                 needed_columns.check(path, settings)
             elif is_side_car:
-                webdataset.check_side_car(path, settings)
+                needed_columns.check(path, webdataset.as_table(settings))
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:

@@ -31,7 +31,7 @@ from altalign.filters import bounds, one_url
 from altalign.pipelines.read import tar_members
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, as_stretch, readable, unreadable
-from altalign.pipelines.read.tables import columns, needed_columns, table
+from altalign.pipelines.read.tables import columns, table
 from altalign.pipelines.read.tables.lines import parse_json, wrong_type
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
@@ -58,12 +58,6 @@ class _Sample:
     length: int = 0  # bytes of the image, at most IMAGE_BYTES; 0: there is none
     data: bytes | None = None  # the image's bytes where the tar is compressed, or where there are none
     extensions: set[str] = field(default_factory=set)  # those of its members that are read
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        texts = (self.name, self.extra, self.url, self.caption, self.caption_of_json)
-        return len(self.data or b"") + sum(len(text or "") for text in texts)
 
 
 def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
@@ -98,7 +92,9 @@ def _gather(sample: _Sample, file: BinaryIO, name: str, gatherer: Gatherer) -> N
         return tar_members.sha256_of(file, sample.length)
 
     identity, digest = identity_of(sample.url, sha256)
-    gatherer.row((sample.url, caption, None, name, sample.extra, digest), size=sample.size)
+    texts = (sample.name, sample.extra, sample.url, sample.caption, sample.caption_of_json)
+    size = len(sample.data or b"") + sum(len(text or "") for text in texts)
+    gatherer.row((sample.url, caption, None, name, sample.extra, digest), size=size)
     # of a member without a byte decoding says so, but an address may lead to its image
     if identity is not None and (sample.length or (sample.data is not None and digest is not None)):
         is_copied = sample.data is not None
@@ -146,7 +142,9 @@ def _members(
     try:
         for member in tar:
             if not BESIDE.search(member.name):
-                yield *_split(member.name), member
+                folder, _, base = member.name.rpartition("/")
+                stem, _, extension = base.partition(".")
+                yield f"{folder}/{stem}" if folder else stem, extension, member
             elif member.isfile():
                 beside.append(None if beside else member)  # the first, and how many there are
             cast(Any, tar).members.clear()  # tarfile keeps all it has met
@@ -191,13 +189,6 @@ def _add(
     return True
 
 
-def _split(name: str) -> tuple[str, str]:
-    """The name of a member's sample, with its folders, and the extension."""
-    folder, _, base = name.rpartition("/")
-    stem, _, extension = base.partition(".")
-    return f"{folder}/{stem}" if folder else stem, extension
-
-
 # What folders of images have too --------------------------------------------------------------------------------------
 
 
@@ -206,11 +197,7 @@ class SampleError(ValueError):
 
 
 def text_of(content: bytes) -> str:
-    """The caption in a `.txt`.
-
-    Raises:
-        SampleError: it is not UTF-8.
-    """
+    """The caption in a `.txt`; raises SampleError where it is not UTF-8."""
     try:
         return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -267,16 +254,6 @@ def is_side_car(path: str) -> bool:
         return False
 
 
-def check_side_car(path: str, settings: InputSettings) -> None:
-    """Refuse a side-car without captions.
-
-    Raises:
-        UsageError: it lacks the column, or one of its columns has another type.
-        UnreadableError: it is broken.
-    """
-    needed_columns.check(path, _as_table(settings))
-
-
 def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     """Yields the candidates of a side-car whose images did not come; their names begin with this one.
 
@@ -284,14 +261,14 @@ def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[St
         UnreadableError: it is broken.
     """
     at = CANDIDATE.get_field_index("page_url")
-    for stretch in table.read_parquet(path, _as_table(settings), named, named_by=_NAME):
+    for stretch in table.read_parquet(path, as_table(settings), named, named_by=_NAME):
         status = parquet.strings(stretch.rows, "page_url")
         rows = stretch.rows.filter(pc.not_equal(status.fill_null(""), pa.scalar(_CAME)))
         none = pa.nulls(rows.num_rows, pa.string())
         yield as_stretch(rows.select(CANDIDATE.names).set_column(at, CANDIDATE.field("page_url"), none))
 
 
-def _as_table(settings: InputSettings) -> InputSettings:
+def as_table(settings: InputSettings) -> InputSettings:
     """Settings that read a side-car: its status takes the place of a page's URL."""
     return InputSettings(
         kind="table",

@@ -2,7 +2,6 @@
 
 import re
 import zlib
-from collections.abc import Iterable
 from typing import Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
@@ -25,27 +24,27 @@ def check_disk(error: OSError) -> None:
         raise error
 
 
-def has_dictionary(file: BinaryIO) -> bool:
-    """Whether an archive begins with a dictionary, without which no frame of it can be read."""
-    file.seek(0)
-    return file.read(4) == _ZSTD_DICTIONARY
-
-
 def compression_at(file: BinaryIO, offset: int) -> Compression:
     """The compression of what begins here."""
     file.seek(offset)
     magic = file.read(4)
-    return next((name for name in ("gzip", "zstd") if magic.startswith(_MAGIC[name])), "")
+    if magic.startswith(_MAGIC["gzip"]):
+        return "gzip"
+    return "zstd" if magic == _MAGIC["zstd"] else ""
 
 
 def first_start(file: BinaryIO) -> tuple[int | None, Compression]:
     """The offset of the first record (None if there is none), and how records are compressed."""
-    if has_dictionary(file):
+    file.seek(0)
+    if file.read(4) == _ZSTD_DICTIONARY:
         return 0, "zstd"
     likely = compression_at(file, 0)
-    candidates: Iterable[Compression] = [likely] if likely else _MAGIC
-    starts = ((next_start(file, 0, compression), compression) for compression in candidates)
-    return next(((start, compression) for start, compression in starts if start is not None), (None, ""))
+    candidates: tuple[Compression, ...] = (likely,) if likely else ("gzip", "zstd", "")
+    for compression in candidates:
+        start = next_start(file, 0, compression)
+        if start is not None:
+            return start, compression
+    return None, ""
 
 
 def next_start(file: BinaryIO, offset: int, compression: Compression) -> int | None:
