@@ -1,6 +1,6 @@
 """The input of a classifier of pornographic images, and the score in its output: pure.
 
-`pipelines.images.nsfw_model` runs it. ALIGN removes pornographic images (section 3) and names no classifier; here it is
+`pipelines.images.measuring` runs it. ALIGN removes pornographic images (section 3) and names no classifier; here it is
 an ONNX file with a TOML beside it.
 """
 
