@@ -207,11 +207,7 @@ def text_of(content: bytes) -> str:
 def described(
     content: bytes, url: str, caption: str, keep: Sequence[str], *, may_be_list: bool
 ) -> tuple[str | None, list[str | None], str | None]:
-    """URL, captions, and what is kept with them (`extra`), from a `.json` with these keys.
-
-    Raises:
-        SampleError: it is no JSON object, or holds something other than texts there.
-    """
+    """URL, captions, and what is kept with them (`extra`), from a `.json` with these keys."""
     try:
         value = parse_json(content)
     except ValueError as error:
@@ -255,11 +251,7 @@ def is_side_car(path: str) -> bool:
 
 
 def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
-    """Yields the candidates of a side-car whose images did not come; their names begin with this one.
-
-    Raises:
-        UnreadableError: it is broken.
-    """
+    """Yields the candidates of a side-car whose images did not come; their names begin with this one."""
     at = CANDIDATE.get_field_index("page_url")
     for stretch in table.read_parquet(path, as_table(settings), named, named_by=_NAME):
         status = parquet.strings(stretch.rows, "page_url")

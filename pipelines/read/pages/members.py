@@ -98,11 +98,7 @@ def is_more(file: BinaryIO, offset: int) -> bool:
 
 
 def end_of_member(file: BinaryIO, offset: int) -> int | None:
-    """Reads the gzip member that begins here: its end, None where it is damaged or cut.
-
-    Raises:
-        OSError: the disk fails.
-    """
+    """Reads the gzip member that begins here: its end, None where it is damaged or cut."""
     file.seek(offset)
     inflater, left = zlib.decompressobj(31), b""
     try:
@@ -129,11 +125,7 @@ def behind_empty_members(file: BinaryIO, offset: int) -> int:
 
 
 def ends_whole(file: BinaryIO, offset: int) -> bool:
-    """Whether the zstd frames from here on are whole: the archive's reader takes one that is cut for the end.
-
-    Raises:
-        OSError: the disk fails.
-    """
+    """Whether the zstd frames from here on are whole: the archive's reader takes one that is cut for the end."""
     file.seek(offset)
     frames = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), "zstd")
     try:

@@ -110,11 +110,7 @@ def records(path: str, keep: Keep, *, behind: float = 0.0) -> Iterator[Record | 
 
 
 def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
-    """The record that begins at an offset with so many bytes of its payload; None where there is none, or a broken one.
-
-    Raises:
-        OSError: the disk fails.
-    """
+    """The record at an offset with so many bytes of its payload; None where there is none, or a broken one."""
     compression = members.compression_at(file, offset)
     file.seek(offset)
     stream = members.stream(file, compression) if compression else file
@@ -126,39 +122,18 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     return None
 
 
-class _Broken(NamedTuple):
-    """Where reading stopped, why, and where the search for the next record begins.
-
-    Without an error nothing is broken there: what is at `search_from` says what it is when it is read.
-    """
-
-    at: int
-    error: str
-    search_from: int
-
-
 def _of_members(
     file: BinaryIO, again: BinaryIO, start: int | None, compression: Compression, keep: Keep
 ) -> Iterator[Record | BrokenRecord]:
     """Records of members. A gzip member that is damaged costs itself: `again` searches for the next."""
     while start is not None:
-        broken = yield from _until_broken(file, again, start, compression, keep)
-        if broken is None:
-            return
-        if compression == "zstd":
-            yield BrokenRecord(broken.at, f"{broken.error}{_LOST}")
-            return
-        if broken.error:
-            yield BrokenRecord(broken.at, broken.error)
-            start = members.next_start(again, broken.search_from, compression)
-        else:
-            start = broken.search_from
+        start = yield from _until_broken(file, again, start, compression, keep)
 
 
 def _until_broken(
     file: BinaryIO, again: BinaryIO, start: int, compression: Compression, keep: Keep
-) -> Generator[Record, None, _Broken | None]:
-    """Records from a member on, up to the end or to what is broken, which is returned.
+) -> Generator[Record | BrokenRecord, None, int | None]:
+    """Records from a member on, up to what is broken, or the end; returns where to go on.
 
     A record is given only once the next was met, for that is when a broken end or checksum of its member shows.
     """
@@ -181,50 +156,62 @@ def _until_broken(
         except OSError as error:
             members.check_disk(error)
             if waiting is None:
-                return _Broken(start, str(error), start + 1)
+                return (yield from _broken(again, start, str(error), start + 1, compression))
             if compression == "zstd" or not waiting.can_be_read_again:
                 yield waiting
-                return _Broken(stream.tell(), str(error), frame + 1)
+                return (yield from _broken(again, stream.tell(), str(error), frame + 1, compression))
             end = members.end_of_member(again, waiting.offset)
             if end is None:
-                return _Broken(waiting.offset, str(error), waiting.offset + 1)
+                return (yield from _broken(again, waiting.offset, str(error), waiting.offset + 1, compression))
             yield waiting
             is_inside = frame_now() == frame and str(error).startswith("Invalid WARC")
-            return _Broken(stream.tell(), str(error) if is_inside else "", end)
+            # otherwise what is behind it says what it is when it is read
+            return (yield from _broken(again, stream.tell(), str(error), end, compression)) if is_inside else end
         if archived is None:
             if waiting is not None:
                 yield waiting
-            return _at_the_end(again, frame_now(), waiting, start, compression)
+            return (yield from _at_the_end(again, frame_now(), waiting, start, compression))
         begun, before, frame = start if waiting is None else archived.stream_pos, frame, frame_now()
         can_be_read_again = frame != before and members.is_start(again, frame, compression)
         offset = frame if can_be_read_again else stream.tell()
         if waiting is not None:
             yield waiting
         if can_be_read_again and before < begun < frame and members.is_start(again, begun, compression):
-            return _Broken(begun, _IN_HEAD, begun + 1)
+            return (yield from _broken(again, begun, _IN_HEAD, begun + 1, compression))
         try:
             waiting = _taken(archived, offset, can_be_read_again, keep, is_beyond)
         except OSError as error:
             members.check_disk(error)
-            return _Broken(offset, str(error), (offset if can_be_read_again else frame) + 1)
+            behind = (offset if can_be_read_again else frame) + 1
+            return (yield from _broken(again, offset, str(error), behind, compression))
 
 
 def _at_the_end(
     again: BinaryIO, frame: int, last: Record | None, start: int, compression: Compression
-) -> _Broken | None:
+) -> Generator[BrokenRecord, None, int | None]:
     """What is behind what the reader takes for the end: nothing, a cut record, or members behind an empty one."""
     end: int | None = frame if compression == "zstd" else members.behind_empty_members(again, frame)
     if end == frame and last is not None and not last.can_be_read_again:
         return None
     if compression == "zstd":
-        return None if members.ends_whole(again, frame) else _Broken(frame, _IN_HEAD, frame + 1)
-    if end == frame:
-        end = start if last is None else members.end_of_member(again, last.offset)
-    if end is None or not members.is_more(again, end):
+        is_over = members.ends_whole(again, frame)
+    else:
+        if end == frame:
+            end = start if last is None else members.end_of_member(again, last.offset)
+        is_over = end is None or not members.is_more(again, end)
+    if is_over or end is None:
         return None
-    if end != start and members.is_start(again, end, compression):
-        return _Broken(end, "", end)
-    return _Broken(end, _IN_HEAD, end + 1)
+    if compression == "gzip" and end != start and members.is_start(again, end, compression):
+        return end
+    return (yield from _broken(again, end, _IN_HEAD, end + 1, compression))
+
+
+def _broken(
+    again: BinaryIO, at: int, error: str, search_from: int, compression: Compression
+) -> Generator[BrokenRecord, None, int | None]:
+    """What is broken here; returns where the next record begins."""
+    yield BrokenRecord(at, error if compression == "gzip" else f"{error}{_LOST}")
+    return members.next_start(again, search_from, compression) if compression == "gzip" else None
 
 
 def _bare(file: BinaryIO, again: BinaryIO, start: int, keep: Keep) -> Iterator[Record | BrokenRecord]:
@@ -268,11 +255,7 @@ def _taken(
     keep: Keep,
     is_beyond: Callable[[], bool],
 ) -> Record:
-    """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it.
-
-    Raises:
-        OSError: it is cut, has a wrong head, or its member or HTTP head is broken.
-    """
+    """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it."""
     error, head = _head(record)
     if error:
         raise OSError(error)

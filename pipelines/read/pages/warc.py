@@ -219,11 +219,7 @@ def read_metadata(path: str) -> Iterator[Stretch]:
 
 
 def images_of_metadata(metadata: bytes) -> list[tuple[ImageElement, str]]:
-    """The images of one page, each with the page's URL; empty if the record is not about a page of status 200.
-
-    Raises:
-        ValueError: no JSON, of another form than a WAT's, or without the page's URL.
-    """
+    """The images of one page, each with the page's URL; empty if the record is not about a page of status 200."""
     if len(metadata) > LINE_BYTES:
         raise ValueError(f"longer than {LINE_BYTES >> 20} MiB")
     envelope = _in(parse_json(metadata), "Envelope")
@@ -252,11 +248,7 @@ def _text(value: object) -> str | None:
 
 
 def _in(value: object, *names: str) -> dict[str, object]:
-    """The object at a path of names; empty if there is none.
-
-    Raises:
-        ValueError: something other than an object is there.
-    """
+    """The object at a path of names; empty if there is none."""
     for name in names:
         value = _object(value, "the metadata").get(name)
         value = {} if value is None else _object(value, name)

@@ -33,11 +33,7 @@ class Table:
     _batches: Iterator[pa.RecordBatch]
 
     def stretches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
-        """Yields these columns in parts of at most `STRETCH_ROWS` rows, and checks them.
-
-        Raises:
-            pa.ArrowInvalid: the file contradicts itself.
-        """
+        """Yields these columns in parts of at most `STRETCH_ROWS` rows, and checks them."""
         for batch in self._batches:
             rows = batch.select(list(columns))
             rows.validate(full=True)

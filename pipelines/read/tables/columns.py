@@ -91,11 +91,7 @@ class Values(NamedTuple):
 
 
 def occurring(column: Any) -> Values:
-    """The values of a column of strings, of any kind that Arrow has of them.
-
-    Raises:
-        pa.ArrowIndexError: a row of a dictionary has a value that is not there.
-    """
+    """The values of a column of strings, of any kind that Arrow has of them."""
     if not pa.types.is_dictionary(column.type):
         return Values(strings(column), None)
     used = pc.unique(column.indices).drop_null()

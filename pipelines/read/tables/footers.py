@@ -1,5 +1,7 @@
 """What a Parquet file says of its columns and pages, read from its bytes, and how many rows are so read at a time.
 
+Functions raise pa.ArrowInvalid, to which `parquet.reading` adds the file's name, for a file that contradicts itself.
+
 Arrow tells none of it safely: of a footer that contradicts itself pyarrow's `metadata.row_group(i).column(j)` ends the
 process, and a page that claims 2 GB is given them before its end is looked for.
 """
@@ -69,11 +71,7 @@ class Pages:
 
 
 def chunks(file: BinaryIO) -> list[Chunk]:
-    """Every column of every row group.
-
-    Raises:
-        pa.ArrowInvalid: it is no footer.
-    """
+    """Every column of every row group."""
     size = file.seek(-8, 2)
     footer_bytes = int.from_bytes(file.read(4), "little")
     file.seek(max(0, size - footer_bytes))
@@ -93,11 +91,7 @@ def chunks(file: BinaryIO) -> list[Chunk]:
 
 
 def check_pages(file: BinaryIO, every: Sequence[Chunk], columns: Collection[int]) -> list[Pages]:
-    """What the pages of these columns hold.
-
-    Raises:
-        pa.ArrowInvalid: a page goes beyond its chunk, unpacks to far more than it is, or is used again and again.
-    """
+    """What the pages of these columns hold."""
     pages_left, every_page = file.seek(0, 2) // _PAGE_AT_LEAST, list[Pages]()
     for chunk in (chunk for chunk in every if chunk.column in columns):
         at, pages = chunk.start, Pages(chunk)
@@ -248,9 +242,6 @@ def sizes(
         every: the pages of the columns that are read.
         image: path of the column with the image's bytes; "": none.
         rows_at_most: rows at a time where they are as short as they are meant to be.
-
-    Raises:
-        pa.ArrowInvalid: the lists of a row may have too many values.
     """
     rows, dictionaries = rows_at_most, dict[str, None]()
     for number in {pages.chunk.group for pages in every}:

@@ -296,11 +296,7 @@ def wrong_type(name: str, values: Sequence[object]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON with orjson; what it refuses (NaN, half surrogate pairs) with the standard library, halves as U+FFFD.
-
-    Raises:
-        ValueError: the text is no JSON, or is nested too deeply.
-    """
+    """A value of JSON, also NaN and half surrogate pairs (U+FFFD); ValueError if it is none, or nested too deeply."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -74,12 +74,7 @@ def check(path: str, settings: InputSettings) -> None:
 
 
 def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
-    """Refuse an open Parquet table if `images` cannot read this column, which it has.
-
-    Raises:
-        UsageError: the column is of another type.
-        pa.ArrowInvalid: the file contradicts itself; `parquet.reading` names it.
-    """
+    """Refuse an open Parquet table if `images` cannot read this column, which it has."""
     _check_bytes(path, table.schema_arrow, column)
     check_pages(path, table, checked_chunks(path, table), [column])
 
@@ -109,11 +104,7 @@ def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
 
 
 def checked_chunks(path: str, table: pq.ParquetFile) -> list[footers.Chunk]:
-    """Refuse a footer in which a flat column has not one value a row: Arrow would silently give fewer rows.
-
-    Raises:
-        pa.ArrowInvalid: there is one; `parquet.reading` names the file.
-    """
+    """Refuse a footer in which a flat column has not one value a row: Arrow would silently give fewer rows."""
     flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
     with storage.open_read(path) as file:
         chunks = footers.chunks(file)
@@ -127,11 +118,7 @@ def checked_chunks(path: str, table: pq.ParquetFile) -> list[footers.Chunk]:
 def check_pages(
     path: str, table: pq.ParquetFile, chunks: Sequence[footers.Chunk], names: Collection[str]
 ) -> list[footers.Pages]:
-    """The pages of these columns.
-
-    Raises:
-        pa.ArrowInvalid: one claims more bytes than it has, or unpacks to far more: Arrow would allocate them first.
-    """
+    """The pages of these columns."""
     paths = ((number, table.schema.column(number).path) for number in range(len(table.schema)))
     needed = {  # a name may hold a point itself
         number for number, column in paths if any(column == name or column.startswith(f"{name}.") for name in names)

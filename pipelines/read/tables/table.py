@@ -147,12 +147,7 @@ def _images_of(parts: Iterable[object], numbers: npt.NDArray[np.int64], *, row: 
 
 
 def read_parquet(path: str, settings: InputSettings, named: str, *, named_by: str = "") -> Iterator[Stretch]:
-    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it.
-
-    Raises:
-        UnreadableError: the file is broken as a whole.
-        UsageError: as `needed_columns.check`.
-    """
+    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it."""
     with parquet.reading(path) as table:
         rows, chunks = sum(parquet.rows_of_groups(table)), checked_chunks(path, table)
         needed_columns.check_schema(path, table.schema_arrow, settings)
