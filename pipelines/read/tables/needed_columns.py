@@ -53,7 +53,6 @@ def check(path: str, settings: InputSettings) -> None:
         return
     if form == "parquet":
         with parquet.reading(path) as table:
-            checked_chunks(path, table)
             check_schema(path, table.schema_arrow, settings)
         return
     if form == "arrow":
@@ -76,7 +75,7 @@ def check(path: str, settings: InputSettings) -> None:
 def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
     """Refuse an open Parquet table if `images` cannot read this column, which it has."""
     _check_bytes(path, table.schema_arrow, column)
-    check_pages(path, table, checked_chunks(path, table), [column])
+    check_pages(path, table, [column])
 
 
 def check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
@@ -103,27 +102,26 @@ def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
         raise UsageError(f"{path}: column {column} is of type {kind}, where {meant}; name another column")
 
 
-def checked_chunks(path: str, table: pq.ParquetFile) -> list[footers.Chunk]:
-    """Refuse a footer in which a flat column has not one value a row: Arrow would silently give fewer rows."""
-    flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
-    with storage.open_read(path) as file:
-        chunks = footers.chunks(file)
-    for chunk in chunks:
-        if chunk.column in flat and chunk.values != chunk.rows:
-            values = f"{chunk.values} values of {table.schema.column(chunk.column).name}"
-            raise pa.ArrowInvalid(f"{values} in row group {chunk.group}, which has {chunk.rows} rows")
-    return chunks
+def check_pages(path: str, table: pq.ParquetFile, names: Collection[str]) -> list[footers.Pages]:
+    """The pages of these columns of an open table.
 
-
-def check_pages(
-    path: str, table: pq.ParquetFile, chunks: Sequence[footers.Chunk], names: Collection[str]
-) -> list[footers.Pages]:
-    """The pages of these columns."""
-    paths = ((number, table.schema.column(number).path) for number in range(len(table.schema)))
+    Raises:
+        pa.ArrowInvalid: a flat column has not one value a row, of which Arrow would silently give fewer rows; or a page
+            claims more bytes than it has, or unpacks to far more, which Arrow would allocate first.
+    """
+    leaves = [table.schema.column(number) for number in range(len(table.schema))]
+    flat = {number: leaf.name for number, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
     needed = {  # a name may hold a point itself
-        number for number, column in paths if any(column == name or column.startswith(f"{name}.") for name in names)
+        number
+        for number, leaf in enumerate(leaves)
+        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in names)
     }
     with storage.open_read(path) as file:
+        chunks = footers.chunks(file)
+        for chunk in chunks:
+            if chunk.column in flat and chunk.values != chunk.rows:
+                values = f"{chunk.values} values of {flat[chunk.column]}"
+                raise pa.ArrowInvalid(f"{values} in row group {chunk.group}, which has {chunk.rows} rows")
         return footers.check_pages(file, chunks, needed)
 
 

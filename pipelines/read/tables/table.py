@@ -20,7 +20,7 @@ from altalign.data.schema import IMAGE_PLACE
 from altalign.pipelines.read.stretches import STRETCH_ROWS, Gatherer, Stretch, as_stretch, readable
 from altalign.pipelines.read.tables import arrow, columns, footers, lines, needed_columns
 from altalign.pipelines.read.tables.lines import BINARY, form_of, is_empty
-from altalign.pipelines.read.tables.needed_columns import check_pages, checked_chunks, url_caption_page
+from altalign.pipelines.read.tables.needed_columns import check_pages, url_caption_page
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
 
@@ -77,7 +77,7 @@ def direct(path: str, settings: InputSettings) -> Direct | None:
         UnreadableError: the file is no Parquet, or its footer contradicts itself.
     """
     with parquet.reading(path) as table, storage.open_read(path) as file:
-        pages = check_pages(path, table, checked_chunks(path, table), needed_columns.columns(settings))
+        pages = check_pages(path, table, needed_columns.columns(settings))
         size = footers.sizes(file, table, pages, rows_at_most=parquet.ROWS_PER_BATCH)
         groups, is_short = parquet.rows_of_groups(table), size.rows == parquet.ROWS_PER_BATCH
         size_of_all = 0 if is_short else sum(groups) * footers.BATCH_BYTES // size.rows
@@ -127,7 +127,7 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
         return
     with parquet.reading(path) as table:
         rows_of_groups, image = parquet.rows_of_groups(table), _image_path(table, settings)
-        pages = check_pages(path, table, checked_chunks(path, table), [settings.image_column])
+        pages = check_pages(path, table, [settings.image_column])
         starts = np.cumsum([0, *rows_of_groups])
         for group in np.unique(np.searchsorted(starts, numbers, side="right") - 1).tolist():
             of_group = [each for each in pages if each.chunk.group == group]
@@ -149,11 +149,11 @@ def _images_of(parts: Iterable[object], numbers: npt.NDArray[np.int64], *, row: 
 def read_parquet(path: str, settings: InputSettings, named: str, *, named_by: str = "") -> Iterator[Stretch]:
     """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it."""
     with parquet.reading(path) as table:
-        rows, chunks = sum(parquet.rows_of_groups(table)), checked_chunks(path, table)
+        rows = sum(parquet.rows_of_groups(table))
         needed_columns.check_schema(path, table.schema_arrow, settings)
         names = list(dict.fromkeys(filter(None, [*needed_columns.columns(settings), named_by])))
         image = _image_path(table, settings) if settings.image_column else ""
-        pages = check_pages(path, table, chunks, [*names, settings.image_column])
+        pages = check_pages(path, table, [*names, settings.image_column])
         batches = _batches(path, table, pages, [*names, *filter(None, [image])], image)
         yield from _stretches(named, parquet.exactly(batches, rows), settings, named_by)
 
