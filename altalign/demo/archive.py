@@ -61,13 +61,7 @@ class Archive:
         self._add("request", url, block, "application/http; msgtype=request")
 
     def broken(self, how: str, url: str, body: bytes) -> None:
-        """Add a page that no reader can read.
-
-        Args:
-            how: "damaged" (bytes of its gzip member are overwritten), "cut" (before its end) or "nameless" (no URL).
-            url: the page's URL.
-            body: the page's HTML.
-        """
+        """Add a page that no reader can read, which is "damaged" in its gzip member, "cut" or "nameless" (no URL)."""
         member = self._member("response", "" if how == "nameless" else url, http(body, "text/html", 200, ()), _RESPONSE)
         middle = len(member) // 2
         if how != "nameless":

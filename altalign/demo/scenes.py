@@ -62,12 +62,9 @@ class Scene:
 
 
 def random_scene(rng: Random, *, common: bool = False, distinctive: bool = False) -> Scene:
-    """A random scene.
+    """A random scene, `common` of what all languages of the demo have words for.
 
-    Args:
-        rng: where choices come from.
-        common: only use what all languages of the demo have words for.
-        distinctive: show two shapes or more, which stand out in brightness.
+    One that is `distinctive` shows two shapes or more, which stand out in brightness.
     """
     colours = COMMON_COLOURS if common else tuple(COLOURS)
     shapes = COMMON_SHAPES if common else SHAPES

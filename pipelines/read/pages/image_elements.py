@@ -128,10 +128,7 @@ def source_of(value: str, *, is_set: bool) -> str | None:
 def base_url(page_url: str, href: str | None, encoding: Encoding | None = None) -> str | None:
     """The base of a page's relative URLs, without a fragment; None if no valid one is known.
 
-    Args:
-        page_url: the document's URL.
-        href: of its first <base> that has one.
-        encoding: of queries, as in `resolve`.
+    `href` is that of its first <base> that has one; `encoding` as in `resolve`.
     """
     page = _parsed(page_url, None)
     base = None if href is None else _parsed(with_query_in(encoding, href) if encoding else href, page)
@@ -141,12 +138,8 @@ def base_url(page_url: str, href: str | None, encoding: Encoding | None = None) 
 def resolve(url: str, base: str | None, encoding: Encoding | None = None) -> str | None:
     """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None if it is not valid.
 
-    One of more than `bounds.URL_BYTES` is cut, and is one byte longer then.
-
-    Args:
-        url: absolute, or relative to the base.
-        base: as `base_url` gives it.
-        encoding: of its query, where that is not UTF-8.
+    `base` is as `base_url` gives it, `encoding` that of the query where it is not UTF-8. A URL of more than
+    `bounds.URL_BYTES` is cut, and is one byte longer then.
     """
     absolute = _parsed(with_query_in(encoding, url) if encoding else url, base)
     if absolute is None or not absolute.startswith(_SCHEMES):

@@ -234,14 +234,8 @@ def sizes(
     """How many rows are read at a time, so that a batch has a bounded number of bytes.
 
     A value of a dictionary may be long and stand in every row. Columns in which it is stay dictionaries: their values
-    are cut before rows are made of them.
-
-    Args:
-        file: the bytes of the table.
-        table: the open table.
-        every: the pages of the columns that are read.
-        image: path of the column with the image's bytes; "": none.
-        rows_at_most: rows at a time where they are as short as they are meant to be.
+    are cut before rows are made of them. `every` has the pages of the columns that are read, `image` is the path of the
+    one with the image's bytes, and rows that are as short as they are meant to be are read `rows_at_most` at a time.
     """
     rows, dictionaries = rows_at_most, dict[str, None]()
     for number in {pages.chunk.group for pages in every}:

@@ -85,15 +85,10 @@ def direct(path: str, settings: InputSettings) -> Direct | None:
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringArray | None) -> pa.RecordBatch:
-    """The candidates in rows of a Parquet table.
+    """The candidates in n rows with `needed_columns.columns`: `schema.CANDIDATE`, n rows.
 
-    Args:
-        batch: n rows with `needed_columns.columns(settings)`; without names, of `text_columns` alone.
-        settings: which column is what, and whether captions still hold character references.
-        names: of these rows (`row_names`); None: names and kept columns are null.
-
-    Returns:
-        `schema.CANDIDATE`, n rows: cleaned captions, and trimmed URLs, without their fragment where they are valid.
+    Captions are cleaned; URLs are trimmed, and without their fragment where they are valid. Without names (`row_names`)
+    only `text_columns` are needed, and names and kept columns are null.
     """
     none = cast(pa.StringArray, pa.nulls(batch.num_rows, pa.string()))
     url, caption, page_url = (batch.column(name) if name else none for name in url_caption_page(settings))
