@@ -26,7 +26,7 @@ from random import Random
 import pyarrow.parquet as pq
 from PIL import Image, ImageOps
 
-from altalign.demo import captions
+from altalign.demo import scenes
 from altalign.demo.draw import SHADE_PX, draw, encode
 from altalign.demo.scenes import random_scene
 
@@ -171,7 +171,7 @@ def _web_jpeg(picture: Image.Image, *, is_progressive: bool) -> bytes:
 
 
 def _caption(number: int, rng: Random) -> str:
-    return f"{captions.english(random_scene(rng), rng)}, number {number}"
+    return f"{scenes.english(random_scene(rng), rng)}, number {number}"
 
 
 def _overwritten(data: bytes, by: bytes, rng: Random) -> bytes:

@@ -16,9 +16,8 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from altalign.demo.captions import english
 from altalign.demo.draw import draw
-from altalign.demo.scenes import random_scene
+from altalign.demo.scenes import english, random_scene
 from altalign.pipelines.near import cluster
 from altalign.train.step import accumulation, learner
 from altalign.train.step.global_batch import Group, global_batch

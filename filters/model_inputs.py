@@ -77,7 +77,7 @@ def _resized(image: Image.Image, width: int, height: int, model_input: ModelInpu
 class Classifier(ModelInput):
     """The TOML beside the ONNX file of a classifier of pornographic images.
 
-    ALIGN removes such images (section 3) and names no classifier; `pipelines.images.nsfw_model` runs one of the user's.
+    ALIGN removes such images (section 3) and names no classifier; `pipelines.images.measuring` runs one of the user's.
 
     Attributes:
         output_index: index of the score in the first output.

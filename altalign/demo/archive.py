@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
+_RESPONSE = "application/http; msgtype=response"
 _START = datetime(2021, 6, 11, tzinfo=UTC)
 
 
@@ -38,24 +39,20 @@ class Archive:
         self.captures: list[Capture] = []
         self._file: BinaryIO = path.open("wb")
         self._records = 0
-        self._add(
-            "warcinfo", "", b"software: altalign demo\r\nformat: WARC File Format 1.1\r\n", "application/warc-fields"
-        )
+        info = b"software: altalign demo\r\nformat: WARC File Format 1.1\r\n"
+        self._add("warcinfo", "", info, "application/warc-fields")
 
     def response(
         self, url: str, body: bytes, media_type: str, *, status: int = 200, headers: tuple[str, ...] = ()
     ) -> None:
         """Add an HTTP response; `headers` are further lines, `body` is as transferred."""
-        self._note(
-            url,
-            status,
-            media_type,
-            self._add("response", url, http(body, media_type, status, headers), "application/http; msgtype=response"),
-        )
+        self._add("response", url, http(body, media_type, status, headers), _RESPONSE)
+        self._note(url, status, media_type)
 
     def resource(self, url: str, body: bytes, media_type: str) -> None:
         """Add a body without HTTP headers."""
-        self._note(url, 200, media_type, self._add("resource", url, body, media_type))
+        self._add("resource", url, body, media_type)
+        self._note(url, 200, media_type)
 
     def request(self, url: str) -> None:
         """Add the request for a URL."""
@@ -64,32 +61,24 @@ class Archive:
         self._add("request", url, block, "application/http; msgtype=request")
 
     def broken(self, how: str, url: str, body: bytes) -> None:
-        """Add a page that no reader can read.
-
-        Args:
-            how: "damaged" (bytes of its gzip member are overwritten), "cut" (before its end) or "nameless" (no URL).
-            url: the page's URL.
-            body: the page's HTML.
-        """
-        block = http(body, "text/html", 200, ())
-        if how == "nameless":
-            self._add("response", "", block, "application/http; msgtype=response")
-            return
-        member = self._member("response", url, block, "application/http; msgtype=response")
+        """Add a page that no reader can read, which is "damaged" in its gzip member, "cut" or "nameless" (no URL)."""
+        member = self._member("response", "" if how == "nameless" else url, http(body, "text/html", 200, ()), _RESPONSE)
         middle = len(member) // 2
-        self._file.write(member[:middle] + (b"\xff" * 40 + member[middle + 40 :] if how == "damaged" else b""))
+        if how != "nameless":
+            member = member[:middle] + (b"\xff" * 40 + member[middle + 40 :] if how == "damaged" else b"")
+        self._file.write(member)
 
     def close(self) -> None:
         """Finish the file."""
         self._file.close()
 
-    def _note(self, url: str, status: int, media_type: str, place: tuple[int, int]) -> None:
+    def _note(self, url: str, status: int, media_type: str) -> None:
+        place = self._last, self._file.tell() - self._last
         self.captures.append(Capture(url, status, media_type.split(";")[0], self.name, *place, moment=self._moment()))
 
-    def _add(self, kind: str, url: str, block: bytes, media_type: str) -> tuple[int, int]:
-        offset = self._file.tell()
-        length = self._file.write(self._member(kind, url, block, media_type))
-        return offset, length
+    def _add(self, kind: str, url: str, block: bytes, media_type: str) -> None:
+        self._last = self._file.tell()
+        self._file.write(self._member(kind, url, block, media_type))
 
     def _moment(self) -> str:
         return (_START + timedelta(seconds=self._records)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -116,11 +105,8 @@ def gzipped(data: bytes, level: int) -> bytes:
 def http(body: bytes, media_type: str, status: int, headers: tuple[str, ...]) -> bytes:
     """An HTTP response message."""
     reason = {200: "OK", 301: "Moved Permanently", 404: "Not Found"}[status]
-    length = (
-        ()
-        if any(line.lower().startswith("transfer-encoding") for line in headers)
-        else (f"Content-Length: {len(body)}",)
-    )
+    is_chunked = any(line.startswith("Transfer-Encoding") for line in headers)
+    length = () if is_chunked else (f"Content-Length: {len(body)}",)
     head = (f"HTTP/1.1 {status} {reason}", f"Content-Type: {media_type}", *headers, *length, "", "")
     return "\r\n".join(head).encode("latin-1") + body
 
@@ -155,14 +141,8 @@ def read_index(path: Path) -> Iterator[Capture]:
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             fields: dict[str, Any] = json.loads(line.split(" ", 2)[2])
-            yield Capture(
-                fields["url"],
-                int(fields["status"]),
-                fields["mime"],
-                fields["filename"],
-                int(fields["offset"]),
-                int(fields["length"]),
-            )
+            status, offset, length = (int(fields[name]) for name in ("status", "offset", "length"))
+            yield Capture(fields["url"], status, fields["mime"], fields["filename"], offset, length)
 
 
 def read_record(folder: Path, capture: Capture) -> tuple[str, bytes]:

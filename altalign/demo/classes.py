@@ -25,10 +25,9 @@ def write(folder: Path, *, seed: int = 7) -> None:
     for kind, classes in (("shapes", SHAPES), ("colours", tuple(COLOURS))):
         for split, number in IMAGES.items():
             for name in classes:
+                (partial / kind / split / name).mkdir(parents=True)
                 for place in range(number):
-                    path = partial / kind / split / name / f"{place:03}.webp"
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(_picture(kind, name, rng))
+                    (partial / kind / split / name / f"{place:03}.webp").write_bytes(_picture(kind, name, rng))
     partial.rename(folder)
 
 

@@ -43,7 +43,9 @@ def draw(scene: Scene, width: int, height: int, rng: Random) -> Image.Image:
     short = min(width, height)
     for group, x, y, radius in _spots(scene, rng):
         _shape(pen, group, x * width, y * height, radius * short, rng)
-    return ImageChops.add(image, _shade(width, height, rng), 1, -128)
+    sheet = _sheets()[rng.randrange(len(_sheets()))]
+    x, y = rng.randint(0, SHADE_PX - width), rng.randint(0, SHADE_PX - height)
+    return ImageChops.add(image, sheet.crop((x, y, x + width, y + height)), 1, -128)
 
 
 def encode(image: Image.Image, form: str) -> bytes:
@@ -77,8 +79,8 @@ def bomb(side: int = 20_000) -> bytes:
     )
 
 
-def _near(colour: tuple[int, int, int], rng: Random, by: int = 10) -> tuple[int, int, int]:
-    red, green, blue = (min(255, max(0, part + rng.randint(-by, by))) for part in colour)
+def _near(colour: tuple[int, int, int], rng: Random) -> tuple[int, int, int]:
+    red, green, blue = (min(255, max(0, part + rng.randint(-10, 10))) for part in colour)
     return red, green, blue
 
 
@@ -88,27 +90,21 @@ def _spots(scene: Scene, rng: Random) -> list[Spot]:
         along, across, radius = rng.uniform(0.24, 0.3), rng.uniform(0.4, 0.6), rng.uniform(0.14, 0.19)
         ends = ((first, along, across), (second, 1 - along, across + rng.uniform(-0.08, 0.08)))
         return [(group, x, y, radius) if scene.arrangement == "left" else (group, y, x, radius) for group, x, y in ends]
-    group = scene.groups[0]
-    if group.count > 1:
-        radius = (
-            rng.uniform(0.36, 0.44) / (group.count + 1) if scene.arrangement != "scattered" else rng.uniform(0.09, 0.12)
-        )
-        return [(group, x, y, radius) for x, y in _places_of_several(scene.arrangement, group.count, rng)]
-    side = sum(_AXIS[word] for word in scene.arrangement.split() if word in ("left", "right"))
-    level = sum(_AXIS[word] for word in scene.arrangement.split() if word in ("top", "bottom"))
-    radius, reach = (rng.uniform(0.09, 0.12), 0.3) if scene.size == "small" else (rng.uniform(0.24, 0.29), 0.2)
-    return [
-        (group, 0.5 + side * reach + rng.uniform(-0.04, 0.04), 0.5 + level * reach + rng.uniform(-0.04, 0.04), radius)
-    ]
-
-
-def _places_of_several(order: str, count: int, rng: Random) -> list[tuple[float, float]]:
-    if order == "scattered":
+    (group,), count = scene.groups, scene.groups[0].count
+    if scene.arrangement == "scattered":
+        radius = rng.uniform(0.09, 0.12)
         cells = rng.sample([(x, y) for x in (0.2, 0.5, 0.8) for y in (0.2, 0.5, 0.8)], count)
-        return [(x + rng.uniform(-0.05, 0.05), y + rng.uniform(-0.05, 0.05)) for x, y in cells]
-    across = rng.uniform(0.3, 0.7)
-    line = [((number + 1) / (count + 1), across) for number in range(count)]
-    return line if order == "row" else [(y, x) for x, y in line]
+        return [(group, x + rng.uniform(-0.05, 0.05), y + rng.uniform(-0.05, 0.05), radius) for x, y in cells]
+    if count > 1:
+        radius, across = rng.uniform(0.36, 0.44) / (count + 1), rng.uniform(0.3, 0.7)
+        line = [((number + 1) / (count + 1), across) for number in range(count)]
+        return [(group, x, y, radius) if scene.arrangement == "row" else (group, y, x, radius) for x, y in line]
+    words = scene.arrangement.split()
+    side = sum(_AXIS[word] for word in words if word in ("left", "right"))
+    level = sum(_AXIS[word] for word in words if word in ("top", "bottom"))
+    radius, reach = (rng.uniform(0.09, 0.12), 0.3) if scene.size == "small" else (rng.uniform(0.24, 0.29), 0.2)
+    x, y = 0.5 + side * reach + rng.uniform(-0.04, 0.04), 0.5 + level * reach + rng.uniform(-0.04, 0.04)
+    return [(group, x, y, radius)]
 
 
 def _texture(
@@ -159,29 +155,12 @@ def _outline(shape: str) -> tuple[tuple[float, float], ...]:
             return ((-0.78, -0.78), (0.78, -0.78), (0.78, 0.78), (-0.78, 0.78))
         case "cross":
             a, b = 0.3, 0.95
-            return (
-                (-a, -b),
-                (a, -b),
-                (a, -a),
-                (b, -a),
-                (b, a),
-                (a, a),
-                (a, b),
-                (-a, b),
-                (-a, a),
-                (-b, a),
-                (-b, -a),
-                (-a, -a),
-            )
+            right = (-a, a, a, b, b, a, a, -a, -a, -b, -b, -a)
+            return tuple(zip(right, (-b, -b, -a, -a, a, a, b, b, a, a, -a, -a), strict=True))
         case "heart":
             steps = [math.tau * step / 40 for step in range(40)]
-            return tuple(
-                (
-                    math.sin(t) ** 3,
-                    -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 16 - 0.1,
-                )
-                for t in steps
-            )
+            heights = (13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t) for t in steps)
+            return tuple((math.sin(t) ** 3, -height / 16 - 0.1) for t, height in zip(steps, heights, strict=True))
         case _:
             raise ValueError(f"{shape}: no such shape")
 
@@ -191,15 +170,9 @@ def _round(corners: int, radius_at: Any) -> tuple[tuple[float, float], ...]:
     return tuple((radius_at(angle) * math.sin(angle), -radius_at(angle) * math.cos(angle)) for angle in angles)
 
 
-def _shade(width: int, height: int, rng: Random) -> Image.Image:
-    """Uneven light and grain around the value 128, cut from a few large sheets."""
-    sheet = _sheets()[rng.randrange(len(_sheets()))]
-    x, y = rng.randint(0, SHADE_PX - width), rng.randint(0, SHADE_PX - height)
-    return sheet.crop((x, y, x + width, y + height))
-
-
 @cache
 def _sheets() -> list[Image.Image]:
+    """Uneven light and grain around the value 128, of which pieces are cut."""
     numbers = np.random.default_rng(2021)
     sheets = []
     for cells in (6, 8, 11, 14):

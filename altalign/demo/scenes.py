@@ -1,8 +1,15 @@
-"""Scenes: what a picture of the demo web shows. `draw` draws a scene and `captions` tells it, so captions are true."""
+"""Scenes: what a picture of the demo web shows, and captions that say it; and texts of the web that describe nothing.
+
+`words.toml` has the words.
+"""
 
 import math
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from typing import Any
 
 COLOURS = {
     "red": (206, 32, 41),
@@ -21,7 +28,10 @@ SHAPES = ("circle", "square", "triangle", "star", "cross", "heart", "ring", "hex
 TEXTURES = ("plain", "plain", "plain", "striped", "dotted", "checked")
 PLACES = ("centre", "top", "bottom", "left", "right", "top left", "top right", "bottom left", "bottom right")
 
-# What languages other than English have words for here: few, so that their pairs of words recur in a small pool.
+_WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+BOILERPLATE: list[str] = _WORDS["boilerplate"]
+LANGUAGES = ("de", "fr", "es", "ru", "ja", "zh")  # beside English
+# What these have words for here: few, so that their pairs of words recur in a small pool.
 COMMON_COLOURS = ("red", "blue", "green", "yellow", "white", "black")
 COMMON_SHAPES = ("circle", "square", "triangle", "star", "heart")
 COMMON_PLACES = PLACES[:5]
@@ -52,18 +62,18 @@ class Scene:
 
 
 def random_scene(rng: Random, *, common: bool = False, distinctive: bool = False) -> Scene:
-    """A random scene.
+    """A random scene, `common` of what all languages of the demo have words for.
 
-    Args:
-        rng: where choices come from.
-        common: only use what all languages of the demo have words for.
-        distinctive: show two shapes or more, which stand out in brightness.
+    One that is `distinctive` shows two shapes or more, which stand out in brightness.
     """
     colours = COMMON_COLOURS if common else tuple(COLOURS)
     shapes = COMMON_SHAPES if common else SHAPES
     ground = rng.choice(colours)
     texture = "plain" if common else rng.choice(TEXTURES)
-    on_ground = [colour for colour in colours if _stands_out(colour, ground, in_brightness=distinctive)]
+    if distinctive:
+        on_ground = [name for name in colours if abs(sum(COLOURS[name]) - sum(COLOURS[ground])) > 240]
+    else:
+        on_ground = [name for name in colours if math.dist(COLOURS[name], COLOURS[ground]) > 110]
     first = Group(rng.choice(shapes), rng.choice(on_ground))
     kind = rng.random() * (0.55 if distinctive else 1)
     if kind < 0.28:
@@ -73,12 +83,104 @@ def random_scene(rng: Random, *, common: bool = False, distinctive: bool = False
     if kind < 0.55:
         second = Group(rng.choice([shape for shape in shapes if shape != first.shape]), rng.choice(on_ground))
         return Scene((first, second), rng.choice(("left", "above")), ground, texture=texture)
-    return Scene(
-        (first,), rng.choice(COMMON_PLACES if common else PLACES), ground, rng.choice(("small", "large")), texture
+    place = rng.choice(COMMON_PLACES if common else PLACES)
+    return Scene((first,), place, ground, rng.choice(("small", "large")), texture)
+
+
+# Captions -------------------------------------------------------------------------------------------------------------
+
+
+def caption(scene: Scene, language: str, rng: Random) -> str:
+    """A sentence or a title that says what the scene shows, 3 to 20 words."""
+    text = english(scene, rng) if language == "en" else foreign(scene, language, rng)
+    return text[0].upper() + text[1:] if rng.random() < 0.3 else text
+
+
+def english(scene: Scene, rng: Random) -> str:
+    """What the scene shows, in one of many phrasings."""
+    words = _WORDS["en"]
+    first, last = scene.groups[0], scene.groups[-1]
+    size = scene.size if rng.random() < 0.6 else ""
+    ground = f"{scene.texture} {scene.ground}" if scene.texture != "plain" and rng.random() < 0.7 else scene.ground
+    bare = " ".join(filter(None, (size, first.colour, first.shape)))
+    count = words["numbers"][first.count - 1]
+    shapes = first.shape if first.count == 1 else words["plurals"].get(first.shape, f"{first.shape}s")
+    slots = {
+        "a": _with_article(bare) if first.count == 1 else f"{count} {first.colour} {shapes}",
+        "bare": bare,
+        "b": _with_article(f"{last.colour} {last.shape}"),
+        "other": f"{last.colour} {last.shape}",
+        "count": count,
+        "shape": shapes,
+        "colour": first.colour,
+        "ground": ground,
+        "on": f"on {_with_article(f'{ground} background')}",
+    }
+    if len(scene.groups) == 2:
+        slots["relation"], slots["inverse"] = words["relations"][scene.arrangement]
+        return rng.choice(words["two"]).format(**slots)
+    if first.count > 1:
+        return rng.choice(words["several"]).format(**slots, order=words["orders"][scene.arrangement])
+    at = words["at"].get(scene.arrangement, f"in the {scene.arrangement} corner")
+    return rng.choice(words["one"]).format(**slots, place=scene.arrangement, at=at)
+
+
+def foreign(scene: Scene, language: str, rng: Random) -> str:
+    """What a scene with common shapes, colours and places (`common=True`) shows, in another language."""
+    words = _WORDS[language]
+    first, last = scene.groups[0], scene.groups[-1]
+    gender = words["genders"][words["shapes"][first.shape][0]]
+    slots = {
+        "a": _noun(words, first),
+        "b": _noun(words, last),
+        "bare": _noun(words, Group(first.shape, first.colour), has_article=False),
+        "count": gender["numbers"][first.count - 2] if first.count > 1 else "",
+        "on": words["on"].format(colour=words["colours"][scene.ground][words["of_ground"]]),
+        "place": words["places"].get(scene.arrangement, ""),
+    }
+    kind = "two" if len(scene.groups) == 2 else "several" if first.count > 1 else "one"
+    return rng.choice(words[kind]).format(**slots)
+
+
+def _noun(words: dict[str, Any], group: Group, *, has_article: bool = True) -> str:
+    """Colour and shape, in agreement, with an article or a number before them."""
+    gender_of, *_ = forms = words["shapes"][group.shape]
+    gender, colours = words["genders"][gender_of], words["colours"][group.colour]
+    if group.count == 1:
+        before, colour, shape = gender["article"] if has_article else "", colours[gender["one"]], forms[1]
+    else:
+        place = group.count - 2
+        before = gender["numbers"][place]
+        colour, shape = colours[gender["many"][place]], forms[words["plural"][place]]
+    return before + words["noun"].format(colour=colour, shape=shape)
+
+
+def long_text(caption_anew: Callable[[], str]) -> str:
+    """More than 20 words: captions one after another."""
+    texts = [caption_anew()]
+    while sum(len(text.replace("&", "").split()) for text in texts) < 22:
+        texts.append(caption_anew())
+    return "; ".join(texts)
+
+
+def rare_text(caption: str, rng: Random) -> str:
+    """A text with a token that occurs nowhere else."""
+    token = "".join(rng.choices("bcdfghjkmnpqvwxz", k=12))
+    number = rng.randint(10**6, 10**8)
+    texts = (
+        f"image tid {rng.randint(10, 99)}&id {token}",
+        f"{caption} {token}",
+        f"IMG {number} copy.jpg",
+        f"{caption}, item no. {number}",
+        f"file {token} 2.jpg",
     )
+    return rng.choice(texts)
 
 
-def _stands_out(colour: str, ground: str, *, in_brightness: bool) -> bool:
-    if in_brightness:
-        return abs(sum(COLOURS[colour]) - sum(COLOURS[ground])) > 240
-    return math.dist(COLOURS[colour], COLOURS[ground]) > 110
+def short_text(rng: Random) -> str:
+    """Fewer than 3 words."""
+    return rng.choice((*_WORDS["too_short"], f"IMG_{rng.randint(1000, 9999)}", f"DSC {rng.randint(1, 999):04}"))
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -1,7 +1,4 @@
-"""Serves a demo web on this machine alone: http://127.0.0.1:PORT/HOST/PATH answers as the archived https://HOST/PATH.
-
-It is a proxy too, so that the original addresses work: `curl --proxy http://127.0.0.1:PORT http://HOST/PATH`.
-"""
+"""Serves a demo web on this machine alone: http://127.0.0.1:PORT/HOST/PATH answers as the archived https://HOST/PATH."""
 
 import contextlib
 import csv
@@ -26,8 +23,7 @@ _ADDRESS = "127.0.0.1"
 
 def local_url(url: str, port: int) -> str:
     """The local URL at which the server on `port` serves the page or image of `url`."""
-    parts = urlsplit(url)
-    return f"http://{_ADDRESS}:{port}/{parts.netloc}{parts.path}{'?' if parts.query else ''}{parts.query}"
+    return f"http://{_ADDRESS}:{port}/{_name(url)}"
 
 
 def serve(folder: Path, port: int = PORT) -> None:
@@ -53,16 +49,7 @@ def serve(folder: Path, port: int = PORT) -> None:
 
 
 def write_served(folder: Path, port: int) -> None:
-    """Write the pairs of the demo web in `folder` with the addresses that its images have on a server at `port`.
-
-    Raises:
-        UsageError: the demo web was written without its pairs.
-    """
-    if not (folder / PAIRS).is_file():
-        raise UsageError(
-            f"{folder}: a demo web without {PAIRS}, of an older version; "
-            f"delete the folder, and write it again with `{command('demo', str(folder))}`"
-        )
+    """Write the pairs of the demo web in `folder` with the addresses that its images have on a server at `port`."""
     with (folder / PAIRS).open(encoding="utf-8", newline="") as file:
         pairs = [(row["url"], row["caption"], row["page_url"]) for row in csv.DictReader(file)]
     partial = folder / f"{SERVED}.partial"  # a reader gets the whole old file or the whole new one
@@ -116,8 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer as the archived server did, or 404."""
-        by_proxy = self.path.startswith("http://")
-        capture = self.server.captures.get(_name(self.path) if by_proxy else self.path.lstrip("/"))
+        capture = self.server.captures.get(self.path.lstrip("/"))
         if capture is None:
             self.send_error(404)
             return
@@ -130,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers:
             if name == "Transfer-Encoding":
                 body = _joined(body)
-            elif name == "Location" and not by_proxy:
+            elif name == "Location":
                 self.send_header(name, local_url(value, self.server.server_port))
             elif name != "Content-Length":
                 self.send_header(name, value)
@@ -152,11 +138,9 @@ def _name(url: str) -> str:
 
 def _joined(body: bytes) -> bytes:
     """A chunked body, put together."""
-    parts, at = [], 0
-    while True:
-        line_end = body.index(b"\r\n", at)
-        size = int(body[at:line_end], 16)
-        if size == 0:
-            return b"".join(parts)
-        parts.append(body[line_end + 2 : line_end + 2 + size])
-        at = line_end + 2 + size + 2
+    parts = []
+    while not body.startswith(b"0\r\n"):
+        size, _, rest = body.partition(b"\r\n")
+        parts.append(rest[: int(size, 16)])
+        body = rest[int(size, 16) + 2 :]
+    return b"".join(parts)

@@ -1,22 +1,25 @@
 """Writes the demo web: a small pool with everything that a curation drops, and a test set for its decontamination.
 
-`altalign.settings.curate` has the defaults of a curation; a pool this small needs lower limits: `VOCABULARY_SIZE` and
-`TEXTS_PER_IMAGE_AT_MOST`.
+A pool this small needs lower limits than the defaults of a curation: `VOCABULARY_SIZE` and `TEXTS_PER_IMAGE_AT_MOST`.
+`pages.toml` has many ways to write the same image element, some of which are no element at all.
 """
 
 import csv
+import posixpath
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from random import Random
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 from PIL import Image, ImageEnhance
 
-from altalign.demo import archive, captions, pages
+from altalign.demo import archive, scenes
 from altalign.demo.archive import Archive
 from altalign.demo.draw import MEDIA_TYPES, bomb, draw, encode
-from altalign.demo.pages import Element
 from altalign.demo.scenes import Scene, random_scene
 
 VOCABULARY_SIZE = 1_800  # so that what occurs once is rare: more n-grams than this occur twice, fewer three times
@@ -24,6 +27,9 @@ TEXTS_PER_IMAGE_AT_MOST = 20  # logos have twice as many
 
 INDEX = "index.cdxj"
 PAIRS = "pairs.csv"
+_WRITTEN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+BAD_REFERENCES: list[str] = _WRITTEN["bad_references"]
+_WAYS: dict[str, tuple[float, str]] = _WRITTEN["forms"]
 _ARCHIVES = 4
 _TEST_IMAGES = 60
 _LOGO_TEXTS = 40
@@ -52,17 +58,9 @@ _ELEMENTS = {
     "boilerplate": 4, "rare": 4.5,
 }  # fmt: skip
 _IMAGES = {
-    "sound": 850,
-    "twin": 18,
-    "small": 40,
-    "elongated": 25,
-    "damaged": 20,
-    "undecodable": 20,
-    "missing": 28,
-    "gone": 3,
-    "moved": 3,
-    "bomb": 2,
-}
+    "sound": 850, "twin": 18, "small": 40, "elongated": 25, "damaged": 20, "undecodable": 20, "missing": 28, "gone": 3,
+    "moved": 3, "bomb": 2,
+}  # fmt: skip
 _FORMS = {
     "jpeg": 800, "progressive": 80, "png": 25, "png8": 15, "webp": 40, "gif": 20, "avif": 8, "bmp": 4, "tiff": 4,
     "turned": 5, "cmyk": 4,
@@ -92,11 +90,25 @@ class Summary:
     bytes: int  # of these
 
 
+@dataclass(frozen=True)
+class Element:
+    """An image element: a valid absolute URL or a bad reference, its alt-text (None: no attribute), and its form."""
+
+    url: str
+    alt: str | None
+    form: str
+
+    @property
+    def times(self) -> int:
+        """How many image elements of a page it is."""
+        return 2 if self.form == "lazy noscript" else 1
+
+
 @dataclass
 class _Picture:
     url: str
     scene: Scene
-    told: list[str] = field(default_factory=list)
+    captions: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -138,16 +150,14 @@ class _Web:
     def __init__(self, folder: Path, rng: Random) -> None:
         self.folder, self.rng = folder, rng
         self.archives = [Archive(folder / f"demo-{number}.warc.gz") for number in range(_ARCHIVES)]
-        kinds = [
-            ("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)
-        ] + list(_OTHER_SITES)
+        english = [("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)]
         self.sites = [
             _Site(
                 f"{'https' if number % 3 else 'http'}://{kind[0]}-{number:02}.example",
                 *kind,
                 self.archives[number % _ARCHIVES],
             )
-            for number, kind in enumerate(kinds)
+            for number, kind in enumerate([*english, *_OTHER_SITES])
         ]
         self.test_set: list[tuple[Scene, bytes, Image.Image]] = []
         self.pages = self.elements = self.images = self.broken = 0
@@ -170,38 +180,34 @@ class _Web:
         url = f"{site.address}/{('', 'gallery/', 'a/b/')[number % 3]}page-{number}.html"
         elements = [self._element(site) for _ in range(self.rng.randint(1, 5))]
         if site.logo and number < _LOGO_TEXTS:
-            elements.insert(
-                0, Element(site.logo.url, captions.caption(random_scene(self.rng), "en", self.rng), "plain")
-            )
+            caption = scenes.caption(random_scene(self.rng), "en", self.rng)
+            elements.insert(0, Element(site.logo.url, caption, "plain"))
         meta = site.charset if site.declared == "meta" else ""
-        text, count = pages.html(url, site.language, f"Page {number}", elements, self.rng, meta_charset=meta)
+        text = html(url, site.language, f"Page {number}", elements, self.rng, meta_charset=meta)
         header = f"; charset={site.charset}" if site.declared == "header" else ""
         media_type = ("application/xhtml+xml" if number % 25 == 7 else "text/html") + header
-        body, headers = self._transfer(text.encode(site.charset, "xmlcharrefreplace"))
+        body, headers = text.encode(site.charset, "xmlcharrefreplace"), tuple[str, ...]()
+        if self.rng.random() < 0.2:  # as a server may send it
+            body, headers = archive.gzipped(body, level=9), ("Content-Encoding: gzip",)
+        if self.rng.random() < 0.15:
+            body, headers = archive.chunked(body), (*headers, "Transfer-Encoding: chunked")
         # some are captured twice
         places = [site.archive] if number % 10 else [site.archive, self.rng.choice(self.archives)]
         for place in places[: 2 if self.rng.random() < 0.15 else 1]:
             place.response(url, body, media_type, headers=headers)
             self.pages += 1
-            self.elements += count
-            shown = [element for element in elements for _ in range(pages.times(element))]
-            self.pairs += [
-                (element.url, element.alt, url)
-                for element in shown
-                if element.alt and element.url not in pages.BAD_REFERENCES
-            ]
+            self.elements += sum(element.times for element in elements)
+            shown = [element for element in elements for _ in range(element.times)]
+            self.pairs += [(each.url, each.alt, url) for each in shown if each.alt and each.url not in BAD_REFERENCES]
         self._write_companions(site, url, number)
 
     def break_records(self, *ways: str) -> None:
         """Add records that no reader can read, one to each archive, or none where the way is empty."""
-        told = '<img src="/lost.jpg" alt="an image on a page that is lost">' * 20
+        images = '<img src="/lost.jpg" alt="an image on a page that is lost">' * 20
         for number, (place, how) in enumerate(zip(self.archives, ways, strict=False)):
             if how:
-                place.broken(
-                    how,
-                    f"https://lost.example/{number}.html",
-                    f"<title>Lost {self.rng.getrandbits(4000):x}</title>{told}".encode(),
-                )
+                page = f"<title>Lost {self.rng.getrandbits(4000):x}</title>{images}".encode()
+                place.broken(how, f"https://lost.example/{number}.html", page)
                 self.broken += 1
 
     def finish(self) -> Summary:
@@ -220,49 +226,50 @@ class _Web:
         picture = self._publish(site) if is_new else self.rng.choice(site.pictures[-30:])
         if is_new:
             site.pictures.append(picture)
-        if kind == "bad url":
-            return Element(self.rng.choice(pages.BAD_REFERENCES), self._tell(site, picture.scene), "plain")
-        alt = self._alt(site, kind, picture)
-        if kind in ("new", "again"):
-            picture.told.append(alt or "")
-        return Element(picture.url, alt, pages.random_form(self.rng))
 
-    def _alt(self, site: _Site, kind: str, picture: _Picture) -> str | None:
+        def caption() -> str:
+            return scenes.caption(picture.scene, site.language, self.rng)
+
+        if kind == "bad url":
+            return Element(self.rng.choice(BAD_REFERENCES), caption(), "plain")
+        alt = self._alt(kind, picture.captions, caption)
+        if kind in ("new", "again"):
+            picture.captions.append(alt or "")
+        return Element(picture.url, alt, self.rng.choices(list(_WAYS), [weight for weight, _ in _WAYS.values()])[0])
+
+    def _alt(self, kind: str, others: list[str], caption: Callable[[], str]) -> str | None:
+        """The alt-text of an element of this kind; `others` are the captions that its picture has had."""
         match kind:
             case "alt missing":
                 return None
             case "alt empty":
                 return ""
             case "again":
-                tellings = [self._tell(site, picture.scene) for _ in range(4)]
-                return next((telling for telling in tellings if telling not in picture.told), tellings[0])
-            case "repeated" if picture.told:
-                return self.rng.choice(picture.told)
+                texts = [caption() for _ in range(4)]
+                return next((text for text in texts if text not in others), texts[0])
+            case "repeated" if others:
+                return self.rng.choice(others)
             case "short":
-                return captions.short_text(self.rng)
+                return scenes.short_text(self.rng)
             case "long":
-                return captions.long_text(lambda: self._tell(site, picture.scene))
+                return scenes.long_text(caption)
             case "boilerplate":
-                return self.rng.choice(captions.BOILERPLATE)
+                return self.rng.choice(scenes.BOILERPLATE)
             case "rare":
-                return captions.rare_text(self._tell(site, picture.scene), self.rng)
+                return scenes.rare_text(caption(), self.rng)
             case _:
-                return self._tell(site, picture.scene)
-
-    def _tell(self, site: _Site, scene: Scene) -> str:
-        return captions.caption(scene, site.language, self.rng)
+                return caption()
 
     def _publish(self, site: _Site, kind: str = "") -> _Picture:
         """A picture of a site, with the record of its image, if it has one."""
         common = site.language != "en"
         kind = kind or self.rng.choices(list(_IMAGES), list(_IMAGES.values()))[0]
-        kind = "sound" if kind == "twin" and common else kind
         form = self.rng.choices(list(_FORMS), list(_FORMS.values()))[0]
         scene = random_scene(self.rng, common=common)
-        if kind == "twin":
+        if kind == "twin" and not common:
             scene, data = self._twin()
         else:
-            data = self._image_bytes(kind, scene, form)
+            data = self._image_bytes("sound" if kind == "twin" else kind, scene, form)
         media_type = MEDIA_TYPES.get(form, f"image/{form}")
         url = self._image_url(site, scene, media_type)
         place = site.archive if self.rng.random() < 0.9 else self.rng.choice(self.archives)
@@ -272,10 +279,7 @@ class _Web:
             place.response(url, b"", "text/html", status=301, headers=(f"Location: {url}.moved",))
         elif kind != "missing":
             self.images += 1
-            if self.rng.random() < 0.02:
-                place.resource(url, data, media_type)
-            else:
-                place.response(url, data, media_type)
+            (place.resource if self.rng.random() < 0.02 else place.response)(url, data, media_type)
             if self.rng.random() < 0.01:
                 self.archives[-1].response(url, b"", media_type)  # a later capture; the first counts
         return _Picture(url, scene)
@@ -330,29 +334,66 @@ class _Web:
         host = site.address if self.rng.random() < 0.9 else "https://cdn.example"
         return f"{host}/photo?id={number}&size=large" if self.rng.random() < 0.05 else f"{host}/{folder}/{name}"
 
-    def _transfer(self, body: bytes) -> tuple[bytes, tuple[str, ...]]:
-        """The body as a server may send it, and the headers that say how."""
-        headers: tuple[str, ...] = ()
-        if self.rng.random() < 0.2:
-            body, headers = archive.gzipped(body, level=9), ("Content-Encoding: gzip",)
-        if self.rng.random() < 0.15:
-            body, headers = archive.chunked(body), (*headers, "Transfer-Encoding: chunked")
-        return body, headers
-
     def _write_companions(self, site: _Site, url: str, number: int) -> None:
         """Records that are no pages: requests, pages that moved or are gone, other files."""
         place = site.archive
         if number % 20 == 0:
             place.request(url)
-            place.response(
-                f"{site.address}/old-{number}.html", b"", "text/html", status=301, headers=(f"Location: {url}",)
-            )
+            old = f"{site.address}/old-{number}.html"
+            place.response(old, b"", "text/html", status=301, headers=(f"Location: {url}",))
         if number % 20 == 5:
             place.response(f"{site.address}/gone-{number}.html", _NOT_FOUND, "text/html", status=404)
         if number == 0:
             place.response(f"{site.address}/robots.txt", b"User-agent: *\nDisallow:\n", "text/plain")
             place.response(f"{site.address}/style.css", b"p { color: black }\n", "text/css")
             place.resource(f"{site.address}/paper.pdf", b"%PDF-1.4\n%%EOF\n", "application/pdf")
+
+
+def html(url: str, language: str, title: str, elements: list[Element], rng: Random, *, meta_charset: str = "") -> str:
+    """The page at `url` with these elements."""
+    parts = urlsplit(url)
+    base = f"{parts.scheme}://{parts.netloc}/media/" if rng.random() < 0.08 else ""
+    head = f'<meta charset="{meta_charset}">' if meta_charset else ""
+    head += f'<title>{escape(title)}</title><link rel=stylesheet href="/style.css">' + (
+        f'<base href="{base}">' if base else ""
+    )
+    body = [f"<h1>{escape(title)}</h1>"]
+    for element in elements:
+        text = _WAYS[element.form][1].format(s=_source(element.url, base or url, rng), a=_alt(element.alt, rng))
+        body.append(rng.choice(("<p>{}", "<div>{}</div>", "<ul><li>{}</ul>", "<p>{}<br>")).format(text))
+    if rng.random() < 0.3:
+        body.insert(rng.randint(1, len(body)), rng.choice(_WRITTEN["decoys"]))
+    page = f'<!DOCTYPE html>\n<html lang="{language}"><head>{head}</head>\n<body>\n'
+    return page + "\n".join(body) + "\n</body></html>\n"
+
+
+def _source(url: str, base: str, rng: Random) -> str:
+    """A reference to the URL, one of those that resolve to it; escaped for an attribute."""
+    if url in BAD_REFERENCES:
+        return escape(url)
+    to, at = urlsplit(url), urlsplit(base)
+    references = [url, url.replace(to.scheme, to.scheme.upper(), 1), unquote(url)]
+    if to.scheme == at.scheme:
+        references.append(f"//{to.netloc}{to.path}")
+        if to.netloc == at.netloc:
+            references += [to.path, to.path]
+            if "//" not in to.path:
+                relative = posixpath.relpath(to.path, posixpath.dirname(at.path))
+                references += [relative, relative, f"./{relative}"]
+    reference = rng.choice(references)
+    if to.query and "?" not in reference:
+        reference += f"?{to.query}"
+    return escape(reference + ("#top" if rng.random() < 0.03 else ""))
+
+
+def _alt(alt: str | None, rng: Random) -> str:
+    if alt is None:
+        return ""
+    if not alt.strip():
+        return rng.choice((' alt=""', " alt", ' alt="  "', ' alt="&nbsp;"', ' ALT=""'))
+    if rng.random() < 0.03:
+        alt = alt.replace(" ", "\n   ", 1)  # white space is one space in a caption
+    return f' alt="{escape(alt)}"' + (' title="Picture"' if rng.random() < 0.1 else "")
 
 
 def write_pairs(path: Path, pairs: Iterable[tuple[str, str, str]]) -> None:

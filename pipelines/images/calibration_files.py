@@ -1,7 +1,7 @@
 """What decides which images are near: map, centroids and threshold, as a folder of files.
 
-A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own; either can
-be named as `[decontaminate] calibration`. All is in whole numbers: given the files, every machine finds the same.
+A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own. All is in
+whole numbers: given the files, every machine finds the same.
 """
 
 from collections.abc import Mapping
@@ -25,19 +25,12 @@ FILE, MEAN, MATRIX, CENTROIDS = "calibration.json", "map_mean.npy", "map_matrix.
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What makes vectors of features, where their clusters are, and which cosine is a near-duplicate's.
+    """What makes vectors of features, where their clusters are, and which cosine is a near-duplicate's."""
 
-    Attributes:
-        embedder: as the setting names it.
-        similarity_above: cosine.
-        map: for `dct`; None: features are vectors.
-        centroids: int16[clusters, d].
-    """
-
-    embedder: str
-    similarity_above: float
-    map: embed.Map | None
-    centroids: np.ndarray
+    embedder: str  # as the setting names it
+    similarity_above: float  # a cosine
+    map: embed.Map | None  # for `dct`; None: features are vectors
+    centroids: np.ndarray  # int16[clusters, d]
 
     def vectors(self, features: np.ndarray) -> np.ndarray:
         """int16[n, d] of features of images that are not flat."""
@@ -67,8 +60,9 @@ def save(folder: str, calibration: Calibration, facts: Mapping[str, object]) -> 
         "embedder": calibration.embedder,
         "similarity_above": calibration.similarity_above,
         "is_mapped": calibration.map is not None,
+        **facts,
     }
-    storage.write_json(storage.join(folder, FILE), {**head, **facts})
+    storage.write_json(storage.join(folder, FILE), head)
 
 
 def load(folder: str) -> Calibration:
@@ -84,33 +78,21 @@ def load(folder: str) -> Calibration:
     above = head["similarity_above"]
     if not isinstance(above, (int, float)) or not 0 <= above <= 1:
         raise UnreadableError(f"{path}: similarity_above = {above!r}, which is no cosine from 0 to 1")
+    mean, matrix, centroids = (storage.join(folder, name) for name in (MEAN, MATRIX, CENTROIDS))
     try:
-        mapped = (
-            embed.Map(arrays.read(storage.join(folder, MEAN)), arrays.read(storage.join(folder, MATRIX)))
-            if head["is_mapped"]
-            else None
-        )
+        mapped = embed.Map(arrays.read(mean), arrays.read(matrix)) if head["is_mapped"] else None
     except ValueError as error:
         raise UnreadableError(f"{folder}: its map is none: {error}") from error
-    return Calibration(head["embedder"], float(above), mapped, _centroids(storage.join(folder, CENTROIDS), mapped))
-
-
-def _centroids(path: str, mapped: embed.Map | None) -> np.ndarray:
-    centroids = arrays.read(path)
-    if (
-        centroids.dtype != np.int16
-        or centroids.ndim != 2
-        or not len(centroids)
-        or (mapped and centroids.shape[1] != mapped.dimensions)
-    ):
-        raise UnreadableError(
-            f"{path}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration"
-        )
+    clusters = arrays.read(centroids)
+    is_right = clusters.dtype == np.int16 and clusters.ndim == 2 and len(clusters)
+    if not is_right or (mapped and clusters.shape[1] != mapped.dimensions):
+        what = f"{clusters.dtype} of shape {clusters.shape}, which are no centroids of this calibration"
+        raise UnreadableError(f"{centroids}: {what}")
     try:
-        squared_norms(centroids)
+        squared_norms(clusters)
     except ValueError as error:
-        raise UnreadableError(f"{path}: no centroids: {error}") from error
-    return centroids
+        raise UnreadableError(f"{centroids}: no centroids: {error}") from error
+    return Calibration(head["embedder"], float(above), mapped, clusters)
 
 
 def named(folder: str, embedder: "Embedder") -> Calibration:
@@ -121,25 +103,19 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
     """
     where = f"[decontaminate] calibration = {folder!r}"
     if not storage.exists(storage.join(folder, FILE)):
-        raise UsageError(
-            f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working "
-            "directory"
-        )
+        repair = "give a folder that `altalign calibrate` wrote, relative to the working directory"
+        raise UsageError(f"{where}: no {FILE} is there; {repair}")
     try:
         calibration = load(folder)
     except (UnreadableError, OSError) as error:
         raise UsageError(f"{where}: cannot be used: {error}") from error
     if calibration.embedder != embedder.name:
-        raise UsageError(
-            f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or '
-            "set that one"
-        )
-    if (calibration.map is not None) != embedder.is_mapped or not (
-        embedder.is_mapped or calibration.dimensions == embedder.dimensions
-    ):
-        raise UsageError(
-            f'{where}: cannot be used: its map and centroids do not fit embedder = "{embedder.name}"; calibrate anew'
-        )
+        what = f'made with embedder = "{calibration.embedder}", here it is "{embedder.name}"'
+        raise UsageError(f"{where}: {what}; calibrate anew, or set that one")
+    has_dimensions = embedder.is_mapped or calibration.dimensions == embedder.dimensions
+    if (calibration.map is not None) != embedder.is_mapped or not has_dimensions:
+        what = f'cannot be used: its map and centroids do not fit embedder = "{embedder.name}"'
+        raise UsageError(f"{where}: {what}; calibrate anew")
     return calibration
 
 

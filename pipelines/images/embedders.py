@@ -27,25 +27,18 @@ SHORT_SIDE_PX = 128  # twice the thumbnail of the descriptors and more: `pixels.
 
 @dataclass(frozen=True, eq=False)
 class Embedder:
-    """A descriptor of images.
+    """A descriptor of images: `of_image` takes pixels of one that is not flat, and its thumbnail (uint8[32, 32]).
 
-    Attributes:
-        name: as the setting has it.
-        dimensions: of what `of_image` gives.
-        of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as
-            RGB, upright and on white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are
-            coefficients, which a map makes vectors of; of all others, vectors as they are compared.
-        is_mapped: whether a map is to be learned, or brought by a calibration.
-        colour: whether it wants RGB.
-        short_side_px: what an image is decoded to at least.
+    Pixels are uint8 of shape (height, width), or (height, width, 3) as RGB, upright and on white. Of `dct` the result
+    is coefficients, which a map makes vectors of; of all others, vectors as they are compared.
     """
 
-    name: str
-    dimensions: int
+    name: str  # as the setting has it
+    dimensions: int  # of the result, int16[dimensions]
     of_image: Callable[[Pixels, Pixels], Vector]
-    is_mapped: bool = False
-    colour: bool = False
-    short_side_px: int = SHORT_SIDE_PX
+    is_mapped: bool = False  # whether a map is to be learned, or brought by a calibration
+    colour: bool = False  # whether it needs RGB
+    short_side_px: int = SHORT_SIDE_PX  # what an image is decoded to at least
 
     def features(self, image: Pixels) -> Vector | None:
         """int16[dimensions] of an image; None where it is flat."""
@@ -59,13 +52,12 @@ def load(name: str) -> Embedder:
     Raises:
         UsageError: its file or a package that it needs is missing, or they do not fit.
     """
-    return _KINDS[name.split(":")[0]](name)
+    return _dct(name) if name == "dct" else _phash(name) if name == "phash" else _of_model(name)
 
 
 def _dct(name: str) -> Embedder:
     def of_image(_image: Pixels, small: Pixels) -> Vector:
-        coefficients, _ = embed.dct_coefficients(small[np.newaxis])
-        return coefficients[0]
+        return embed.dct_coefficients(small[np.newaxis])[0][0]
 
     return Embedder(name, embed.COEFFICIENTS, of_image, is_mapped=True)
 
@@ -94,18 +86,7 @@ def _of_model(name: str) -> Embedder:
         try:
             return embed.quantized(encoder.images([encoder.prepare(image)]))[0]
         except ValueError as error:
-            raise AltalignError(
-                f'{setting} = "{name}": what the model makes of an image cannot be compared: {error}'
-            ) from None
+            what = f"what the model makes of an image cannot be compared: {error}"
+            raise AltalignError(f'{setting} = "{name}": {what}') from None
 
     return Embedder(name, encoder.dimensions, of_image, colour=True, short_side_px=encoder.short_side_px)
-
-
-_KINDS: dict[str, Callable[[str], Embedder]] = {
-    "dct": _dct,
-    "phash": _phash,
-    "open_clip": _of_model,
-    "timm": _of_model,
-    "onnx": _of_model,
-    "run": _of_model,
-}

@@ -65,7 +65,16 @@ def images(
     with nullcontext() if threads == 1 else OF_PROCESS.shared(threads) as pool:
 
         def begin(each: FetchedSample) -> Future[StoredImage]:
-            anew = None if _is_stored_as_found(each, settings) else settings
+            row = each.row
+            is_stored_as_it_is = pixels.is_stored_as_found(
+                each.data or b"",
+                row["format"],
+                row["width"],
+                row["height"],
+                portable=settings.portable,
+                resize_short_side_px=settings.resize_short_side_px,
+            )
+            anew = None if is_stored_as_it_is else settings
             return done(_made(each, anew)) if pool is None or anew is None else pool.submit(_made, each, anew)
 
         yield from in_order(_begun(samples, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
@@ -84,33 +93,18 @@ def _begun(
             yield each.row, image, _ROW_BYTES + len(each.data or b"") + each.row["width"] * each.row["height"]
 
 
-def _is_stored_as_found(found: FetchedSample, settings: ShardsSettings) -> bool:
-    row = found.row
-    return pixels.is_stored_as_found(
-        found.data or b"",
-        row["format"],
-        row["width"],
-        row["height"],
-        portable=settings.portable,
-        resize_short_side_px=settings.resize_short_side_px,
-    )
-
-
-def _made(found: FetchedSample, anew: ShardsSettings | None) -> StoredImage:
+def _made(sample: FetchedSample, anew: ShardsSettings | None) -> StoredImage:
     interrupts.check()
-    row, place, data = found
+    row, place, data = sample
     assert data is not None
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 != row["found_sha256"]:
         raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
-    if anew is None:
-        return _image(pixels.Stored(data, row["format"], row["width"], row["height"]), sha256)
-    with enough_memory(row["image_url"], data, colour=True):
-        stored = pixels.to_stored(data, portable=anew.portable, resize_short_side_px=anew.resize_short_side_px)
-    return _image(stored, hashlib.sha256(stored.bytes).hexdigest())
-
-
-def _image(stored: pixels.Stored, sha256: str) -> StoredImage:
+    stored = pixels.Stored(data, row["format"], row["width"], row["height"])
+    if anew is not None:
+        with enough_memory(row["image_url"], data, colour=True):
+            stored = pixels.to_stored(data, portable=anew.portable, resize_short_side_px=anew.resize_short_side_px)
+        sha256 = hashlib.sha256(stored.bytes).hexdigest()
     measured: StoredColumns = {
         "width": stored.width,
         "height": stored.height,

@@ -1,29 +1,37 @@
-"""Fetch outcomes of images, and measurements made while they are decoded."""
+"""What is measured of an image while it is decoded, and what looks at it: block lists, a classifier, an embedder."""
 
 import hashlib
+import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
 from altalign.data.reasons import DropReason
-from altalign.errors import AltalignError
-from altalign.filters import pixels
+from altalign.errors import AltalignError, UsageError, bring
+from altalign.filters import model_inputs, pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
-from altalign.pipelines.images import block_lists, embedders, nsfw_model
+from altalign.models import onnx
+from altalign.pipelines.images import embedders
 from altalign.pipelines.run.digests import files_named
-from altalign.settings.curate import CurateConfig, ImageSettings
+from altalign.settings.curate import CurateConfig, FetchSettings, ImageSettings
+
+_SIDE_AT_MOST = 2**31 - 1
 
 
 class Hooks(NamedTuple):
     """What looks at an image while it is decoded."""
 
     blocked: BlockList
-    nsfw: nsfw_model.NsfwModel | None
+    nsfw: "NsfwModel | None"
     embedder: embedders.Embedder
 
     @property
@@ -42,10 +50,8 @@ class Hooks(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _hooks(blocked: tuple[str, ...], nsfw: str, embedder: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
-    return Hooks(
-        block_lists.load_block_lists(blocked), nsfw_model.load(nsfw) if nsfw else None, embedders.load(embedder)
-    )
+def _hooks(blocked: tuple[str, ...], model: str, embedder: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
+    return Hooks(load_block_lists(blocked), load_nsfw_model(model) if model else None, embedders.load(embedder))
 
 
 def hooks_of(config: CurateConfig) -> Hooks:
@@ -94,8 +100,9 @@ def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks
         features = hooks.embedder.features(decoded.pixels) if decoded.pixels is not None else None
         return Measured(
             format=decoded.format,
-            width=_bounded(decoded.width),
-            height=_bounded(decoded.height),
+            # a header may lie up to 2^32, which no column holds; every rule says of both the same
+            width=None if decoded.width is None else min(decoded.width, _SIDE_AT_MOST),
+            height=None if decoded.height is None else min(decoded.height, _SIDE_AT_MOST),
             damage=decoded.damage if decoded.format else None,
             is_blocked=hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=decoded.pixels),
             nsfw_score=hooks.nsfw.score(decoded.pixels) if hooks.nsfw and decoded.pixels is not None else None,
@@ -115,11 +122,6 @@ def decoded(data: bytes, *, name: str, config: ImageSettings, hooks: Hooks) -> p
         return pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px)
 
 
-def _bounded(side: int | None) -> int | None:
-    """A side in pixels that a column holds; a header may lie up to 2^32, and every rule says of both the same."""
-    return None if side is None else min(side, 2**31 - 1)
-
-
 @contextmanager
 def enough_memory(
     url: str | None, data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0
@@ -130,21 +132,17 @@ def enough_memory(
         AltalignError: there is too little memory for it. That is no verdict: on another machine it would be another.
     """
     try:
-        needed = (
-            0
-            if memory.is_ample()
-            else pixels.peak_bytes(data, colour=colour, pixels_at_most=pixels_at_most, short_side_px=short_side_px)
-        )
+        needed = 0
+        if not memory.is_ample():
+            needed = pixels.peak_bytes(data, colour=colour, pixels_at_most=pixels_at_most, short_side_px=short_side_px)
         with memory.reserved(needed):
             yield
     except MemoryError as error:
         header = pixels.decode(data, pixels_at_most=0, colour=False)
         size = f" of {header.width:,} x {header.height:,} pixels" if header.width and header.height else ""
         repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
-        said = f"no memory to decode an image{size} ({len(data):,} bytes)"
-        raise AltalignError(
-            f"{url or 'an image without a URL'}: {said}{f': {error}' if str(error) else ''}; {repair}"
-        ) from error
+        what = f"no memory to decode an image{size} ({len(data):,} bytes){f': {error}' if str(error) else ''}"
+        raise AltalignError(f"{url or 'an image without a URL'}: {what}; {repair}") from error
 
 
 def columns(measured: Sequence[Measured]) -> dict[str, Any]:
@@ -154,3 +152,85 @@ def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     return {
         name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)
     }
+
+
+# Block lists and the classifier ---------------------------------------------------------------------------------------
+
+
+def load_block_lists(paths: Sequence[str]) -> BlockList:
+    """Read `[image] blocked_hashes`.
+
+    Raises:
+        UsageError: a file cannot be read, a line is no hash, or PDQ hashes are listed and the package `pdqhash` is
+            missing.
+    """
+    block_list = BlockList.parse((path, _text(path, "[image] blocked_hashes")) for path in paths)
+    if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
+        raise UsageError(
+            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing; "
+            f"{bring('pdq')}"
+        )
+    return block_list
+
+
+def blocked_urls(settings: FetchSettings) -> BlockList:
+    """Reads `[fetch] blocked_urls`, once a process.
+
+    Raises:
+        UsageError: a file cannot be read, or a line is no hash.
+    """
+    changed = tuple(storage.stamp(path) if storage.exists(path) else None for path in settings.blocked_urls)
+    return _blocked_urls(tuple(settings.blocked_urls), changed)
+
+
+@lru_cache(maxsize=1)
+def _blocked_urls(paths: tuple[str, ...], _changed: tuple[storage.Stamp | None, ...]) -> BlockList:
+    return BlockList.parse(((path, _text(path, "[fetch] blocked_urls")) for path in paths), of_urls=True)
+
+
+def _text(path: str, setting: str) -> str:
+    try:
+        return Path(storage.mappable(path)).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{setting}: {path}: cannot be read ({error.strerror}); give paths relative to the working directory"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{setting}: {path}: not text (byte {error.start})") from None
+
+
+@dataclass(frozen=True, eq=False)
+class NsfwModel:
+    """A classifier of pornographic images."""
+
+    graph: onnx.ImageGraph[model_inputs.Classifier]
+
+    @property
+    def classifier(self) -> model_inputs.Classifier:
+        """The TOML beside the file."""
+        return self.graph.input
+
+    def score(self, image: npt.NDArray[np.uint8]) -> float:
+        """The score of one image (uint8[height, width, 3]), 0 to 1.
+
+        It is scored alone: in a batch, the last bits depend on the other images.
+        """
+        (output, *_) = self.graph.run(self.graph.prepare(image))
+        return model_inputs.score(output, self.classifier)
+
+
+def load_nsfw_model(path: str) -> NsfwModel:
+    """Load `[image.nsfw] model` and try it on a gray image.
+
+    It is an ONNX file with a TOML of its name beside it (`altalign.filters.model_inputs.Classifier`).
+
+    Raises:
+        UsageError: either file is missing or wrong, they do not fit each other, or the package onnxruntime is missing.
+    """
+    model = NsfwModel(onnx.image_graph(path, f"[image.nsfw] model = {path!r}", model_inputs.Classifier, extra="nsfw"))
+    try:
+        model.graph.tried(model.score)
+    except IndexError:
+        wrong = f"output_index = {model.classifier.output_index}: the model has fewer outputs"
+        raise UsageError(f"{model.graph.toml} {wrong}") from None
+    return model

@@ -9,7 +9,7 @@ from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UsageError
 from altalign.pipelines import read
-from altalign.pipelines.images import block_lists, calibration_files, measuring
+from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import FolderPart
 from altalign.pipelines.read.tables import table
@@ -46,7 +46,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
             parts = list(_parts(path, settings))
             files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(parts)]
     hooks = measuring.hooks_of(config)
-    block_lists.of_urls(config.fetch)
+    measuring.blocked_urls(config.fetch)
     for test_set in config.decontaminate.named_sets:
         if storage.is_inside(config.run.folder, test_set.path):
             raise UsageError(

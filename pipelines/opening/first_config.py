@@ -16,7 +16,7 @@ from altalign.pipelines import read
 from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.tables import arrow, forms, lines
+from altalign.pipelines.read.tables import arrow, lines
 from altalign.settings.curate import CurateConfig, InputSettings, named_after
 from altalign.storage import parquet
 from altalign.terminal import shown
@@ -242,7 +242,7 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = 
 
 
 def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> Guess:
-    not_inputs.check_text(path, forms.form_of(path))
+    not_inputs.check_text(path, lines.form_of(path))
     every = _columns(path)
     columns = {name: holds for name, holds in every.items() if holds != "number"}
     there = ", ".join(map(shown, list(columns)[:12]))
@@ -347,14 +347,14 @@ def _column(setting: str, names: Sequence[str], *, is_any: bool = False) -> str:
 
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
-    form = forms.form_of(path)
+    form = lines.form_of(path)
     if form == "parquet":
         with parquet.reading(path) as file:
             return _of_schema(file.schema_arrow)
     if form == "arrow":
         with arrow.reading(path) as opened:
             return _of_schema(opened.schema)
-    with forms.opened(path) as file:
+    with lines.opened(path) as file:
         if form == "jsonl":
             return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")
         header = lines.header(file, form)

@@ -8,7 +8,7 @@ from shlex import quote
 from altalign import storage
 from altalign.errors import UsageError, bring
 from altalign.filters.image_headers import HAS_HEIF
-from altalign.pipelines.read.tables import forms
+from altalign.pipelines.read.tables import lines
 from altalign.terminal import shown
 
 # names of images that are counted as such, and whose content no decoder here reads
@@ -59,9 +59,9 @@ def check_text(path: str, form: str) -> None:
     Raises:
         UsageError: it is one.
     """
-    if form in forms.BINARY:
+    if form in lines.BINARY:
         return
-    with forms.opened(path) as file:
+    with lines.opened(path) as file:
         head = file.read(_LOOKED_AT_BYTES)
     is_utf_16, text = head[:2] in (b"\xff\xfe", b"\xfe\xff"), getincrementaldecoder("utf-8")("replace").decode(head)
     # in other encodings a few letters may read as UTF-8, and a few rows of UTF-8 may be broken

@@ -9,34 +9,33 @@ from typing import assert_never
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.pipelines.read import folder
-from altalign.pipelines.read.pages import warc, wat
+from altalign.pipelines.read import folder, webdataset
+from altalign.pipelines.read.pages import warc
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
 from altalign.pipelines.read.stretches import Stretch
-from altalign.pipelines.read.tables import arrow, forms, needed_columns, table
-from altalign.pipelines.read.tars import side_cars, webdataset
+from altalign.pipelines.read.tables import arrow, lines, needed_columns, table
 from altalign.settings.curate import InputSettings
 
 __all__ = ["Stretch", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
 
 
-def listed(found: Sequence[str], settings: InputSettings) -> list[str]:
-    """The files, or folders of images, that an input reads of what its globs found: sorted, each once.
+def listed(places: Sequence[str], settings: InputSettings) -> list[str]:
+    """The files, or folders of images, that an input reads of what its globs give: sorted, each once.
 
     A folder stands for what is in it where the kind says so.
     """
     if settings.kind == "webdataset":
-        return side_cars.listed(found)
+        return webdataset.listed(places)
     if settings.kind == "table":
-        found = [
-            path for place in found for path in (arrow.listed(place) if storage.kind(place) == "folder" else [place])
-        ]
-    return sorted(dict.fromkeys(found))
+        return sorted(
+            {path for place in places for path in (arrow.listed(place) if storage.kind(place) == "folder" else [place])}
+        )
+    return sorted(set(places))
 
 
 def may_be_empty(path: str, settings: InputSettings) -> bool:
     """Whether it is as it should be that no candidate comes of a file: a side-car of images that all came."""
-    return settings.kind == "webdataset" and forms.is_named_as_table(path)
+    return settings.kind == "webdataset" and lines.is_named_as_table(path)
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
@@ -59,14 +58,14 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
             raise UsageError(f"{path}: a folder, where a file is meant; {repair}")
         if kind == "missing":
             raise UsageError(f"{path}: no such file")
-        is_side_car = settings.kind == "webdataset" and side_cars.is_one(path)
-        if settings.kind != "table" and not is_side_car and forms.is_named_as_table(path):
+        is_side_car = settings.kind == "webdataset" and webdataset.is_side_car(path)
+        if settings.kind != "table" and not is_side_car and lines.is_named_as_table(path):
             raise UsageError(f'{path}: a table by its name, and kind = "{settings.kind}"; set kind = "table"')
         with suppress(UnreadableError):
             if settings.kind == "table":
                 needed_columns.check(path, settings)
             elif is_side_car:
-                side_cars.check(path, settings)
+                needed_columns.check(path, webdataset.as_table(settings))
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:
@@ -86,11 +85,12 @@ def read(path: str, settings: InputSettings, named: str = "") -> Iterator[Stretc
         case "warc":
             return warc.read(path)
         case "wat":
-            return wat.read(path)
+            return warc.read_metadata(path)
         case "table":
             return table.read(path, settings, named)
         case "webdataset":
-            return (side_cars if may_be_empty(path, settings) else webdataset).read(path, settings, named)
+            reader = webdataset.read_side_car if may_be_empty(path, settings) else webdataset.read
+            return reader(path, settings, named)
         case "folder":
             raise ValueError(f"{path}: a folder is read in parts, by folder.read")
         case _:

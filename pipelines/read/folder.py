@@ -18,12 +18,12 @@ from typing import NamedTuple
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
-from altalign.pipelines.read import samples
+from altalign.pipelines.read import webdataset
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.samples import SampleError
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, unreadable
-from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.read.tars import side_cars
+from altalign.pipelines.read.tables import columns, needed_columns, table
+from altalign.pipelines.read.tar_members import sha256_of
+from altalign.pipelines.read.webdataset import OF_NOTHING, STATS, SampleError
 from altalign.settings.curate import InputSettings
 from altalign.storage import Stamp, parquet
 from altalign.terminal import shown
@@ -71,8 +71,8 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
     """
     names = _names(FolderPart(folder, "", None, _GONE), settings)
     if not any(map(_is_image, names)):
-        there = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
-        raise UsageError(f"{folder}: no image in it ({there}); name a folder that holds .jpg, .png or other images")
+        others = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
+        raise UsageError(f"{folder}: no image in it ({others}); name a folder that holds .jpg, .png or other images")
     firsts, images = [0], 0
     for number, name in enumerate(names):
         if images >= IMAGES_PER_PART and _stem(name) != _stem(names[number - 1]):
@@ -81,9 +81,8 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
         images += _is_image(name)
     bounds = ["", *(_stem(names[first]) for first in firsts[1:]), None]
     made = []
-    for number, first in enumerate(firsts):
-        of_part = names[first : firsts[number + 1] if number + 1 < len(firsts) else None]
-        stamp = _stamp(_files(folder, of_part), settings)
+    for number, (first, end) in enumerate(zip(firsts, [*firsts[1:], None], strict=True)):
+        stamp = _stamp(_files(folder, names[first:end]), settings)
         made.append(FolderPart(folder, bounds[number] or "", bounds[number + 1], stamp))
     return made
 
@@ -94,10 +93,10 @@ def files(part: FolderPart, settings: InputSettings) -> list[File]:
     Raises:
         UnreadableError: they are not those that the run began with.
     """
-    found = list(_files(part.folder, _names(part, settings)))
-    if _stamp(found, settings) != part.stamp:
+    of_part = list(_files(part.folder, _names(part, settings)))
+    if _stamp(of_part, settings) != part.stamp:
         raise UnreadableError(f"{part.folder}: changed since the run began; run the same command again, it says how")
-    return found
+    return of_part
 
 
 def row_names(folder: str, settings: InputSettings, named: str) -> Iterator[str]:
@@ -144,13 +143,16 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
     Raises:
         UnreadableError: a file, or the table of captions, cannot be read.
     """
-    gatherer = Gatherer(part.folder, partial(samples.finish, settings))
+    gatherer = Gatherer(part.folder, partial(columns.extracted, settings))
     for number, url, captions in _samples(part, of_part, settings, gatherer):
         file = of_part[number]
         name = storage.join(part.folder, file.name)
         try:
-            _check_name(file.name)
-            identity, sha256 = _identity(name, file.stamp, url)
+            if not file.name.isprintable() or any("\ud800" <= character <= "\udfff" for character in file.name):
+                raise SampleError("a name that is not UTF-8 or holds control characters; rename the file")
+            if file.stamp == _GONE:
+                raise FileNotFoundError(2, "a link that leads nowhere", name)
+            identity, sha256 = webdataset.identity_of(url, partial(_sha256, name, file.stamp))
         except SampleError as error:
             gatherer.broken(0, str(error), path=shown(name))
         except OSError as error:
@@ -163,10 +165,8 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
                 gatherer.row((url, caption, None, _in(named, file.name), extra, sha256), size=size)
             if identity is not None and file.stamp.size:
                 gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
-            elif identity == samples.OF_NOTHING:
-                gatherer.place(
-                    samples.OF_NOTHING, None, None, b""
-                )  # decoding drops it: no image, but no fault of an address
+            elif identity == OF_NOTHING:  # decoding drops it: no image, but no fault of an address
+                gatherer.place(OF_NOTHING, None, None, b"")
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
@@ -177,18 +177,11 @@ _Sample = tuple[int, str | None, Sequence[_Caption]]  # number of an image in it
 _NONE: _Caption = (None, None)
 
 
-def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str | None]:
-    """Identity of an image, and the SHA-256 of its bytes where it is that."""
-    if stamp == _GONE:
-        raise FileNotFoundError(2, "a link that leads nowhere", path)
-
-    def sha256() -> str:
-        if not stamp.size:  # which may be a pipe, that nobody writes to
-            return samples.OF_NOTHING
-        with storage.open_read(path) as file:
-            return samples.sha256_of(file, min(stamp.size, IMAGE_BYTES))
-
-    return samples.identity(url, sha256)
+def _sha256(path: str, stamp: Stamp) -> str:
+    if not stamp.size:  # which may be a pipe, that nobody writes to
+        return OF_NOTHING
+    with storage.open_read(path) as file:
+        return sha256_of(file, min(stamp.size, IMAGE_BYTES))
 
 
 # Captions -------------------------------------------------------------------------------------------------------------
@@ -200,7 +193,8 @@ def _samples(
     """Yields every image; what is wrong with captions goes to the gatherer."""
     if settings.caption_pattern:
         for number, file in enumerate(of_part):
-            yield number, None, [(_caption_in(file.name, settings.caption_pattern), None)]
+            match = re.fullmatch(settings.caption_pattern, file.name)
+            yield number, None, [(match and re.sub("[_-]+", " ", match["caption"] or ""), None)]
     elif settings.captions:
         captions: dict[str, list[_Caption]] = {file.name: [] for file in of_part}
         for row, (name, caption) in enumerate(_rows_of_table(settings, gatherer if not part.begin else None)):
@@ -227,33 +221,20 @@ def _beside(
         try:
             if not images:
                 raise SampleError("a caption without an image of its name beside it")
-            is_text = file.name.lower().endswith(".txt")
-            content = _content(path, file)
-            if is_text:
-                captions[True] = [samples.text(content)]
+            if file.stamp.size > LINE_BYTES:
+                raise SampleError(f"longer than {LINE_BYTES >> 20} MiB")
+            content = storage.read_bytes(path) if file.stamp.size else b""
+            if file.name.lower().endswith(".txt"):
+                captions[True] = [webdataset.text_of(content)]
             else:
                 names = settings.url_column, settings.caption_column, settings.keep_columns
-                url, captions[False], extra = samples.described(content, *names, may_be_list=True)
-        except SampleError as error:
-            gatherer.broken(0, str(error), path=shown(path))
+                url, captions[False], extra = webdataset.described(content, *names, may_be_list=True)
+        except (SampleError, OSError) as error:
+            what = f"cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
+            gatherer.broken(0, what, path=shown(path))
             return
     of_each = [(text, extra) for text in captions.get(True) or captions.get(False) or [None]]
     yield from ((number, url, of_each) for number in images)
-
-
-def _content(path: str, file: File) -> bytes:
-    if file.stamp.size > LINE_BYTES:
-        raise SampleError(f"longer than {LINE_BYTES >> 20} MiB")
-    try:
-        return storage.read_bytes(path) if file.stamp.size else b""
-    except OSError as error:
-        raise SampleError(f"cannot be read ({error.strerror or error})") from None
-
-
-def _caption_in(name: str, pattern: str) -> str | None:
-    """The caption in a name, `_` and `-` as spaces; None where the pattern does not match the whole of it."""
-    found = re.fullmatch(pattern, name)
-    return found and re.sub("[_-]+", " ", found["caption"] or "")
 
 
 def _of_table(settings: InputSettings) -> InputSettings:
@@ -269,12 +250,12 @@ def _of_table(settings: InputSettings) -> InputSettings:
 
 def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) -> Iterator[tuple[str, _Caption]]:
     """Yields file and caption of every row; what cannot be read goes to the gatherer."""
-    for found in table.read(settings.captions, _of_table(settings), ""):
+    for stretch in table.read(settings.captions, _of_table(settings), ""):
         if gatherer is not None:
-            for record in found.broken.to_pylist():
+            for record in stretch.broken.to_pylist():
                 gatherer.broken(record["offset"], record["error"], path=record["file"])
-        names, captions, kept_of = (parquet.values(found.rows, name) for name in ("image_url", "caption", "extra"))
-        for name, caption, extra in zip(names, captions, kept_of, strict=True):
+        of_columns = (parquet.values(stretch.rows, name) for name in ("image_url", "caption", "extra"))
+        for name, caption, extra in zip(*of_columns, strict=True):
             yield name or "", (caption, extra)
 
 
@@ -284,16 +265,19 @@ def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) ->
 def _names(part: FolderPart, settings: InputSettings) -> list[str]:
     """Names of the files of a part that count, in order: by name without extension, then by the whole name."""
     endings = IMAGE_NAMES if settings.captions or settings.caption_pattern else (*IMAGE_NAMES, *_BESIDE)
-    below = _below_in_store(part.folder) if storage.is_remote(part.folder) else _below(part, "", [])
-    found = (
+    below = _below(part, "", [])
+    if storage.is_remote(part.folder):
+        paths = (path.removeprefix(f"{part.folder.rstrip('/')}/") for path in storage.files_below(part.folder))
+        below = (name for name in paths if not any(each.startswith(".") for each in name.split("/")))
+    names = (
         name
         for name in below
         if name >= part.begin  # decides most, at once
         and name.lower().endswith(endings)
         and part.has(_stem(name))
-        and not name.endswith(side_cars.STATS)
+        and not name.endswith(STATS)
     )
-    return sorted(found, key=lambda name: (_stem(name), name))
+    return sorted(names, key=lambda name: (_stem(name), name))
 
 
 def _below(part: FolderPart, inside: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
@@ -315,11 +299,6 @@ def _below(part: FolderPart, inside: str, above: Sequence[tuple[int, int]]) -> I
             yield f"{inside}{name}"
         elif below[:-1] + "0" > part.begin and (part.end is None or below < part.end):  # "0" follows "/"
             yield from _below(part, below, [*above, here])
-
-
-def _below_in_store(folder: str) -> Iterator[str]:
-    names = (path.removeprefix(f"{folder.rstrip('/')}/") for path in storage.files_below(folder))
-    return (name for name in names if not any(each.startswith(".") for each in name.split("/")))
 
 
 def _files(folder: str, names: Iterable[str]) -> Iterator[File]:
@@ -344,11 +323,6 @@ def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
         line = f"{file.name}\0{now.size}\0{now.time_ns}\0{now.digest}\0"
         digest.update(line.encode("utf-8", "surrogateescape"))
     return Stamp(size, 0, digest.hexdigest()[:32])
-
-
-def _check_name(name: str) -> None:
-    if not name.isprintable() or any("\ud800" <= character <= "\udfff" for character in name):
-        raise SampleError("a name that is not UTF-8 or holds control characters; rename the file")
 
 
 def _is_image(name: str) -> bool:

@@ -1,9 +1,10 @@
-"""What readers hand on: stretches of a file, bounded in size, in input order."""
+"""What readers hand on: stretches of a file, bounded in size, in input order. What they open, and how they fail."""
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 import pyarrow as pa
 
@@ -13,6 +14,8 @@ from altalign.errors import UnreadableError
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
 LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
+
+Compression = Literal["gzip", "zstd"]
 
 ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
@@ -80,9 +83,9 @@ class Gatherer:
     def take(self) -> Stretch:
         """Everything gathered since the last take."""
         parts = self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE)
-        found = Stretch(*parts, self.read, batch(self._payloads, PAYLOAD))
+        stretch = Stretch(*parts, self.read, batch(self._payloads, PAYLOAD))
         self._start()
-        return found
+        return stretch
 
 
 def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
@@ -92,10 +95,16 @@ def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([*candidates.columns, pa.nulls(rows, pa.string()), none], schema=EXTRACTED)
 
 
-def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Stretch:
+def as_stretch(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Stretch:
     """A stretch of kept candidates without a broken record."""
-    found = batch([], IMAGE_PLACE) if places is None else places
-    return Stretch(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), found)
+    none = batch([], IMAGE_PLACE) if places is None else places
+    return Stretch(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), none)
+
+
+def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
+    """The content of a file, over all its members or frames; reading it raises OSError if it is broken or cut."""
+    stream = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), compression)
+    return cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1 << 20))
 
 
 def unreadable(path: str, what: str) -> NoReturn:

@@ -13,7 +13,6 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from glob import glob
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -22,9 +21,9 @@ from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
+from altalign.pipelines.read import tar_members
 from altalign.pipelines.read.stretches import ADVICE, readable
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.read.tars import tar_members
 from altalign.settings.curate import InputSettings, TestSet
 from altalign.storage import parquet
 
@@ -107,9 +106,9 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
             yield _name(part, path), data
 
 
-def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
+def stamps(every: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
     """Yields every file of these parts once, with its size and time of change."""
-    paths = list(dict.fromkeys(path for part in of for path in part.paths))
+    paths = list(dict.fromkeys(path for part in every for path in part.paths))
     of_store = next(filter(storage.is_remote, paths), "")
     yield from zip(paths, (stamp.to_json() for stamp in storage.each(storage.stamp, paths, of=of_store)), strict=True)
 
@@ -117,48 +116,36 @@ def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
 def _files(test_set: TestSet) -> tuple[str, list[str]]:
     """The folder that names are relative to, and all files, sorted, each once; hidden files are left out."""
     storage.check_input(test_set.path)
-    if storage.is_remote(test_set.path):
-        return _files_of_store(test_set)
     try:
-        # Path.glob takes no absolute patterns
-        found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207
+        places = sorted(storage.find(test_set.path))
     except OSError as error:
         what = f"cannot be reached ({error.strerror})"
         raise UsageError(f"[decontaminate] test_sets: {test_set.path}: {what}; make it readable") from None
-    if not found:
-        where = f"nothing is at {test_set.path!r} (from {Path.cwd()})"
-        raise UsageError(f"[decontaminate] test_sets: {where}; give paths relative to the working directory")
-    files: list[str] = []
-    seen: set[tuple[int, int]] = set()
-    for path in found:
-        if not Path(path).is_dir() and not Path(path).is_file():
-            raise _strange(path)
-        files += _walk(path, seen) if Path(path).is_dir() else [path]
-    files = list(dict.fromkeys(files))
-    if len(found) == 1 and Path(found[0]).is_dir():
-        return found[0], files
-    return os.path.commonpath([str(Path(path).parent) for path in files]) if files else "", files
-
-
-def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
-    found = storage.find(test_set.path)
-    if not found:
+    if not places:
         repair = "look at what is there, and whether it may be listed"
+        if not storage.is_remote(test_set.path):
+            repair = f"give paths relative to the working directory, {Path.cwd()}"
         raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r}; {repair}")
     files: list[str] = []
-    for path in found:
-        below = storage.files_below(path) if storage.kind(path) == "folder" else [path]
-        files += sorted((file for file in below if not _is_hidden(file.removeprefix(path))), key=_own_files_first)
+    seen: set[tuple[int, int]] = set()
+    for place in places:
+        if storage.is_remote(place):
+            below = storage.files_below(place) if storage.kind(place) == "folder" else [place]
+            visible = (path for path in below if not _is_hidden(path.removeprefix(place)))
+            # a folder's own files before its folders, as `_walk` has them
+            files += sorted(visible, key=lambda path: [*((True, name) for name in path.split("/")[:-1]), (False, path)])
+        elif Path(place).is_dir():
+            files += _walk(place, seen)
+        elif Path(place).is_file():
+            files.append(place)
+        else:
+            raise _strange(place)
     files = list(dict.fromkeys(files))
-    folders = [storage.folder_of(file).split("/") for file in files]
-    common = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False)))
-    return found[0] if len(found) == 1 and files != found else common, files
-
-
-def _own_files_first(path: str) -> list[tuple[bool, str]]:
-    """The order of `_walk`: a folder's own files before its folders."""
-    *folders, name = path.split("/")
-    return [*((True, folder) for folder in folders), (False, name)]
+    if len(places) == 1 and files != places:
+        return places[0], files
+    folders = [storage.folder_of(path).split("/") for path in files]
+    common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+    return "/".join(names[0] for names in common), files
 
 
 def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
@@ -169,19 +156,19 @@ def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
             return
         seen.add((status.st_dev, status.st_ino))
         with os.scandir(folder) as entries:
-            by_name = sorted(entries, key=lambda entry: entry.name)
-        visible = [entry for entry in by_name if not entry.name.startswith(".")]
-        folders = [entry.name for entry in visible if entry.is_dir()]
-        strange = next((entry.path for entry in visible if not entry.is_dir() and not entry.is_file()), None)
+            visible = sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+        folders = [entry for entry in visible if entry.is_dir()]
+        files = [entry for entry in visible if not entry.is_dir()]
+        strange = next((entry.path for entry in files if not entry.is_file()), None)
     except OSError as error:
         where = error.filename or folder
         what = f"a folder of a test set cannot be read ({error.strerror})"
         raise UnreadableError(f"{where}: {what}; its images would not be looked for") from error
     if strange is not None:
         raise _strange(strange)
-    yield from (storage.join(folder, entry.name) for entry in visible if entry.name not in set(folders))
-    for name in folders:
-        yield from _walk(storage.join(folder, name), seen)
+    yield from (storage.join(folder, entry.name) for entry in files)
+    for entry in folders:
+        yield from _walk(storage.join(folder, entry.name), seen)
 
 
 def _strange(path: str) -> UnreadableError:
@@ -230,9 +217,9 @@ def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
     with _read_whole(), parquet.reading(path) as file:
         names = file.schema_arrow.names
         if names.count(column) != 1:
-            how_many, there = "no" if column not in names else "more than one", ", ".join(names[:10])
+            how_many, existing = "no" if column not in names else "more than one", ", ".join(names[:10])
             raise UsageError(
-                f'[decontaminate] test_sets: {path}: {how_many} column "{column}" (there are {there}); '
+                f'[decontaminate] test_sets: {path}: {how_many} column "{column}" (there are {existing}); '
                 f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
             )
         needed_columns.check_images(path, file, column)
@@ -258,37 +245,30 @@ def _images_of_table(part: Part) -> Iterator[tuple[str, bytes]]:
 
 def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
     end = 0
-    found, links = set[str](), dict[str, str]()  # names of images; of links, by what they lead to
+    images, links = set[str](), dict[str, str]()  # names of images; of links, by what they lead to
     with _read_whole(), readable(path, "tar"), storage.open_read(path) as file:
         try:
             with tar_members.opened(cast(BinaryIO, file)) as (tar, _):
                 for member in tar:
-                    end = tar.offset
-                    if (
-                        member.isfile()
-                        and not _is_hidden(member.name)
-                        and (data := _image_of(tar, member, path)) is not None
-                    ):
-                        found.add(posixpath.normpath(member.name))
+                    end, is_hidden = tar.offset, _is_hidden(member.name)
+                    data = _image_of(tar, member, path) if member.isfile() and not is_hidden else None
+                    if data is not None:
+                        images.add(posixpath.normpath(member.name))
                         yield f"{_name(part, path)}/{_as_text(member.name)}", data
-                    if (
-                        (member.issym() or member.islnk())
-                        and not _is_hidden(member.name)
-                        and member.name.lower().endswith(IMAGE_NAMES)
-                    ):
+                    is_link = member.issym() or member.islnk()
+                    if is_link and not is_hidden and member.name.lower().endswith(IMAGE_NAMES):
                         links[_target(member)] = member.name
                     cast(Any, tar).members.clear()  # tarfile keeps all it has met
-                if found and tar.offset == end:
-                    raise tar_members.ReadError(
-                        "it ends without zeros, as one does that is cut between two files; make it anew"
-                    )
+                if images and tar.offset == end:
+                    what = "it ends without zeros, as one does that is cut between two files; make it anew"
+                    raise tar_members.ReadError(what)
         except tar_members.ReadError as error:
             what = f"a tar of test set {part.test_set} cannot be read ({error})"
             raise UnreadableError(f"{path}: {what}; its images would not be looked for") from error
-    if lost := next((name for target, name in links.items() if target not in found), None):
+    if lost := next((name for target, name in links.items() if target not in images), None):
         repair = "make it anew with --dereference, or take the link out of the set"
         raise UnreadableError(f"{path}: {lost}: a link to what is no image of this tar; {repair}")
-    if not found:
+    if not images:
         raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; take it out of the set")
 
 
@@ -327,6 +307,5 @@ def _read_whole() -> Iterator[None]:
     try:
         yield
     except UnreadableError as error:
-        said = str(error).removesuffix(ADVICE)
-        repair = "" if said == str(error) else "; repair it, or take it out of the test set"
-        raise UnreadableError(said + repair) from error
+        own = "; repair it, or take it out of the test set"
+        raise UnreadableError(str(error).replace(ADVICE, own)) from error

@@ -136,10 +136,9 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
             interrupts.check()
             if not direct:
                 yield batch
-            elif texts_alone:
-                yield table.texts(batch, settings)
             else:
-                names = table.row_names(run.files[file].named, pa.array(np.arange(row, row + batch.num_rows)))
+                numbers = pa.array(np.arange(row, row + batch.num_rows))
+                names = None if texts_alone else table.row_names(run.files[file].named, numbers)
                 yield table.candidates(batch, settings, names)
             row += batch.num_rows
 

@@ -27,7 +27,7 @@ from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.figures import gallery_rows, histograms, image_hosts, images_and_bytes
-from altalign.pipelines.images import block_lists, measuring
+from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.removal_list import of_run
@@ -148,7 +148,7 @@ def fetch(run: Run, unit: fetched.FetchUnit) -> fetched.FetchFacts:
 
 def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
     """The numbers of the images whose URLs a block list names, each with its outcome."""
-    listed = block_lists.of_urls(run.config.fetch)
+    listed = measuring.blocked_urls(run.config.fetch)
     urls: list[Any] = rows["image_url"].to_pylist() if len(listed) else []
     is_listed = (bool(url) and listed.names_url(url) for url in urls)
     return {number: Outcome(DropReason.URL_BLOCKED) for number, listed in enumerate(is_listed) if listed}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from altalign.errors import AltalignError
 from altalign.machine import interrupts
-from altalign.pipelines.images import block_lists
+from altalign.pipelines.images import measuring
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web.http import names
 from altalign.pipelines.web.http.names import Names, Resolve
@@ -80,7 +80,7 @@ class Client:
         self._settings, self._resolve = settings, resolve
         self._bytes_in_flight_at_most = bytes_in_flight_at_most
         self._domains = Domains.load(settings.blocked_domains)
-        self._blocked_urls = block_lists.of_urls(settings)
+        self._blocked_urls = measuring.blocked_urls(settings)
         self._loop: asyncio.AbstractEventLoop
         self._parts: _Parts
 

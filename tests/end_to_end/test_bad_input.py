@@ -24,13 +24,13 @@ pytestmark = pytest.mark.faults
 
 TESTS = Path(__file__).parents[1]
 WARC, TABLE, TAR, PAGES, CHARSET = (
-    f"pipelines/read/{room}/test_{name}.py"
-    for room, name in (
-        ("pages", "warc"),
-        ("tables", "table"),
-        ("tars", "webdataset"),
-        ("pages", "image_elements"),
-        ("pages", "charset"),
+    f"pipelines/read/{name}.py"
+    for name in (
+        "pages/test_warc",
+        "tables/test_table",
+        "test_webdataset",
+        "pages/test_image_elements",
+        "pages/test_charset",
     )
 )
 PIXELS, HERE, BETWEEN = "filters/test_pixels.py", "end_to_end/test_bad_input.py", "end_to_end/test_between_stages.py"

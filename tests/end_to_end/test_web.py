@@ -34,7 +34,7 @@ from tests.end_to_end.web_inputs import (
     write_web_input,
 )
 from tests.filters.pictures import encoded
-from tests.pipelines.read.tars import img2dataset
+from tests.pipelines.read import img2dataset
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs

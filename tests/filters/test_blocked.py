@@ -13,7 +13,7 @@ from altalign.errors import UsageError
 from altalign.filters import blocked
 from altalign.filters.blocked import PDQ_DISTANCE_AT_MOST, BlockList, pdq
 from altalign.filters.pixels import decode
-from altalign.pipelines.images.block_lists import load_block_lists
+from altalign.pipelines.images.measuring import load_block_lists
 
 DATA = b"the bytes as found"
 SHA256 = hashlib.sha256(DATA).hexdigest()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.filters import bounds
-from altalign.pipelines.read.tables import columns, kept_columns
+from altalign.pipelines.read.tables import columns
 from altalign.settings.curate import InputSettings, TextSettings
 from tests.reference import curation
 
@@ -57,7 +57,7 @@ def test_dictionaries_give_the_rows_that_strings_give(decode):
 def test_a_kept_object_that_is_too_long_is_left_out_whole() -> None:
     values = pa.array(["a", "x" * 70_000, None, "x" * 40_000])
     rows = pa.record_batch({"a": values, "b": values.dictionary_encode(), "c": pa.array([1, 2, 3, 4])})
-    objects = kept_columns.as_json(rows, ["a", "b", "c"])
+    objects = columns.kept_as_json(rows, ["a", "b", "c"])
     assert bounds.extra(objects).to_pylist() == [
         '{"a":"a","b":"a","c":1}', bounds.LEFT_OUT, '{"a":null,"b":null,"c":3}', bounds.LEFT_OUT,
     ]  # fmt: skip

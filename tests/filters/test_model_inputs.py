@@ -11,7 +11,7 @@ from PIL import Image
 
 from altalign.errors import UsageError
 from altalign.filters import model_inputs
-from altalign.pipelines.images import nsfw_model
+from altalign.pipelines.images import measuring
 
 onnx = pytest.importorskip("onnx", reason="writes the test's model")
 pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
@@ -82,7 +82,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_trained_classifier_tells_new_pictures(model: Path) -> None:
-    loaded = nsfw_model.load(str(model))
+    loaded = measuring.load_nsfw_model(str(model))
     images, truth = pictures(100, 2)
     scores = np.array([loaded.score(image) for image in images])
     assert ((scores >= 0.5) == truth).mean() > 0.95
@@ -96,7 +96,7 @@ def test_both_layouts_give_the_same_scores(model: Path, tmp_path: Path) -> None:
     weights, bias = trained(model_inputs.Classifier.load(model.with_suffix(".toml")))
     save_model(tmp_path / "last.onnx", weights, bias, axes=[1, 2])
     (tmp_path / "last.toml").write_text(TOML.format(layout="nhwc"))
-    first, last = nsfw_model.load(str(model)), nsfw_model.load(str(tmp_path / "last.onnx"))
+    first, last = measuring.load_nsfw_model(str(model)), measuring.load_nsfw_model(str(tmp_path / "last.onnx"))
     for image in pictures(20, 3)[0]:
         assert first.score(image) == pytest.approx(last.score(image), abs=2e-4)
 
@@ -154,7 +154,7 @@ def test_a_toml_that_does_not_fit_is_named(model: Path, line: str, message: str)
     lines = [each for each in TOML.format(layout="nchw").splitlines() if not each.startswith(f"{key} ")]
     model.with_suffix(".toml").write_text("\n".join([*lines, line]))
     with pytest.raises(UsageError, match=message):
-        nsfw_model.load(str(model))
+        measuring.load_nsfw_model(str(model))
 
 
 @pytest.mark.parametrize("key", ["input_size", "mean", "std", "layout", "output_index"])
@@ -162,23 +162,23 @@ def test_a_missing_key_is_named(model: Path, key: str) -> None:
     lines = TOML.format(layout="nchw").splitlines()
     model.with_suffix(".toml").write_text("\n".join(line for line in lines if not line.startswith(f"{key} ")))
     with pytest.raises(UsageError, match=key):
-        nsfw_model.load(str(model))
+        measuring.load_nsfw_model(str(model))
 
 
 def test_files_that_are_missing_or_no_model_are_named(model: Path) -> None:
     with pytest.raises(UsageError, match=r"\*\.onnx"):
-        nsfw_model.load(str(model.with_name("nowhere.onnx")))
+        measuring.load_nsfw_model(str(model.with_name("nowhere.onnx")))
     with pytest.raises(UsageError, match=r"\*\.onnx"):
-        nsfw_model.load(str(model.with_suffix(".toml")))
+        measuring.load_nsfw_model(str(model.with_suffix(".toml")))
     model.write_bytes(b"no model")
     with pytest.raises(UsageError, match="cannot load it"):
-        nsfw_model.load(str(model))
+        measuring.load_nsfw_model(str(model))
     model.with_suffix(".toml").unlink()
     with pytest.raises(UsageError, match=r"red\.toml"):
-        nsfw_model.load(str(model))
+        measuring.load_nsfw_model(str(model))
 
 
 def test_without_onnxruntime_the_command_stops(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"`make setup EXTRAS=nsfw` brings"):
-        nsfw_model.load(str(model))
+        measuring.load_nsfw_model(str(model))

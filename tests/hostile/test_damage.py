@@ -73,7 +73,6 @@ FORMATS = {
     "jsonl": Format("table", ".jsonl", _json, behind=b"\n"),
     "jsonl.zst": Format("table", ".jsonl.zst", _json, behind=b"\n", wrap=archives.zstd),
     "warc.gz": Format("warc", ".warc.gz", _page, pack=gzip.compress),
-    "warc.zst": Format("warc", ".warc.zst", _page, pack=archives.zstd),
     "wat": Format("wat", ".wat.gz", _metadata, pack=gzip.compress),
 }
 

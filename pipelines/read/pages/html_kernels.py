@@ -15,8 +15,7 @@ without a byte order mark.
 import numba
 import numpy as np
 
-from altalign.filters.bits import address_of, load8, load_index
-from altalign.pipelines.read.pages.page_bytes import SPACE, after_spaces, equals, find, is_in, is_letter, starts_with
+from altalign.filters.bits import address_of, equal64, first_bit, load8, load_index
 
 # attributes of an image, two places each in a row
 COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
@@ -39,6 +38,7 @@ _DEPTH, _TEMPLATES = range(2)  # of the state: how many elements, and templates,
 
 SLOTS, MULTIPLIER = 1_024, 0x100000001B3  # of a hash table of names with linear probing
 NUMBERS = 256
+_SPACE = sum(1 << byte for byte in b"\t\n\f\r ")
 _ENDS_NAME = sum(1 << byte for byte in b"\t\n\f\r />")
 _ENDS_ATTRIBUTE_NAME = _ENDS_NAME | 1 << ord("=")
 _ENDS_VALUE = sum(1 << byte for byte in b"\t\n\f\r >")
@@ -52,7 +52,7 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
 
     Args:
         text: the page, uint8[n] of valid UTF-8 without a byte order mark, n < 2^31.
-        table: `html_names.name_table()`.
+        table: `image_elements.name_table()`.
         images_at_most: where there are more, it ends at the first beyond.
 
     Returns:
@@ -64,62 +64,118 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
     values = np.empty(_ALL_PLACES, np.int32)
     stack, kinds, state = np.empty(DEPTH_AT_MOST, np.uint64), np.empty(DEPTH_AT_MOST, np.int64), np.zeros(2, np.int64)
     counters = np.zeros(NUMBERS, np.int64)
-    base_begin, base_end, found = -1, -1, 0
+    base_begin, base_end, filled = -1, -1, 0
     at = content = int(state[_DEPTH])  # 0; for a literal numba would compile once more what it is given to
     while at >= 0:
         kind = int(kinds[state[_DEPTH] - 1]) if state[_DEPTH] else 0
         begin, is_end, content = _next_tag(page, size, at, kind, content)
         name, end = _name(page, size, begin)
-        of = _class_of(name, names)
-        is_read = of & _WITH_ATTRIBUTES
+        flags = _class_of(name, names)
+        is_read = flags & _WITH_ATTRIBUTES
         at, is_closed = _attributes(page, size, end, values, names) if is_read else _after_tag(page, size, end)
         if at < 0:
             break
         if is_end:
             if kind:
-                _end(stack, kinds, state, counters, name, of)
-            elif counters[of >> NUMBER]:
-                counters[of >> NUMBER] -= 1
+                _end(stack, kinds, state, counters, name, flags)
+            elif counters[flags >> NUMBER]:
+                counters[flags >> NUMBER] -= 1
             continue
-        if kind and not _goes_by_html(kind, of):
-            if not (of & BREAKS_OUT or (of & FONT and values[2 * FONT_STYLE] >= 0)):
+        if kind and not _goes_by_html(kind, flags):
+            if not (flags & BREAKS_OUT or (flags & FONT and values[2 * FONT_STYLE] >= 0)):
                 if not is_closed:
-                    _push(stack, kinds, state, name, _foreign_kind(kind, of, page, values))
+                    _push(stack, kinds, state, name, _foreign_kind(kind, flags, page, values))
                 continue
             _break_out(kinds, state)
             kind = int(kinds[state[_DEPTH] - 1]) if state[_DEPTH] else 0
         if not kind or kind & _IS_TEMPLATE:
-            counters[of >> NUMBER] += of >> NUMBER != 0
-        if of & PLAINTEXT or (of & FRAMESET and not content):
+            counters[flags >> NUMBER] += flags >> NUMBER != 0
+        if flags & PLAINTEXT or (flags & FRAMESET and not content):
             break
-        content |= of & HAS_CONTENT
-        if of & (IMG | IMAGE):
+        content |= flags & HAS_CONTENT
+        if flags & (IMG | IMAGE):
             if not state[_TEMPLATES]:
-                images = _with(images, found, values)
-                found += _PLACES
-                if found > images_at_most * _PLACES:
+                images = _with(images, filled, values)
+                filled += _PLACES
+                if filled > images_at_most * _PLACES:
                     break
-        elif of & RAW:
-            at = _after_script(page, size, at, begin, end) if of & SCRIPT else _after_raw(page, size, at, begin, end)
-        elif of & BASE:
+        elif flags & RAW:
+            at = _after_script(page, size, at, begin, end) if flags & SCRIPT else _after_raw(page, size, at, begin, end)
+        elif flags & BASE:
             if base_begin < 0 and not state[_TEMPLATES]:
                 base_begin, base_end = int(values[2 * HREF]), int(values[2 * HREF + 1])
-        elif kind or of & (SVG | MATH | TEMPLATE):
-            _open(stack, kinds, state, name, of, is_closed)
-    return images[:found], base_begin, base_end
+        elif kind or flags & (SVG | MATH | TEMPLATE):
+            _open(stack, kinds, state, name, flags, is_closed)
+    return images[:filled], base_begin, base_end
 
 
 @numba.njit(cache=True, nogil=True)
-def _with(images: np.ndarray, found: int, values: np.ndarray) -> np.ndarray:
+def _with(images: np.ndarray, filled: int, values: np.ndarray) -> np.ndarray:
     """The array with one more image after the first `found` places; a larger array if this one is full."""
-    if found == len(images):
-        larger = np.empty(2 * found, np.int32)
-        for place in range(found):
+    if filled == len(images):
+        larger = np.empty(2 * filled, np.int32)
+        for place in range(filled):
             larger[place] = images[place]
         images = larger
     for place in range(_PLACES):
-        images[found + place] = values[place]
+        images[filled + place] = values[place]
     return images
+
+
+# Bytes: `page` is the address of `size` of them, in UTF-8
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_letter(byte: int) -> bool:
+    return 97 <= (byte | 0x20) <= 122
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_in(byte: int, bytes_below_64: int) -> bool:
+    """Whether a byte is in a set of bytes below 64, as bits."""
+    return byte < 64 and (bytes_below_64 >> np.int64(byte)) & 1 != 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _find(page: int, size: int, at: int, byte: int) -> int:
+    """The position of the next such byte; the page's length if there is none."""
+    while at + 64 <= size:
+        hits = equal64(page, at, np.uint8(byte))
+        if hits:
+            return at + first_bit(hits)
+        at += 64
+    while at < size and load8(page, at) != byte:
+        at += 1
+    return min(at, size)
+
+
+@numba.njit(cache=True, nogil=True)
+def _after_spaces(page: int, size: int, at: int) -> int:
+    while at < size and _is_in(load8(page, at), _SPACE):
+        at += 1
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _starts_with(page: int, size: int, at: int, text: bytes) -> bool:
+    if at + len(text) > size:
+        return False
+    for place in range(len(text)):  # noqa: SIM110  (numba knows no generators in any and all)
+        if load8(page, at + place) != text[place]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _equals(page: int, begin: int, end: int, text: bytes) -> bool:
+    """Whether the bytes from `begin` to `end` are this text (lower case), in any case."""
+    if end - begin != len(text):
+        return False
+    for place in range(len(text)):
+        byte = load8(page, begin + place)
+        if byte != text[place] and (not _is_letter(byte) or byte | 0x20 != text[place]):
+            return False
+    return True
 
 
 # Bytes to tags
@@ -129,29 +185,27 @@ def _with(images: np.ndarray, found: int, values: np.ndarray) -> np.ndarray:
 def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[int, bool, int]:
     """The position of the next tag's name (the page's length if none), whether it is an end tag, and `content`.
 
-    `content` is not 0 if there was text before the tag.
-
-    `kind` is that of the innermost open element.
+    `content` is not 0 if there was text before the tag; `kind` is that of the innermost open element.
     """
     while True:
         if not content:
-            while at < size and is_in(load8(page, at), SPACE | _NUL):
+            while at < size and _is_in(load8(page, at), _SPACE | _NUL):
                 at += 1
             content = int(at < size and load8(page, at) != _LESS)
-        at = find(page, size, at, _LESS)
+        at = _find(page, size, at, _LESS)
         if at + 2 >= size:
             return size, False, content
         second = load8(page, at + 1)
-        if is_letter(second):
+        if _is_letter(second):
             return at + 1, False, content
         if second == _SLASH:
-            if is_letter(load8(page, at + 2)):
+            if _is_letter(load8(page, at + 2)):
                 return at + 2, True, content
-            at = find(page, size, at + 2, _GREATER) + 1
+            at = _find(page, size, at + 2, _GREATER) + 1
         elif second == _BANG:
             at = _after_declaration(page, size, at, kind)
         elif second == _QUESTION:
-            at = find(page, size, at + 2, _GREATER) + 1
+            at = _find(page, size, at + 2, _GREATER) + 1
         else:
             at, content = at + 1, 1
 
@@ -159,9 +213,9 @@ def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[i
 @numba.njit(cache=True, nogil=True)
 def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
     """The end of what has `<!` at `at`: a comment, outside of HTML a CDATA section, or anything up to the next `>`."""
-    if starts_with(page, size, at + 2, b"--"):
+    if _starts_with(page, size, at + 2, b"--"):
         begin = at + 4
-        at = find(page, size, begin, _GREATER)
+        at = _find(page, size, begin, _GREATER)
         while at < size:
             if load8(page, at - 1) == _DASH and load8(page, at - 2) == _DASH:  # maybe those that it begins with
                 break
@@ -172,13 +226,13 @@ def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
                 and load8(page, at - 3) == _DASH
             ):
                 break
-            at = find(page, size, at + 1, _GREATER)
-    elif kind and not kind & _IN_HTML and starts_with(page, size, at + 2, b"[CDATA["):
-        at = find(page, size, at + 11, _GREATER)
+            at = _find(page, size, at + 1, _GREATER)
+    elif kind and not kind & _IN_HTML and _starts_with(page, size, at + 2, b"[CDATA["):
+        at = _find(page, size, at + 11, _GREATER)
         while at < size and not (load8(page, at - 1) == _BRACKET and load8(page, at - 2) == _BRACKET):
-            at = find(page, size, at + 1, _GREATER)
+            at = _find(page, size, at + 1, _GREATER)
     else:
-        at = find(page, size, at + 2, _GREATER)
+        at = _find(page, size, at + 2, _GREATER)
     return at + 1
 
 
@@ -186,7 +240,7 @@ def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
 def _name(page: int, size: int, at: int) -> tuple[np.uint64, int]:
     """Hash of the tag's name in lower case that begins here, and where it ends."""
     name = np.uint64(0)
-    while at < size and not is_in(load8(page, at), _ENDS_NAME):
+    while at < size and not _is_in(load8(page, at), _ENDS_NAME):
         name = _with_byte(name, load8(page, at))
         at += 1
     return name, at
@@ -220,7 +274,7 @@ def _after_tag(page: int, size: int, at: int) -> tuple[int, bool]:
         if load8(page, at) == _GREATER:
             return at + 1, at > value_end and load8(page, at - 1) == _SLASH
         name_end = at
-        while name_end > value_end and is_in(load8(page, name_end - 1), SPACE):
+        while name_end > value_end and _is_in(load8(page, name_end - 1), _SPACE):
             name_end -= 1
         if name_end == value_end or load8(page, name_end - 1) == _SLASH:
             at += 1  # without a name before it, an equals sign is the first of a name
@@ -235,7 +289,7 @@ def _attributes(page: int, size: int, at: int, values: np.ndarray, names: int) -
     for place in range(len(values)):
         values[place] = -1
     while at < size:
-        if is_in(load8(page, at), SPACE):
+        if _is_in(load8(page, at), _SPACE):
             at += 1
         elif load8(page, at) == _GREATER:
             return at + 1, False
@@ -248,9 +302,9 @@ def _attributes(page: int, size: int, at: int, values: np.ndarray, names: int) -
             while True:  # an equals sign in the first place belongs to the name
                 name = _with_byte(name, load8(page, at))
                 at += 1
-                if at >= size or is_in(load8(page, at), _ENDS_ATTRIBUTE_NAME):
+                if at >= size or _is_in(load8(page, at), _ENDS_ATTRIBUTE_NAME):
                     break
-            begin, end, at = _value(page, size, after_spaces(page, size, at))
+            begin, end, at = _value(page, size, _after_spaces(page, size, at))
             column = (_class_of(name, names) >> COLUMN & 15) - 1
             if column >= 0 and values[2 * column] < 0:
                 values[2 * column], values[2 * column + 1] = begin, end
@@ -262,12 +316,12 @@ def _value(page: int, size: int, at: int) -> tuple[int, int, int]:
     """Begin and end of the value after the equals sign here, and the position after it; empty without a sign."""
     if at >= size or load8(page, at) != _EQUALS:
         return at, at, at
-    at = after_spaces(page, size, at + 1)
+    at = _after_spaces(page, size, at + 1)
     begin = at
     if at < size and (load8(page, at) == _QUOTE or load8(page, at) == _APOSTROPHE):
-        at = find(page, size, at + 1, load8(page, at))
+        at = _find(page, size, at + 1, load8(page, at))
         return begin + 1, at, at + 1
-    while at < size and not is_in(load8(page, at), _ENDS_VALUE):
+    while at < size and not _is_in(load8(page, at), _ENDS_VALUE):
         at += 1
     return begin, at, at
 
@@ -276,7 +330,7 @@ def _value(page: int, size: int, at: int) -> tuple[int, int, int]:
 def _after_raw(page: int, size: int, at: int, begin: int, end: int) -> int:
     """The end of raw text and its end tag (-1: there is none). The element's name is given by its place."""
     while True:
-        at = find(page, size, at, _LESS)
+        at = _find(page, size, at, _LESS)
         if at + 1 >= size:
             return -1
         if load8(page, at + 1) == _SLASH and _is_name(page, size, at + 2, begin, end):
@@ -288,7 +342,7 @@ def _after_raw(page: int, size: int, at: int, begin: int, end: int) -> int:
 def _is_name(page: int, size: int, at: int, begin: int, end: int) -> bool:
     """Whether the name at another place stands here too, in any case, and ends."""
     behind = at + end - begin
-    if behind >= size or not is_in(load8(page, behind), _ENDS_NAME):
+    if behind >= size or not _is_in(load8(page, behind), _ENDS_NAME):
         return False
     for place in range(end - begin):  # noqa: SIM110  (numba knows no generators in any and all)
         if load8(page, at + place) | 0x20 != load8(page, begin + place) | 0x20:
@@ -305,7 +359,7 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
             while at < size and load8(page, at) != _LESS and load8(page, at) != _GREATER:
                 at += 1
         else:
-            at = find(page, size, at, _LESS)
+            at = _find(page, size, at, _LESS)
         if at + 1 >= size:
             return -1
         if load8(page, at) == _GREATER:
@@ -317,7 +371,7 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
                     return _after_tag(page, size, at + 2 + end - begin)[0]
                 is_inner = False
         elif not is_comment:
-            if starts_with(page, size, at + 1, b"!--"):
+            if _starts_with(page, size, at + 1, b"!--"):
                 is_comment = True
                 at += 1  # its dashes may be those of its end
         elif not is_inner:
@@ -329,10 +383,10 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _goes_by_html(kind: int, of: int) -> bool:
+def _goes_by_html(kind: int, flags: int) -> bool:
     """Whether a start tag is read by the rules of HTML, in an element of this kind; else by those of SVG and MathML."""
-    return (kind & (_IN_HTML | _HTML_INSIDE)) | (kind & _TEXT_INSIDE and not of & GLYPH) | (
-        kind & _ANNOTATES and of & SVG
+    return (kind & (_IN_HTML | _HTML_INSIDE)) | (kind & _TEXT_INSIDE and not flags & GLYPH) | (
+        kind & _ANNOTATES and flags & SVG
     ) != 0
 
 
@@ -344,26 +398,26 @@ def _break_out(kinds: np.ndarray, state: np.ndarray) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _foreign_kind(parent: int, of: int, page: int, values: np.ndarray) -> int:
+def _foreign_kind(parent: int, flags: int, page: int, values: np.ndarray) -> int:
     """Kind of an element of SVG or MathML."""
     if parent & _IN_SVG:
-        return _IN_SVG | (_HTML_INSIDE if of & SVG_INTEGRATION else 0)
-    if of & ANNOTATION:
+        return _IN_SVG | (_HTML_INSIDE if flags & SVG_INTEGRATION else 0)
+    if flags & ANNOTATION:
         at, end = values[2 * ENCODING], values[2 * ENCODING + 1]
-        holds_html = equals(page, at, end, b"text/html") or equals(page, at, end, b"application/xhtml+xml")
+        holds_html = _equals(page, at, end, b"text/html") or _equals(page, at, end, b"application/xhtml+xml")
         return _IN_MATH | (_HTML_INSIDE if holds_html else _ANNOTATES)
-    return _IN_MATH | (_TEXT_INSIDE if of & MATH_TEXT else 0)
+    return _IN_MATH | (_TEXT_INSIDE if flags & MATH_TEXT else 0)
 
 
 @numba.njit(cache=True, nogil=True)
-def _open(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, name: np.uint64, of: int, is_closed: bool) -> None:  # noqa: FBT001 - a kernel
+def _open(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, name: np.uint64, flags: int, is_closed: int) -> None:
     """Keep an element that HTML's rules opened, where it may matter."""
-    if of & (SVG | MATH):
+    if flags & (SVG | MATH):
         if not is_closed:
-            _push(stack, kinds, state, name, _IN_SVG if of & SVG else _IN_MATH)
-    elif of & TEMPLATE:
+            _push(stack, kinds, state, name, _IN_SVG if flags & SVG else _IN_MATH)
+    elif flags & TEMPLATE:
         _push(stack, kinds, state, name, _IN_HTML | _IS_TEMPLATE)
-    elif state[_DEPTH] and not of & UNTRACKED and not kinds[state[_DEPTH] - 1] & _IS_TEMPLATE:
+    elif state[_DEPTH] and not flags & UNTRACKED and not kinds[state[_DEPTH] - 1] & _IS_TEMPLATE:
         _push(stack, kinds, state, name, _IN_HTML)
 
 
@@ -384,11 +438,11 @@ def _close(kinds: np.ndarray, state: np.ndarray, to: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _end(
-    stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, counters: np.ndarray, name: np.uint64, of: int
+    stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, counters: np.ndarray, name: np.uint64, flags: int
 ) -> None:
     """Close what an end tag closes."""
     at, is_barred = state[_DEPTH] - 1, False
-    if of & P_OR_BR and at >= 0 and not kinds[at] & _IN_HTML:
+    if flags & P_OR_BR and at >= 0 and not kinds[at] & _IN_HTML:
         _break_out(kinds, state)
         return
     while at >= 0 and not kinds[at] & _IN_HTML:  # SVG and MathML
@@ -397,7 +451,7 @@ def _end(
             return
         is_barred |= kinds[at] & _HOLDS_HTML != 0
         at -= 1
-    if of & TEMPLATE:
+    if flags & TEMPLATE:
         if state[_TEMPLATES]:
             while not kinds[at] & _IS_TEMPLATE:
                 at -= 1
@@ -410,6 +464,6 @@ def _end(
             _close(kinds, state, at)
             return
         at -= 1
-    if (at < 0 or kinds[at] & _IS_TEMPLATE) and counters[of >> NUMBER]:
-        counters[of >> NUMBER] -= 1
+    if (at < 0 or kinds[at] & _IS_TEMPLATE) and counters[flags >> NUMBER]:
+        counters[flags >> NUMBER] -= 1
         _close(kinds, state, at + 1)

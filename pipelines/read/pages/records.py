@@ -2,7 +2,7 @@
 
 An archive is a chain of records, each a gzip member or zstd frame of its own, or not compressed at all. Such a record
 can be read again at its offset. In an archive compressed as a whole only its first record can: of the others the
-payload has to be kept. A broken member costs itself; a broken record that is not compressed costs all behind it.
+payload has to be kept. A broken gzip member costs itself; what is broken in any other archive costs all behind it.
 """
 
 import io
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
-from fastwarc.stream_io import ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
@@ -20,6 +19,8 @@ from altalign.pipelines.read.pages import members
 from altalign.pipelines.read.pages.members import Compression
 from altalign.pipelines.read.stretches import readable, unreadable
 
+_LOST = "; what is behind it is not read, for the archive has no gzip members"
+_IN_HEAD = "the file breaks off in the head of a record"
 _PIECE_BYTES = 1 << 17
 _FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
 _HEAD_BYTES = 1 << 20
@@ -102,19 +103,14 @@ def records(path: str, keep: Keep, *, behind: float = 0.0) -> Iterator[Record | 
             yield BrokenRecord(0, "no WARC record")
         if start is None:
             return
-        has_dictionary = members.has_dictionary(again)
-        if compression and not has_dictionary:
+        if compression:
             yield from _of_members(file, again, start, compression, keep)
         else:
-            yield from _of_stream(file, again, start, keep, is_compressed=has_dictionary)
+            yield from _bare(file, again, start, keep)
 
 
 def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
-    """The record that begins at an offset with so many bytes of its payload; None where there is none, or a broken one.
-
-    Raises:
-        OSError: the disk fails.
-    """
+    """The record at an offset with so many bytes of its payload; None where there is none, or a broken one."""
     compression = members.compression_at(file, offset)
     file.seek(offset)
     stream = members.stream(file, compression) if compression else file
@@ -126,40 +122,18 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     return None
 
 
-class _Broken(NamedTuple):
-    """Where reading stopped, why, and where the search for the next record begins.
-
-    Without an error nothing is broken there: what is at `search_from` says what it is when it is read.
-    """
-
-    at: int
-    error: str
-    search_from: int
-
-
 def _of_members(
     file: BinaryIO, again: BinaryIO, start: int | None, compression: Compression, keep: Keep
 ) -> Iterator[Record | BrokenRecord]:
-    """Records of members; one that is damaged costs itself, and `again` searches for the next."""
+    """Records of members. A gzip member that is damaged costs itself: `again` searches for the next."""
     while start is not None:
-        if members.is_compressed_twice(again, start, compression):
-            end = members.end_of_member(again, start, compression)
-            broken = _Broken(start, "compressed twice", end or start + 1)
-        else:
-            broken = yield from _until_broken(file, again, start, compression, keep)
-        if broken is None:
-            return
-        if broken.error:
-            yield BrokenRecord(broken.at, broken.error)
-            start = members.next_start(again, broken.search_from, compression)
-        else:
-            start = broken.search_from
+        start = yield from _until_broken(file, again, start, compression, keep)
 
 
 def _until_broken(
     file: BinaryIO, again: BinaryIO, start: int, compression: Compression, keep: Keep
-) -> Generator[Record, None, _Broken | None]:
-    """Records from a member on, up to the end or to what is broken, which is returned.
+) -> Generator[Record | BrokenRecord, None, int | None]:
+    """Records from a member on, up to what is broken, or the end; returns where to go on.
 
     A record is given only once the next was met, for that is when a broken end or checksum of its member shows.
     """
@@ -172,73 +146,88 @@ def _until_broken(
     def frame_now() -> int:
         return max(start, stream.frame_start_position() or 0)
 
+    def is_beyond() -> bool:
+        """Whether reading went on into a member that begins another record."""
+        return frame_now() != frame and members.is_start(again, frame_now(), compression)
+
     while True:
         try:
             archived = next(archive, None)
         except OSError as error:
             members.check_disk(error)
             if waiting is None:
-                return _Broken(start, str(error), start + 1)
-            if not waiting.can_be_read_again:
+                return (yield from _broken(again, start, str(error), start + 1, compression))
+            if compression == "zstd" or not waiting.can_be_read_again:
                 yield waiting
-                return _Broken(stream.tell(), str(error), frame + 1)
-            end = members.end_of_member(again, waiting.offset, compression)
-            if end is None and compression == "gzip":
-                return _Broken(waiting.offset, str(error), waiting.offset + 1)
+                return (yield from _broken(again, stream.tell(), str(error), frame + 1, compression))
+            end = members.end_of_member(again, waiting.offset)
+            if end is None:
+                return (yield from _broken(again, waiting.offset, str(error), waiting.offset + 1, compression))
             yield waiting
-            is_inside = end is None or (frame_now() == frame and str(error).startswith("Invalid WARC"))
-            return _Broken(stream.tell(), str(error) if is_inside else "", end or waiting.offset + 1)
+            is_inside = frame_now() == frame and str(error).startswith("Invalid WARC")
+            # otherwise what is behind it says what it is when it is read
+            return (yield from _broken(again, stream.tell(), str(error), end, compression)) if is_inside else end
         if archived is None:
             if waiting is not None:
                 yield waiting
-            return _at_the_end(again, frame_now(), waiting, start, compression)
+            return (yield from _at_the_end(again, frame_now(), waiting, start, compression))
         begun, before, frame = start if waiting is None else archived.stream_pos, frame, frame_now()
         can_be_read_again = frame != before and members.is_start(again, frame, compression)
         offset = frame if can_be_read_again else stream.tell()
         if waiting is not None:
             yield waiting
         if can_be_read_again and before < begun < frame and members.is_start(again, begun, compression):
-            return _Broken(begun, "the record breaks off in its head", begun + 1)
-
-        def is_beyond(frame: int = frame) -> bool:
-            """Whether reading went on into a member that begins another record."""
-            return frame_now() != frame and members.is_start(again, frame_now(), compression)
-
+            return (yield from _broken(again, begun, _IN_HEAD, begun + 1, compression))
         try:
             waiting = _taken(archived, offset, can_be_read_again, keep, is_beyond)
         except OSError as error:
             members.check_disk(error)
-            return _Broken(offset, str(error), (offset if can_be_read_again else frame) + 1)
+            behind = (offset if can_be_read_again else frame) + 1
+            return (yield from _broken(again, offset, str(error), behind, compression))
 
 
 def _at_the_end(
     again: BinaryIO, frame: int, last: Record | None, start: int, compression: Compression
-) -> _Broken | None:
+) -> Generator[BrokenRecord, None, int | None]:
     """What is behind what the reader takes for the end: nothing, a cut record, or members behind an empty one."""
-    end: int | None = members.behind_empty_members(again, frame) if compression == "gzip" else frame
-    if end == frame:
-        if last is not None and not last.can_be_read_again:
-            return None
-        end = start if last is None else members.end_of_member(again, last.offset, compression)
-    if end is None or not members.is_more(again, end):
+    end: int | None = frame if compression == "zstd" else members.behind_empty_members(again, frame)
+    if end == frame and last is not None and not last.can_be_read_again:
         return None
-    if end != start and members.is_start(again, end, compression):
-        return _Broken(end, "", end)
-    return _Broken(end, "the file breaks off in the head of a record", end + 1)
+    if compression == "zstd":
+        is_over = members.ends_whole(again, frame)
+    else:
+        if end == frame:
+            end = start if last is None else members.end_of_member(again, last.offset)
+        is_over = end is None or not members.is_more(again, end)
+    if is_over or end is None:
+        return None
+    if compression == "gzip" and end != start and members.is_start(again, end, compression):
+        return end
+    return (yield from _broken(again, end, _IN_HEAD, end + 1, compression))
 
 
-def _of_stream(
-    file: BinaryIO, again: BinaryIO, start: int, keep: Keep, *, is_compressed: bool
-) -> Iterator[Record | BrokenRecord]:
-    """Records of an archive without members: what is broken costs all behind it."""
+def _broken(
+    again: BinaryIO, at: int, error: str, search_from: int, compression: Compression
+) -> Generator[BrokenRecord, None, int | None]:
+    """What is broken here; returns where the next record begins."""
+    yield BrokenRecord(at, error if compression == "gzip" else f"{error}{_LOST}")
+    return members.next_start(again, search_from, compression) if compression == "gzip" else None
+
+
+def _bare(file: BinaryIO, again: BinaryIO, start: int, keep: Keep) -> Iterator[Record | BrokenRecord]:
+    """Records that are not compressed: what is broken costs all behind it."""
     file.seek(start)
-    stream = ZstdReader(file) if is_compressed else file
     size = again.seek(0, io.SEEK_END)
-    archive = iter(ArchiveIterator(stream, parse_http=False))
+    archive = iter(ArchiveIterator(file, parse_http=False))
     last: Record | None = None
 
     def end_of_last() -> int:
-        return start if last is None else last.offset if is_compressed else _end_of_bare(again, last)
+        if last is None:
+            return start
+        again.seek(last.offset)
+        head_end = _HEAD_END.search(again.read(_HEAD_BYTES))
+        end = again.seek(last.offset + (head_end.end() if head_end else 0) + last.block_bytes)
+        return end + len(_BEHIND) * (again.read(len(_BEHIND)) == _BEHIND)
 
     while True:
         at: int | None = None
@@ -246,26 +235,17 @@ def _of_stream(
             archived = next(archive, None)
             if archived is None:
                 break
-            at = stream.tell() if is_compressed else archived.stream_pos
-            if not is_compressed and at + archived.content_length > size:
+            at = archived.stream_pos
+            if at + archived.content_length > size:
                 raise OSError("Content-Length goes beyond the end of the file")
-            last = _taken(archived, at, not is_compressed, keep, lambda: False)
+            last = _taken(archived, at, True, keep, lambda: False)  # noqa: FBT003 - of `Record`
         except OSError as error:
             members.check_disk(error)
-            what = f"{error}; what is behind it is not read, for the archive has no members"
-            yield BrokenRecord(end_of_last() if at is None else at, what)
+            yield BrokenRecord(end_of_last() if at is None else at, f"{error}{_LOST}")
             return
         yield last
-    if not is_compressed and members.is_more(again, end_of_last()):
-        yield BrokenRecord(end_of_last(), "the file breaks off in the head of a record")
-
-
-def _end_of_bare(file: BinaryIO, record: Record) -> int:
-    """The end of a record that is not compressed."""
-    file.seek(record.offset)
-    head_end = _HEAD_END.search(file.read(_HEAD_BYTES))
-    end = file.seek(record.offset + (head_end.end() if head_end else 0) + record.block_bytes)
-    return end + len(_BEHIND) * (file.read(len(_BEHIND)) == _BEHIND)
+    if members.is_more(again, end_of_last()):
+        yield BrokenRecord(end_of_last(), _IN_HEAD)
 
 
 def _taken(
@@ -275,11 +255,7 @@ def _taken(
     keep: Keep,
     is_beyond: Callable[[], bool],
 ) -> Record:
-    """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it.
-
-    Raises:
-        OSError: it is cut, has a wrong head, or its member or HTTP head is broken.
-    """
+    """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it."""
     error, head = _head(record)
     if error:
         raise OSError(error)
@@ -340,8 +316,8 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     ]
     content_type, charset = media_type(kind)
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
-        found, _ = media_type(identified)
-        content_type = found if found in PAGE_TYPES else content_type
+        by_crawler, _ = media_type(identified)
+        content_type = by_crawler if by_crawler in PAGE_TYPES else content_type
     return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding)
 
 
@@ -349,10 +325,8 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
 def _of_body(names: tuple[bytes, ...]) -> list[list[int]]:
     """Where the headers are that tell how to read a body: of its type, its transfer and its content encoding."""
     lower = [name.lower() for name in names]
-    return [
-        [at for at, name in enumerate(lower) if name == of]
-        for of in (b"content-type", b"transfer-encoding", b"content-encoding")
-    ]
+    needed = b"content-type", b"transfer-encoding", b"content-encoding"
+    return [[at for at, name in enumerate(lower) if name == each] for each in needed]
 
 
 @lru_cache(maxsize=64)
@@ -363,10 +337,10 @@ def media_type(header: str) -> tuple[str, str | None]:
     """
     kind, charset = "", None
     for value in _VALUES.findall(header):
-        found = _MEDIA_TYPE.match(value)
-        if found is None or found[1] == "*/*":
+        match = _MEDIA_TYPE.match(value)
+        if match is None or match[1] == "*/*":
             continue
-        label = _CHARSET.search(value, found.end())
-        charset = (label[1] or label[2]) if label else charset if kind == found[1].lower() else None
-        kind = found[1].lower()
+        label = _CHARSET.search(value, match.end())
+        charset = (label[1] or label[2]) if label else charset if kind == match[1].lower() else None
+        kind = match[1].lower()
     return kind, charset

@@ -15,11 +15,14 @@ from fastwarc.warc import WarcRecordType
 
 from altalign import storage
 from altalign.errors import UnreadableError
+from altalign.filters import captions
 from altalign.filters.image_headers import sniff
+from altalign.pipelines.read.coding import CodingError, decoded_of_archive
 from altalign.pipelines.read.pages import image_elements
-from altalign.pipelines.read.pages.body import BodyError, decoded
+from altalign.pipelines.read.pages.image_elements import ImageElement
 from altalign.pipelines.read.pages.records import PAGE_TYPES, XHTML, BrokenRecord, Http, Record, first_record, records
-from altalign.pipelines.read.stretches import Gatherer, Stretch, readable
+from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, readable
+from altalign.pipelines.read.tables.lines import parse_json
 
 IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
 # in search of an image, so many records each from the start and from behind these shares of an archive: some programs
@@ -40,6 +43,7 @@ _BEGINS_PAGE = re.compile(
     re.IGNORECASE,
 )
 _SNIFFED = 1_445
+_IMAGE_PATH = "IMG@/src"  # of a link in a WAT
 _HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chunk sizes
 # of a page that was copied because it may be asked for as an image: enough to see that it is none
 _PAGE_HEAD_BYTES = 1_024
@@ -130,21 +134,28 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
     if not record.url:
         gatherer.broken(record.offset, "no WARC-Target-URI")
         return
-    url = image_elements.resolve(record.url, None)
     is_page = _is_page(record)
     if is_page:
+        charset, kind = (record.http.charset, record.http.content_type) if record.http else (None, "")
         try:
             body = _body(record, image_elements.PAGE_BYTES)
-            yield from _take_page(record, body, gatherer)
-        except (BodyError, image_elements.PageError) as error:
+            for image in image_elements.images(body, record.url, charset, is_xml=kind == XHTML):
+                gatherer.row((image, record.url), size=image.size + len(record.url))
+                if gatherer.full:
+                    yield gatherer.take()
+        except (CodingError, image_elements.PageError) as error:
             gatherer.broken(record.offset, str(error))
-    if url is not None:
-        if record.can_be_read_again:
-            gatherer.place(url, record.offset, None, None)
-        else:
-            gatherer.place(url, None, None, _copy(record, is_page=is_page))
-        if not is_page:
-            gatherer.payload(_payload_names(record, _ITS_OWN, url))
+    url = image_elements.resolve(record.url, None)
+    if url is None:
+        return
+    if record.can_be_read_again:
+        gatherer.place(url, record.offset, None, None)
+    else:
+        data = _image(record)
+        is_surely_page = is_page and b"\0" not in data[:_PAGE_HEAD_BYTES]
+        gatherer.place(url, None, None, data[:_PAGE_HEAD_BYTES] if is_surely_page else data)
+    if not is_page:
+        gatherer.payload(_payload_names(record, _ITS_OWN, url))
 
 
 def _is_page(record: Record) -> bool:
@@ -152,7 +163,7 @@ def _is_page(record: Record) -> bool:
         return record.http is not None and record.http.content_type in PAGE_TYPES
     try:
         return _BEGINS_PAGE.match(_body(record, _SNIFFED)) is not None
-    except BodyError:
+    except CodingError:
         return False
 
 
@@ -163,34 +174,88 @@ def _payload_names(record: Record, headers: tuple[bytes, bytes], url: str | None
     return [name for name in (record_id, captured, digest.lower()) if name]
 
 
-def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Stretch]:
-    charset, kind = (record.http.charset, record.http.content_type) if record.http else (None, "")
-    for image in image_elements.images(body, record.url, charset, is_xml=kind == XHTML):
-        gatherer.row((image, record.url), size=image.size + len(record.url))
-        if gatherer.full:
-            yield gatherer.take()
-
-
-def _copy(record: Record, *, is_page: bool) -> bytes:
-    """The image of a record that cannot be read again."""
-    image = _image(record)
-    return image[:_PAGE_HEAD_BYTES] if is_page and b"\0" not in image[:_PAGE_HEAD_BYTES] else image
-
-
 def _image(record: Record) -> bytes:
     """The decoded body of a record; if its encoding is broken, the body as it is."""
     try:
         return _body(record, IMAGE_BYTES)
-    except BodyError:
+    except CodingError:
         return record.payload
 
 
 def _body(record: Record, bytes_at_most: int) -> bytes:
     if record.http is None:
         return record.payload
-    return decoded(
+    return decoded_of_archive(
         record.payload,
         transfer_encoding=record.http.transfer_encoding,
         content_encoding=record.http.content_encoding,
         bytes_at_most=bytes_at_most,
     )
+
+
+# Metadata of archives (WAT) -------------------------------------------------------------------------------------------
+
+
+def read_metadata(path: str) -> Iterator[Stretch]:
+    """All candidates in the metadata records of an archive; it has no images.
+
+    Raises:
+        UnreadableError: it is no archive, or the disk fails.
+    """
+    gatherer = Gatherer(path, image_elements.verdicts)
+    for record in records(path, lambda kind, *_: LINE_BYTES + 1 if kind == WarcRecordType.metadata else 0):
+        gatherer.read = record.offset
+        if isinstance(record, BrokenRecord):
+            gatherer.broken(record.offset, record.error)
+        elif record.kind == WarcRecordType.metadata:
+            try:
+                for image, page_url in images_of_metadata(record.payload):
+                    gatherer.row((image, page_url), size=image.size + len(page_url))
+            except ValueError as error:
+                gatherer.broken(record.offset, str(error))
+        if gatherer.full:
+            yield gatherer.take()
+    yield gatherer.take()
+
+
+def images_of_metadata(metadata: bytes) -> list[tuple[ImageElement, str]]:
+    """The images of one page, each with the page's URL; empty if the record is not about a page of status 200."""
+    if len(metadata) > LINE_BYTES:
+        raise ValueError(f"longer than {LINE_BYTES >> 20} MiB")
+    envelope = _in(parse_json(metadata), "Envelope")
+    response = _in(envelope, "Payload-Metadata", "HTTP-Response-Metadata")
+    html = _in(response, "HTML-Metadata")
+    links = html.get("Links") or []
+    if str(_in(response, "Response-Message").get("Status") or 200) != "200" or not links:
+        return []
+    if not isinstance(links, list):
+        raise ValueError("Links is no list")
+    page_url = _in(envelope, "WARC-Header-Metadata").get("WARC-Target-URI")
+    if not isinstance(page_url, str) or not page_url:
+        raise ValueError("no WARC-Target-URI")
+    base = image_elements.base_url(page_url, _text(_in(html, "Head").get("Base")))
+    images = []
+    for link in links:
+        if isinstance(link, dict) and link.get("path") == _IMAGE_PATH:
+            written = image_elements.source_of(_text(link.get("url")) or "", is_set=False)
+            images.append((image_elements.element(written, _text(link.get("alt")), base), page_url))
+    return images
+
+
+def _text(value: object) -> str | None:
+    """A string of the metadata with character references decoded; None if it is not a string."""
+    return captions.decode_entities_in(value) if isinstance(value, str) else None
+
+
+def _in(value: object, *names: str) -> dict[str, object]:
+    """The object at a path of names; empty if there is none."""
+    for name in names:
+        value = _object(value, "the metadata").get(name)
+        value = {} if value is None else _object(value, name)
+    return _object(value, "the metadata")
+
+
+def _object(value: object, name: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no object")
+    return value

@@ -10,27 +10,86 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, BinaryIO, Literal
 
 import orjson
 
+from altalign import storage
 from altalign.data import extras
-from altalign.pipelines.read.stretches import LINE_BYTES
+from altalign.errors import UsageError
+from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed, readable, unreadable
 
-Form = Literal["csv", "tsv", "jsonl"]
+Form = Literal["parquet", "arrow", "csv", "tsv", "jsonl"]
 
+BINARY = ("parquet", "arrow")
+_FORMS: dict[str, Form] = {
+    **{".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow"},
+    **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
+}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+_GZIP = b"\x1f\x8b"
 _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
 _LINES_AT_MOST = 1_000  # in a CSV row
 _PATIENCE = 16  # so many times over a file may be read in search of closing quotes
 _LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
 _REPEATED_BYTES = 16 * LINE_BYTES  # a list of captions may repeat the URLs of its row up to so many bytes
-_NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the wanted ones
+_NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the needed ones
 _BOM = "\ufeff"
+
+
+def form_of(path: str) -> Form:
+    """The format of a table, from the name of its file.
+
+    Raises:
+        UsageError: the name has no ending of a table.
+    """
+    name = PurePath(storage.name(path))
+    compressed = name.suffix.lower() in _COMPRESSIONS
+    form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
+    if form is None or (compressed and form in BINARY):
+        endings = (
+            "it should end in .parquet, .arrow, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
+        )
+        raise UsageError(f"{path}: not the name of a table; {endings}")
+    return form
+
+
+def is_named_as_table(path: str) -> bool:
+    """Whether the name of a file is that of a table."""
+    try:
+        form_of(path)
+    except UsageError:
+        return False
+    return True
+
+
+def is_empty(path: str) -> bool:
+    """Whether a table has no bytes; such a file has no rows."""
+    with readable(path, "a table"):
+        return storage.stamp(path).size == 0
+
+
+def opened(path: str) -> BinaryIO:
+    """A table of text, decompressed."""
+    name = PurePath(storage.name(path))
+    file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())
+    begins = file.read(len(_GZIP))
+    file.seek(0)
+    problem = ""
+    if begins == _GZIP and compression is None:
+        problem = f"gzip by its first bytes: rename it to {name.name}.gz"
+    if begins != _GZIP and compression == "gzip" and begins.isascii() and begins.decode("ascii").isprintable():
+        problem = f"not gzip by its first bytes: rename it to {name.stem}"
+    if problem:
+        file.close()
+        unreadable(path, problem)
+    return decompressed(file, compression) if compression else file
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The values of the wanted columns, None where a JSON object lacks one, and of kept ones (`extras.encode`)."""
+    """The values of the needed columns, None where a JSON object lacks one, and of kept ones (`extras.encode`)."""
 
     values: tuple[str | None, ...]
     extra: str | None  # None: no columns are kept
@@ -46,24 +105,20 @@ class Bad:
     error: str
 
 
-class _LineError(csv.Error):
-    pass
-
-
 class _Lines:
     """The lines of a file and where they begin; a line beyond LINE_BYTES or not in UTF-8 is a `Bad`."""
 
     def __init__(self, file: BinaryIO):
-        self._file, self._offset = file, 0
-        self._given_back: deque[tuple[int, str | Bad]] = deque()
+        self._file, self.bytes_read = file, 0
+        self.given_back: deque[tuple[int, str | Bad]] = deque()  # lines that are read once more, first
 
     def next(self) -> tuple[int, str | Bad] | None:
         """The next line and where it begins; None at the end."""
-        if self._given_back:
-            return self._given_back.popleft()
-        start = self._offset
+        if self.given_back:
+            return self.given_back.popleft()
+        start = self.bytes_read
         line = self._file.readline(LINE_BYTES + 1)
-        self._offset += len(line)
+        self.bytes_read += len(line)
         if not line:
             return None
         if len(line) <= LINE_BYTES:
@@ -74,17 +129,8 @@ class _Lines:
             return start, text.removeprefix(_BOM) if start == 0 else text
         while line and not line.endswith(b"\n"):
             line = self._file.readline(1 << 20)
-            self._offset += len(line)
+            self.bytes_read += len(line)
         return start, Bad(start, _TOO_LONG)
-
-    @property
-    def bytes_read(self) -> int:
-        """How many bytes of the file were read."""
-        return self._offset
-
-    def give_back(self, lines: Sequence[tuple[int, str | Bad]]) -> None:
-        """Let `next` return these first."""
-        self._given_back.extendleft(reversed(lines))
 
 
 class _Feed:
@@ -96,6 +142,9 @@ class _Feed:
 
     def __init__(self, lines: _Lines):
         self._lines, self._cost_of_reading_again = lines, 0
+        self.start()
+
+    def start(self) -> None:
         self.record: list[tuple[int, str | Bad]] = []
         self.size = 0
 
@@ -104,40 +153,37 @@ class _Feed:
 
     def __next__(self) -> str:
         if self.record and self._cost_of_reading_again > _PATIENCE * (LINE_BYTES + self._lines.bytes_read):
-            raise _LineError("a quote is not closed on its line, and too many above never were")
+            raise csv.Error("a quote is not closed on its line, and too many above never were")
         if len(self.record) == _LINES_AT_MOST:
-            raise _LineError(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
+            raise csv.Error(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
         entry = self._lines.next()
         if entry is None:
             raise StopIteration
         self.record.append(entry)
         _, line = entry
         if isinstance(line, Bad):
-            raise _LineError(line.error)
+            raise csv.Error(line.error)
         self.size += len(line)
         if self.size > LINE_BYTES:
-            raise _LineError(f"{_TOO_LONG}; is a quote not closed?")
+            raise csv.Error(f"{_TOO_LONG}; is a quote not closed?")
         return line
-
-    def start(self) -> None:
-        self.record, self.size = [], 0
 
     def give_back(self) -> None:
         """Read all but the first line again: an unclosed quote must not swallow the rows below it."""
         if len(self.record) > 1:
             self._cost_of_reading_again += self.size + _LINE_COST * len(self.record)
-            self._lines.give_back(self.record[1:])
+            self._lines.given_back.extendleft(reversed(self.record[1:]))
 
 
-def header(file: BinaryIO, form: Literal["csv", "tsv"]) -> list[str] | Bad | None:
-    """The names of the columns, or why they cannot be read; None for a file without rows."""
+def header(file: BinaryIO, form: Form) -> list[str] | Bad | None:
+    """The names of the columns of a CSV or TSV, or why they cannot be read; None for a file without rows."""
     for _, fields, _ in _fields(_Lines(file), form):
         return fields if isinstance(fields, list) else Bad(0, fields)
     return None
 
 
-def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) -> tuple[set[str], int]:
-    """The keys of the first `objects` JSON objects, wanted ones all of them, and how many objects there were."""
+def names_of_first_objects(file: BinaryIO, objects: int, needed: Sequence[str]) -> tuple[set[str], int]:
+    """The keys of the first `objects` JSON objects, needed ones all of them, and how many objects there were."""
     names: set[str] = set()
     seen = 0
     lines = _Lines(file)
@@ -146,7 +192,7 @@ def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) 
             value = None if isinstance(entry[1], Bad) else parse_json(entry[1])
             if isinstance(value, dict):
                 seen += 1
-                names.update(name for name in value if name in wanted or len(names) < _NAMES_AT_MOST)
+                names.update(name for name in value if name in needed or len(names) < _NAMES_AT_MOST)
     return names, seen
 
 
@@ -155,14 +201,22 @@ def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str, keep:
 
     A JSON object that has a list as its value of `many` is a row for each item.
     """
+    lines, number = _Lines(file), 0
     if form == "jsonl":
-        yield from _json_rows(_Lines(file), columns, many, keep)
+        while (entry := lines.next()) is not None:
+            offset, line = entry
+            if isinstance(line, Bad):
+                yield line
+            elif line and not line.isspace():
+                yield from _rows_of_json(offset, line, number, columns, many, keep)
+            else:
+                continue
+            number += 1
         return
     names: list[str] | None = None
     places: list[int | None] = []
     kept: dict[str, int] = {}
-    number = 0
-    for offset, fields, size in _fields(_Lines(file), form):
+    for offset, fields, size in _fields(lines, form):
         if isinstance(fields, list) and names is None:
             names, places = fields, [fields.index(name) if name else None for name in columns]
             kept = {name: fields.index(name) for name in keep}
@@ -177,12 +231,16 @@ def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str, keep:
         number += 1
 
 
-def _fields(lines: _Lines, form: Literal["csv", "tsv"]) -> Iterator[tuple[int, list[str] | str, int]]:
+def _fields(lines: _Lines, form: Form) -> Iterator[tuple[int, list[str] | str, int]]:
     """Yields where each record begins, its fields or what is wrong with it, and its size."""
-    return _csv_fields(lines) if form == "csv" else _tsv_fields(lines)
-
-
-def _csv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
+    if form == "tsv":
+        while (entry := lines.next()) is not None:
+            offset, line = entry
+            if isinstance(line, Bad):
+                yield offset, line.error, 0
+            elif line.strip(" \r\n"):
+                yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
+        return
     csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the limit holds for the process, and is low
     feed = _Feed(lines)
     reader = csv.reader(feed, strict=True)
@@ -201,27 +259,6 @@ def _csv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
             yield feed.record[0][0], fields, feed.size
 
 
-def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
-    while (entry := lines.next()) is not None:
-        offset, line = entry
-        if isinstance(line, Bad):
-            yield offset, line.error, 0
-        elif line.strip(" \r\n"):
-            yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
-
-
-def _json_rows(lines: _Lines, columns: Sequence[str], many: str, keep: Sequence[str]) -> Iterator[Row | Bad]:
-    number = 0
-    while (entry := lines.next()) is not None:
-        offset, line = entry
-        if isinstance(line, Bad):
-            yield line
-            number += 1
-        elif line and not line.isspace():
-            yield from _rows_of_json(offset, line, number, columns, many, keep)
-            number += 1
-
-
 def _rows_of_json(
     offset: int, line: str, number: int, columns: Sequence[str], many: str, keep: Sequence[str]
 ) -> Iterator[Row | Bad]:
@@ -234,33 +271,32 @@ def _rows_of_json(
     if not isinstance(value, dict):
         yield Bad(offset, f"{type(value).__name__}, where an object is meant")
         return
-    values = [value.get(name) if name else None for name in columns]
-    items = (value[many] or [None]) if isinstance(value.get(many), list) else [value.get(many)]
-    for name, each in zip(columns, values, strict=True):
-        wrong = next(
-            (one for one in (items if name == many else [each]) if not (one is None or isinstance(one, str))), ""
-        )
-        if wrong != "":
-            yield Bad(offset, f"{name} is no string but {type(wrong).__name__}")
+    captions = value.get(many)
+    items = (captions or [None]) if isinstance(captions, list) else [captions]
+    others = {name: value.get(name) for name in columns if name and name != many}
+    for name in filter(None, columns):
+        if wrong := wrong_type(name, items if name == many else [others[name]]):
+            yield Bad(offset, wrong)
             return
     extra = extras.encode({name: value.get(name) for name in keep}) if keep else None
-    of_each = sum(len(each) for name, each in zip(columns, values, strict=True) if name != many and each)
-    of_each += len(extra or "")
+    of_each = sum(len(each) for each in others.values() if each) + len(extra or "")
     if len(items) * of_each > _REPEATED_BYTES:
         what = "URLs and kept columns" if extra else "URLs"
         yield Bad(offset, f"{len(items):,} captions, which would repeat {of_each:,} bytes of {what} each")
         return
     for item in items:
-        row = tuple(item if name == many else each for name, each in zip(columns, values, strict=True))
+        row = tuple(item if name == many else others.get(name) for name in columns)
         yield Row(row, extra, number, of_each + len(item or ""))
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON with orjson; what it refuses (NaN, half surrogate pairs) with the standard library, halves as U+FFFD.
+def wrong_type(name: str, values: Sequence[object]) -> str:
+    """What is wrong with values of a JSON object that have to be texts, or null; "" where nothing is."""
+    wrong = next((each for each in values if not (each is None or isinstance(each, str))), None)
+    return "" if wrong is None else f"{name} is no string but {type(wrong).__name__}"
 
-    Raises:
-        ValueError: the text is no JSON, or is nested too deeply.
-    """
+
+def parse_json(text: str | bytes) -> Any:
+    """A value of JSON, also NaN and half surrogate pairs (U+FFFD); ValueError if it is none, or nested too deeply."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.pipelines.read.stretches import readable, unreadable
-from altalign.pipelines.read.tables import arrow, footers, kept_columns, lines
-from altalign.pipelines.read.tables.forms import BINARY, form_of, is_empty, opened
+from altalign.pipelines.read.tables import arrow, footers, lines
+from altalign.pipelines.read.tables.lines import BINARY, form_of, is_empty, opened
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
 from altalign.terminal import shown
@@ -53,7 +53,7 @@ def check(path: str, settings: InputSettings) -> None:
         return
     if form == "parquet":
         with parquet.reading(path) as table:
-            check_parquet(path, table, settings)
+            check_schema(path, table.schema_arrow, settings)
         return
     if form == "arrow":
         with arrow.reading(path) as table:
@@ -73,21 +73,9 @@ def check(path: str, settings: InputSettings) -> None:
 
 
 def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
-    """Refuse an open Parquet table if `images` cannot read this column, which it has.
-
-    Raises:
-        UsageError: the column is of another type.
-        pa.ArrowInvalid: the file contradicts itself; `parquet.reading` names it.
-    """
+    """Refuse an open Parquet table if `images` cannot read this column, which it has."""
     _check_bytes(path, table.schema_arrow, column)
-    check_pages(path, table, checked_chunks(path, table), [column])
-
-
-def check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) -> footers.Chunks:
-    """`check` for an open table; returns its column chunks."""
-    chunks = checked_chunks(path, table)
-    check_schema(path, table.schema_arrow, settings)
-    return chunks
+    check_pages(path, table, [column])
 
 
 def check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
@@ -101,7 +89,7 @@ def check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
             what = f"column {name} is of type {kind}, where {meant}"
             raise UsageError(f"{path}: {what}; name another column or convert this one")
     for name in settings.keep_columns:
-        if kept_columns.has_bytes(schema.field(name).type):
+        if _holds_bytes(schema.field(name).type):
             raise UsageError(f"{path}: column {name} (keep_columns) holds bytes, which JSON cannot; leave it out")
     if settings.image_column:
         _check_bytes(path, schema, settings.image_column)
@@ -114,34 +102,27 @@ def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
         raise UsageError(f"{path}: column {column} is of type {kind}, where {meant}; name another column")
 
 
-def checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:
-    """Refuse a footer in which a flat column has not one value a row: Arrow would silently give fewer rows."""
-    flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
-    with storage.open_read(path) as file:
-        chunks = footers.chunks(file)
-    for chunk in chunks:
-        if chunk.column in flat and chunk.values != chunk.rows:
-            values = f"{chunk.values} values of {table.schema.column(chunk.column).name}"
-            raise pa.ArrowInvalid(f"{values} in row group {chunk.group}, which has {chunk.rows} rows")
-    return chunks
-
-
-def check_pages(
-    path: str, table: pq.ParquetFile, chunks: footers.Chunks, names: Collection[str]
-) -> list[footers.Pages]:
-    """The pages of these columns.
+def check_pages(path: str, table: pq.ParquetFile, names: Collection[str]) -> list[footers.Pages]:
+    """The pages of these columns of an open table.
 
     Raises:
-        pa.ArrowInvalid: one claims more bytes than it has, or unpacks to far more: Arrow would allocate them first.
+        pa.ArrowInvalid: a flat column has not one value a row, of which Arrow would silently give fewer rows; or a page
+            claims more bytes than it has, or unpacks to far more, which Arrow would allocate first.
     """
-
-    def is_wanted(number: int) -> bool:  # a name may hold a point itself
-        of_column = table.schema.column(number).path
-        return any(of_column == name or of_column.startswith(f"{name}.") for name in names)
-
-    wanted = {number for number in range(len(table.schema)) if is_wanted(number)}
+    leaves = [table.schema.column(number) for number in range(len(table.schema))]
+    flat = {number: leaf.name for number, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
+    needed = {  # a name may hold a point itself
+        number
+        for number, leaf in enumerate(leaves)
+        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in names)
+    }
     with storage.open_read(path) as file:
-        return footers.check_pages(file, chunks, wanted)
+        chunks = footers.chunks(file)
+        for chunk in chunks:
+            if chunk.column in flat and chunk.values != chunk.rows:
+                values = f"{chunk.values} values of {flat[chunk.column]}"
+                raise pa.ArrowInvalid(f"{values} in row group {chunk.group}, which has {chunk.rows} rows")
+        return footers.check_pages(file, chunks, needed)
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
@@ -150,8 +131,8 @@ def _check_names(path: str, settings: InputSettings, names: Sequence[str], what:
     for setting, name in [*by_setting, *(("keep_columns", name) for name in settings.keep_columns)]:
         if not name:
             if setting in needed:
-                there = ", ".join(map(_shown, names[:_NAMES_SHOWN]))
-                raise UsageError(f"{path}: {setting} is empty; name a column, there are {there}")
+                existing = ", ".join(map(_shown, names[:_NAMES_SHOWN]))
+                raise UsageError(f"{path}: {setting} is empty; name a column, there are {existing}")
         elif name not in names and len(names) == 1 and (other := next((c for c in _DELIMITERS if c in names[0]), "")):
             what = f"its columns are separated by {other!r}, where .csv has a comma and .tsv a tab"
             raise UsageError(f"{path}: {what}; {'name it .tsv' if other == chr(9) else 'convert it'}")
@@ -168,17 +149,22 @@ def _shown(name: str) -> str:
     return shown(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+def _is_text(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     return any(is_kind(kind) for is_kind in of_text)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(kind: Any) -> bool:
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
         return index >= 0 and _is_bytes(kind.field(index).type)
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Whether values of this type hold bytes, which JSON has no word for."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    of_fields = (_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return _is_bytes(kind) or pa.types.is_fixed_size_binary(kind) or any(of_fields)

@@ -5,7 +5,7 @@ Text passes read a Parquet table of one caption a row, without images, straight 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
 
@@ -17,27 +17,10 @@ import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.data.schema import IMAGE_PLACE
-from altalign.pipelines.read.stretches import (
-    STRETCH_ROWS,
-    Gatherer,
-    Stretch,
-    as_found,
-    kept,
-    readable,
-)
-from altalign.pipelines.read.tables import arrow, caption_lists, footers, kept_columns, lines, sized_batches
-from altalign.pipelines.read.tables.columns import candidates_of, in_hand, string_columns
-from altalign.pipelines.read.tables.forms import BINARY, form_of, is_empty, opened
-from altalign.pipelines.read.tables.needed_columns import (
-    check,
-    check_pages,
-    check_parquet,
-    check_schema,
-    checked_chunks,
-    columns,
-    url_caption_page,
-)
-from altalign.pipelines.read.tables.values import Values, strings
+from altalign.pipelines.read.stretches import STRETCH_ROWS, Gatherer, Stretch, as_stretch, readable
+from altalign.pipelines.read.tables import arrow, columns, footers, lines, needed_columns
+from altalign.pipelines.read.tables.lines import BINARY, form_of, is_empty
+from altalign.pipelines.read.tables.needed_columns import check_pages, url_caption_page
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
 
@@ -56,25 +39,24 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
 
     Raises:
         UnreadableError: the file is broken as a whole.
-        UsageError: as `check`.
+        UsageError: as `needed_columns.check`.
     """
     form = form_of(path)
     if form in BINARY:
         if not is_empty(path):
             yield from (read_parquet if form == "parquet" else _read_arrow)(path, settings, named)
         return
-    check(path, settings)
+    needed_columns.check(path, settings)
     if is_empty(path):
         return
-    gatherer = Gatherer(path, lambda rows: kept(candidates_of(*string_columns(rows), settings=settings)))
-    with readable(path, form.upper()), opened(path) as file:
-        for row in lines.rows(
-            file, form, url_caption_page(settings), many=settings.caption_column, keep=settings.keep_columns
-        ):
+    gatherer = Gatherer(path, partial(columns.extracted, settings))
+    many, keep = settings.caption_column, settings.keep_columns
+    with readable(path, form.upper()), lines.opened(path) as file:
+        for row in lines.rows(file, form, url_caption_page(settings), many=many, keep=keep):
             if isinstance(row, lines.Bad):
                 gatherer.broken(row.offset, row.error)
             else:
-                gatherer.row((*row.values, f"{named}#{row.number}", row.extra), size=row.size)
+                gatherer.row((*row.values, f"{named}#{row.number}", row.extra, None), size=row.size)
             if gatherer.full:
                 yield gatherer.take()
     yield gatherer.take()
@@ -95,47 +77,28 @@ def direct(path: str, settings: InputSettings) -> Direct | None:
         UnreadableError: the file is no Parquet, or its footer contradicts itself.
     """
     with parquet.reading(path) as table, storage.open_read(path) as file:
-        pages = check_pages(path, table, checked_chunks(path, table), columns(settings))
-        size = sized_batches.sizes(file, table, pages, rows_at_most=parquet.ROWS_PER_BATCH)
+        pages = check_pages(path, table, needed_columns.columns(settings))
+        size = footers.sizes(file, table, pages, rows_at_most=parquet.ROWS_PER_BATCH)
         groups, is_short = parquet.rows_of_groups(table), size.rows == parquet.ROWS_PER_BATCH
-        size_of_all = 0 if is_short else sum(groups) * sized_batches.BATCH_BYTES // size.rows
+        size_of_all = 0 if is_short else sum(groups) * footers.BATCH_BYTES // size.rows
         return None if size.dictionaries else Direct(groups, size.rows, size_of_all)
 
 
-def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringArray) -> pa.RecordBatch:
-    """The candidates in rows of a Parquet table.
+def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringArray | None) -> pa.RecordBatch:
+    """The candidates in n rows with `needed_columns.columns`: `schema.CANDIDATE`, n rows.
 
-    Args:
-        batch: n rows with `columns(settings)`.
-        settings: which column is what, and whether captions still hold character references.
-        names: of these rows (`row_names`).
-
-    Returns:
-        `schema.CANDIDATE`, n rows: cleaned captions, and trimmed URLs, without their fragment where they are valid.
+    Captions are cleaned; URLs are trimmed, and without their fragment where they are valid. Without names (`row_names`)
+    only `text_columns` are needed, and names and kept columns are null.
     """
-    extra = kept_columns.as_json(batch, settings.keep_columns)
-    return candidates_of(*_texts(batch, settings), names, extra, settings=settings)
+    none = cast(pa.StringArray, pa.nulls(batch.num_rows, pa.string()))
+    url, caption, page_url = (batch.column(name) if name else none for name in url_caption_page(settings))
+    extra = none if names is None else columns.kept_as_json(batch, settings.keep_columns)
+    return columns.candidates_of(url, caption, page_url, none if names is None else names, extra, settings=settings)
 
 
 def row_names(named: str, rows: Any) -> pa.StringArray:
     """The names of n rows (their numbers from 0, or their own names) of a file: `FILE#ROW`."""
     return cast(pa.StringArray, pc.binary_join_element_wise(pa.scalar(named), rows.cast(pa.string()), "#"))
-
-
-def texts(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
-    """The same without names and kept columns: these are null."""
-    none = _nulls(batch.num_rows)
-    return candidates_of(*_texts(batch, settings), none, none, settings=settings)
-
-
-def _texts(batch: pa.RecordBatch, settings: InputSettings) -> tuple[object, object, object]:
-    none = _nulls(batch.num_rows)
-    url, caption, page_url = (batch.column(name) if name else none for name in url_caption_page(settings))
-    return url, caption, page_url
-
-
-def _nulls(rows: int) -> pa.StringArray:
-    return cast(pa.StringArray, pa.nulls(rows, pa.string()))
 
 
 def shown_name(name: str) -> str:
@@ -151,94 +114,90 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
     Raises:
         UnreadableError: the file is broken.
     """
-    wanted = np.fromiter(rows, np.int64)
+    numbers = np.fromiter(rows, np.int64)
     if form_of(path) == "arrow":
         with arrow.reading(path) as table:
             stretches = (batch.column(0) for batch in table.stretches([settings.image_column]))
-            yield from _images_of(stretches, wanted, row=0)
+            yield from _images_of(stretches, numbers, row=0)
         return
     with parquet.reading(path) as table:
         rows_of_groups, image = parquet.rows_of_groups(table), _image_path(table, settings)
-        pages = check_pages(path, table, checked_chunks(path, table), [settings.image_column])
+        pages = check_pages(path, table, [settings.image_column])
         starts = np.cumsum([0, *rows_of_groups])
-        for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
-            row = int(starts[number])
-            of_group = [each for each in pages if each.chunk.group == number]
-            batches = _batches(path, table, of_group, [image], image, [number])
-            stretches = (batch.column(0) for batch in parquet.exactly(batches, rows_of_groups[number]))
-            yield from _images_of(stretches, wanted, row=row)
+        for group in np.unique(np.searchsorted(starts, numbers, side="right") - 1).tolist():
+            of_group = [each for each in pages if each.chunk.group == group]
+            batches = _batches(path, table, of_group, [image], image, [group])
+            stretches = (batch.column(0) for batch in parquet.exactly(batches, rows_of_groups[group]))
+            yield from _images_of(stretches, numbers, row=int(starts[group]))
 
 
-def _images_of(columns: Iterable[object], wanted: npt.NDArray[np.int64], *, row: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the wanted rows of a column that comes in parts, from this row on."""
-    for part in columns:
+def _images_of(parts: Iterable[object], numbers: npt.NDArray[np.int64], *, row: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the rows of these numbers of a column that comes in parts, from this row on."""
+    for part in parts:
         column = _binary(part)
-        first, last = np.searchsorted(wanted, [row, row + len(column)])
-        for each in wanted[first:last].tolist():
+        first, last = np.searchsorted(numbers, [row, row + len(column)])
+        for each in numbers[first:last].tolist():
             yield each, cast(bytes, column[each - row].as_py())
         row += len(column)
 
 
 def read_parquet(path: str, settings: InputSettings, named: str, *, named_by: str = "") -> Iterator[Stretch]:
-    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it.
-
-    Raises:
-        UnreadableError: the file is broken as a whole.
-        UsageError: as `check`.
-    """
+    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it."""
     with parquet.reading(path) as table:
         rows = sum(parquet.rows_of_groups(table))
-        names = list(dict.fromkeys(filter(None, [*columns(settings), named_by])))
+        needed_columns.check_schema(path, table.schema_arrow, settings)
+        names = list(dict.fromkeys(filter(None, [*needed_columns.columns(settings), named_by])))
         image = _image_path(table, settings) if settings.image_column else ""
-        pages = check_pages(path, table, check_parquet(path, table, settings), [*names, settings.image_column])
+        pages = check_pages(path, table, [*names, settings.image_column])
         batches = _batches(path, table, pages, [*names, *filter(None, [image])], image)
-        yield from _found(named, parquet.exactly(batches, rows), settings, named_by)
+        yield from _stretches(named, parquet.exactly(batches, rows), settings, named_by)
 
 
 def _read_arrow(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     with arrow.reading(path) as table:
-        check_schema(path, table.schema, settings)
+        needed_columns.check_schema(path, table.schema, settings)
         images = [settings.image_column] if settings.image_column else []
-        yield from _found(named, table.stretches([*columns(settings), *images]), settings)
+        yield from _stretches(named, table.stretches([*needed_columns.columns(settings), *images]), settings)
 
 
-def _found(
+def _stretches(
     named: str, batches: Iterable[pa.RecordBatch], settings: InputSettings, named_by: str = ""
 ) -> Iterator[Stretch]:
-    """What is in the rows of a table, which come in parts."""
+    """The rows of a table, which come in batches."""
     row = 0
     for batch in batches:
-        names = list(dict.fromkeys(filter(None, [*columns(settings), named_by])))
-        for piece in caption_lists.pieces(batch.select(names), settings.caption_column):
-            of_rows = strings(piece.rows.column(named_by)) if named_by else pa.array(row + piece.row_of)
+        names = list(dict.fromkeys(filter(None, [*needed_columns.columns(settings), named_by])))
+        for piece in columns.caption_pieces(batch.select(names), settings.caption_column):
+            of_rows = columns.strings(piece.rows.column(named_by)) if named_by else pa.array(row + piece.row_of)
             plain = candidates(piece.rows, settings, row_names(named, of_rows))
             if settings.image_column:
                 yield _in_hand(plain, batch.column(settings.image_column), piece, row)
             else:
-                yield as_found(plain)
+                yield as_stretch(plain)
         row += batch.num_rows
 
 
-def _in_hand(plain: pa.RecordBatch, images: object, piece: caption_lists.Piece, first_row: int) -> Stretch:
-    """Candidates with the images of their rows in a batch; a place is found with a row's first candidate."""
+def _in_hand(plain: pa.RecordBatch, images: object, piece: columns.Piece, first_row: int) -> Stretch:
+    """Candidates with the images of their rows in a batch; a place goes with a row's first candidate."""
     column, row_of = cast(Any, _binary(images)), piece.row_of
-    image = Values(column.dictionary, column.indices) if pa.types.is_dictionary(column.type) else Values(column, None)
+    is_dictionary = pa.types.is_dictionary(column.type)
+    image = columns.Values(column.dictionary, column.indices) if is_dictionary else columns.Values(column, None)
     sizes = np.asarray(pc.binary_length(image.values).fill_null(-1))
     values = row_of if image.of_rows is None else image.of_rows.fill_null(0).to_numpy()[row_of]
     is_known = plain["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     # of an image without a byte decoding says so, but an address may lead to it
     has_bytes = image.flags(sizes > 0)[row_of] | image.flags(sizes == 0)[row_of] & ~is_known
     digest = cache(lambda value: sha256(image.values[value].as_buffer()).hexdigest())
-    wanted = zip(values.tolist(), (has_bytes & ~is_known).tolist(), strict=True)
-    rows = in_hand(plain, [digest(value) if is_wanted else None for value, is_wanted in wanted])
-    at = np.flatnonzero(has_bytes & piece.is_first)
+    needs_digest = (has_bytes & ~is_known).tolist()
+    digests = [digest(value) if needs else None for value, needs in zip(values.tolist(), needs_digest, strict=True)]
+    rows, at = columns.in_hand(plain, digests), np.flatnonzero(has_bytes & piece.is_first)
     place = [
         pc.take(rows["image_identity"], pa.array(at, pa.int64())),
         pa.array(row_of[at] + first_row, pa.int64()),
         pa.nulls(len(at), pa.int64()),
         pa.nulls(len(at), pa.large_binary()),
     ]
-    return as_found(rows, pa.record_batch(place, schema=IMAGE_PLACE))
+    return as_stretch(rows, pa.record_batch(place, schema=IMAGE_PLACE))
 
 
 def _batches(
@@ -251,7 +210,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of these columns in batches of a bounded size; long values of dictionaries are not repeated in them."""
     with storage.open_read(path) as file:
-        size = sized_batches.sizes(file, table, pages, image=image, rows_at_most=STRETCH_ROWS)
+        size = footers.sizes(file, table, pages, image=image, rows_at_most=STRETCH_ROWS)
         if size.dictionaries:
             table = pq.ParquetFile(
                 file, metadata=table.metadata, read_dictionary=size.dictionaries, pre_buffer=False, buffer_size=1 << 20

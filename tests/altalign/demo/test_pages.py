@@ -4,8 +4,8 @@ from random import Random
 
 from selectolax.lexbor import LexborHTMLParser
 
-from altalign.demo import pages
-from altalign.demo.pages import Element
+from altalign.demo import web
+from altalign.demo.web import Element
 from tests.altalign.demo.reader import resolved
 
 URL = "http://pictures.example/media/large/red-circle-%C3%A4.jpg?id=1&copy=2"
@@ -16,21 +16,21 @@ def test_every_form_has_as_many_elements_as_it_counts_and_resolves_to_the_image(
     rng = Random(1)
     alt = 'a "red" circle & a <blue> square'
     for number in range(800):
-        form = list(pages._FORMS)[number % len(pages._FORMS)]
-        text, count = pages.html(PAGE, "en", "Title", [Element(URL, alt, form)], rng)
+        element = Element(URL, alt, list(web._WAYS)[number % len(web._WAYS)])
+        text = web.html(PAGE, "en", "Title", [element], rng)
         tree = LexborHTMLParser(text)
         elements = tree.tags("img")
         base = tree.css_first("base")
-        assert len(elements) == count
-        for element in elements:
-            assert resolved(element.attributes, base.attributes["href"] if base else PAGE) == URL
-            assert " ".join(element.attributes["alt"].split()) == alt
+        assert len(elements) == element.times
+        for each in elements:
+            assert resolved(each.attributes, base.attributes["href"] if base else PAGE) == URL
+            assert " ".join(each.attributes["alt"].split()) == alt
 
 
 def test_a_missing_alt_text_has_no_attribute_and_an_empty_one_has_white_space() -> None:
     rng = Random(2)
     for _ in range(100):
-        text, _ = pages.html(PAGE, "en", "Title", [Element(URL, None, "plain"), Element(URL, "", "plain")], rng)
+        text = web.html(PAGE, "en", "Title", [Element(URL, None, "plain"), Element(URL, "", "plain")], rng)
         missing, empty = LexborHTMLParser(text).tags("img")
         assert "alt" not in missing.attributes
         assert not (empty.attributes["alt"] or "").strip()
@@ -38,6 +38,6 @@ def test_a_missing_alt_text_has_no_attribute_and_an_empty_one_has_white_space() 
 
 def test_no_bad_reference_resolves() -> None:
     rng = Random(3)
-    for reference in pages.BAD_REFERENCES:
-        text, _ = pages.html(PAGE, "en", "Title", [Element(reference, "a red circle", "plain")], rng)
+    for reference in web.BAD_REFERENCES:
+        text = web.html(PAGE, "en", "Title", [Element(reference, "a red circle", "plain")], rng)
         assert resolved(LexborHTMLParser(text).css_first("img").attributes, PAGE) is None

@@ -76,11 +76,6 @@ def test_what_was_gone_is_gone_and_what_is_unknown_is_not_found(port: int) -> No
     assert _get(port, "/nowhere.example/")[0].status == 404
 
 
-def test_it_is_a_proxy_too(port: int) -> None:
-    response, _ = _get(port, "http://a.example/old")
-    assert (response.status, response.headers["Location"]) == (301, "http://a.example/page.html")
-
-
 def test_head_has_no_body(port: int) -> None:
     response, data = _get(port, "/a.example/photo?id=1&size=large", "HEAD")
     assert (response.status, response.headers["Content-Length"], data) == (200, "7", b"")
@@ -113,11 +108,6 @@ def test_every_pair_has_an_address_at_which_the_server_has_its_image(tmp_path: P
         thread.join()
     assert bodies == list(images.values())
     assert {(row["caption"], row["page_url"]) for row in rows} == {('a caption,\nin "two" lines', "http://a.example/")}
-
-
-def test_a_demo_web_without_its_pairs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"without pairs\.csv, of an older version"):
-        serve.write_served(tmp_path, 80)
 
 
 def test_a_port_that_is_taken_is_named(port: int, tmp_path: Path) -> None:

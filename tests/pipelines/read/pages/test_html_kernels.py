@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.pipelines.read.pages import html_kernels, image_elements, page_bytes
-from altalign.pipelines.read.pages.html_names import name_table
+from altalign.pipelines.read.pages import html_kernels, image_elements
+from altalign.pipelines.read.pages.image_elements import name_table
 from altalign.pipelines.read.pages.records import Record, records
 from tests.pipelines.read.pages import plain_pages
 from tests.pipelines.read.pages.tag_soup import (
@@ -148,7 +148,6 @@ def test_base_of_svg_is_none():
 
 
 # Pages of a number of repetitions.
-MODULES = (html_kernels, page_bytes)
 REPEATED: dict[str, Callable[[int], bytes]] = {
     "nested div": lambda n: b"<div>" * n,
     "nested lists": lambda n: b"<ul><li>" * n,
@@ -207,7 +206,7 @@ def steps_of(page: bytes) -> int:
 
     def count(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal steps
-        if frame.f_code.co_filename not in {module.__file__ for module in MODULES}:
+        if frame.f_code.co_filename != html_kernels.__file__:
             return None
         steps += event == "line"
         return count
@@ -230,10 +229,7 @@ def uncompiled() -> Iterator[None]:
         return sum(1 << int(place) for place in np.flatnonzero(page[at : at + 64] == byte))
 
     plain: dict[str, Any] = {
-        name: kernel.py_func
-        for module in MODULES
-        for name, kernel in vars(module).items()
-        if hasattr(kernel, "py_func")
+        name: kernel.py_func for name, kernel in vars(html_kernels).items() if hasattr(kernel, "py_func")
     }
     plain |= {
         "address_of": lambda array: array,
@@ -243,10 +239,8 @@ def uncompiled() -> Iterator[None]:
     }
     plain["load_index"] = lambda array, at: array.view(np.int64).reshape(-1)[at]
     with pytest.MonkeyPatch.context() as patch:
-        for module in MODULES:
-            for name, function in plain.items():
-                if hasattr(module, name):
-                    patch.setattr(module, name, function)
+        for name, function in plain.items():
+            patch.setattr(html_kernels, name, function)
         yield
 
 

@@ -329,7 +329,7 @@ def test_a_broken_record_of_an_archive_without_compression_costs_all_behind_it_a
     rows, broken, _ = read_all(path)
     assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
     (entry,) = broken
-    assert "what is behind it is not read, for the archive has no members" in entry["error"]
+    assert "what is behind it is not read, for the archive has no gzip members" in entry["error"]
     assert entry["offset"] >= len(page(1) + page(2))
 
 

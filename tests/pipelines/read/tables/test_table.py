@@ -253,7 +253,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
     batch = table.candidates(found, wanted, table.row_names(path.name, pa.array(range(3))))
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
-    assert table.texts(found, wanted).to_pylist() == [{**row, "source_key": None} for row in rows]
+    assert table.candidates(found, wanted, None).to_pylist() == [{**row, "source_key": None} for row in rows]
     assert read_all(path, page_url_column="page", decode_entities=True)[0] == [
         {**row, "reason": None, "failed": []} for row in rows
     ]
@@ -269,7 +269,7 @@ def test_bytes_of_parquet_that_are_no_utf8_become_replacement_characters():
     raw = pa.array([b"ok", b"a\xff", None, b"b"])
     broken = pa.Array.from_buffers(pa.string(), 4, raw.buffers(), raw.null_count)
     batch = pa.record_batch(dict.fromkeys(("url", "caption", "page"), broken.slice(1)))
-    found = table.texts(batch, an_input(page_url_column="page"))
+    found = table.candidates(batch, an_input(page_url_column="page"), None)
     assert found["caption"].to_pylist() == ["a\ufffd", "", "b"]
     assert found["image_url"].to_pylist() == found["page_url"].to_pylist() == ["a\ufffd", None, "b"]
 

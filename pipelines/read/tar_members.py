@@ -1,5 +1,6 @@
 """Members of tars, read by tarfile: errors where it would stop in silence, or hold a header of any length."""
 
+import hashlib
 import io
 import tarfile
 from collections.abc import Iterator
@@ -7,11 +8,9 @@ from contextlib import contextmanager
 from tarfile import EOFHeaderError, HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # not in its stubs
 from typing import Any, BinaryIO, cast
 
-from altalign.pipelines.read.compressed import Compression, decompressed
-from altalign.pipelines.read.stretches import LINE_BYTES
+from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed
 
-PIECE_BYTES = 1 << 20
-_STRETCH_BYTES = 1 << 13  # the texts of a sample and the headers around them
+_PIECE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
 _LONG_HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
@@ -60,39 +59,6 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-class _Stretches:
-    """A file read in stretches, with a place of its own in it.
-
-    Tarfile asks for the place three times a header: a call of the system each, which gives Python's lock away, where
-    other threads wait for it.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self._at = self._begin = 0
-        self._held = b""
-
-    def tell(self) -> int:
-        """Where in the file it stands."""
-        return self._at
-
-    def seek(self, offset: int) -> int:
-        """Go to a place in the file."""
-        self._at = offset
-        return offset
-
-    def read(self, size: int) -> bytes:
-        """So many bytes; fewer at the end of the file."""
-        begin = self._at - self._begin
-        if begin < 0 or begin + size > len(self._held):
-            self._file.seek(self._at)
-            self._begin, begin = self._at, 0
-            self._held = self._file.read(max(size, _STRETCH_BYTES))
-        data = self._held[begin : begin + size]
-        self._at += len(data)
-        return data
-
-
 @contextmanager
 def opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
     """The tar in a file, and whether it is compressed, so that no offset leads to a member.
@@ -102,33 +68,35 @@ def opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
     """
     compression = _MAGIC.get(file.read(2))
     file.seek(0)
-    if compression is None:
-        with tarfile.open(
-            fileobj=cast(BinaryIO, _Stretches(file)), mode="r:", tarinfo=_Header, ignore_zeros=True
-        ) as tar:
-            yield tar, False
-        return
-    with tarfile.open(fileobj=decompressed(file, compression), mode="r|", tarinfo=_Header, ignore_zeros=True) as tar:
-        yield tar, True
+    plain = decompressed(file, compression) if compression else file
+    mode: Any = "r|" if compression else "r:"
+    with tarfile.open(fileobj=plain, mode=mode, tarinfo=_Header, ignore_zeros=True) as tar:
+        yield tar, compression is not None
 
 
 def content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes:
     """The first bytes of a member that is a regular file without holes, in pieces.
 
     A tar may end long before its header says.
-
-    Raises:
-        tarfile.ReadError: the tar ends first.
     """
     file = cast(BinaryIO, tar.fileobj)
     file.seek(member.offset_data)
-    if length <= PIECE_BYTES:
+    if length <= _PIECE_BYTES:
         whole = file.read(length)
     else:
         pieces = io.BytesIO()
-        while pieces.tell() < length and (piece := file.read(min(length - pieces.tell(), PIECE_BYTES))):
+        while pieces.tell() < length and (piece := file.read(min(length - pieces.tell(), _PIECE_BYTES))):
             pieces.write(piece)
         whole = pieces.getvalue()
     if len(whole) < length:
         raise ReadError("unexpected end of data")
     return whole
+
+
+def sha256_of(file: BinaryIO, length: int) -> str:
+    """The SHA-256 of so many bytes from a file's position on."""
+    digest = hashlib.sha256()
+    while length and (piece := file.read(min(length, _PIECE_BYTES))):
+        digest.update(piece)
+        length -= len(piece)
+    return digest.hexdigest()

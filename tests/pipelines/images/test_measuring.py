@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from altalign.errors import UsageError
-from altalign.pipelines.images.block_lists import load_block_lists
+from altalign.pipelines.images.measuring import load_block_lists, load_nsfw_model
 from altalign.pipelines.opening.find import find_run
 from altalign.settings.curate import CurateConfig
 
@@ -58,3 +58,25 @@ def test_a_list_that_changed_is_read_again_by_the_next_run_of_a_process(tmp_path
     path.write_text(f"{SHA256}\nno hash\n")
     with pytest.raises(UsageError, match=r"list line 2"):
         found_with(tmp_path, {"blocked_hashes": [str(path)]})
+
+
+def test_a_model_without_its_package_says_what_to_install_whatever_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "onnxruntime")
+    with pytest.raises(
+        UsageError, match=r"model = 'any\.onnx': the package onnxruntime is missing; `make setup EXTRAS=nsfw` brings"
+    ):
+        load_nsfw_model("any.onnx")
+
+
+def test_a_folder_of_the_name_of_a_model_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
+    (tmp_path / "model.onnx").mkdir()
+    with pytest.raises(UsageError, match=r"no such file of the name \*\.onnx"):
+        load_nsfw_model(str(tmp_path / "model.onnx"))
+
+
+def test_a_model_without_its_toml_names_the_toml(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
+    (tmp_path / "model.onnx").write_bytes(b"not looked at yet")
+    with pytest.raises(UsageError, match=r"model\.toml: no such settings file"):
+        load_nsfw_model(str(tmp_path / "model.onnx"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from altalign.data import extras
 from altalign.errors import UsageError
 from altalign.pipelines import read
-from altalign.pipelines.read.tables import kept_columns
+from altalign.pipelines.read.tables import columns as table_columns
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
 
@@ -44,7 +44,7 @@ COLUMNS = st.one_of(
 @given(st.dictionaries(TEXTS, COLUMNS, min_size=1, max_size=3), st.integers(0, 2))
 def test_columns_become_the_json_of_each_row(columns: dict[str, pa.Array], begin: int) -> None:
     batch = pa.record_batch(columns).slice(begin)
-    found = kept_columns.as_json(batch, list(columns)).to_pylist()
+    found = table_columns.kept_as_json(batch, list(columns)).to_pylist()
     assert found == [extras.encode(row) for row in batch.to_pylist()]
     assert [extras.encode(json.loads(each)) for each in found] == found  # one spelling
 
@@ -55,7 +55,7 @@ def test_numbers_that_json_lacks_are_null() -> None:
 
 
 def test_without_names_there_is_nothing() -> None:
-    assert kept_columns.as_json(pa.record_batch({"a": [1, 2]}), []).to_pylist() == [None, None]
+    assert table_columns.kept_as_json(pa.record_batch({"a": [1, 2]}), []).to_pylist() == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from altalign.errors import UsageError
 from altalign.pipelines import read
 from altalign.settings.curate import InputSettings
 from tests.hostile.files import picture
+from tests.pipelines.read.img2dataset import Asked, write
 from tests.pipelines.read.pages.archives import read_all
-from tests.pipelines.read.tars.img2dataset import Asked, write
 
 SETTINGS = InputSettings(kind="webdataset", paths=["-"])
 

@@ -139,7 +139,7 @@ def test_references_are_decoded_where_settings_say_so(tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("side_car", ["txt", "json"])
 def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch, form, side_car):
-    monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.LINE_BYTES", 100)
+    monkeypatch.setattr("altalign.pipelines.read.webdataset.LINE_BYTES", 100)
     rows, broken, places = read_all(
         write(
             tmp_path / f"a{form}",
@@ -153,7 +153,7 @@ def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch, form, side_c
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_image_beyond_the_limit_is_cut_whatever_the_compression(tmp_path, monkeypatch, form):
-    monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.IMAGE_BYTES", 10_000)
+    monkeypatch.setattr("altalign.pipelines.read.webdataset.IMAGE_BYTES", 10_000)
     images = [random.Random(size).randbytes(size) for size in (10_000, 10_001, 50_000)]
     path = write(
         tmp_path / f"a{form}",
@@ -168,7 +168,7 @@ def test_an_image_beyond_the_limit_is_cut_whatever_the_compression(tmp_path, mon
 
 @pytest.mark.parametrize("form", [".tar.gz", ".tar.zst"])
 def test_an_image_beyond_the_limit_is_never_held_whole(tmp_path, monkeypatch, form):
-    monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.IMAGE_BYTES", 1 << 20)
+    monkeypatch.setattr("altalign.pipelines.read.webdataset.IMAGE_BYTES", 1 << 20)
     path = write(tmp_path / f"a{form}", [("1.jpg", bytes(24 << 20)), ("2.jpg", b"two")])
     tracemalloc.start()
     try:
@@ -183,7 +183,7 @@ def test_an_image_beyond_the_limit_is_never_held_whole(tmp_path, monkeypatch, fo
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
 def test_a_header_without_end_cannot_be_read(tmp_path, monkeypatch, form, kind):
-    monkeypatch.setattr("altalign.pipelines.read.tars.tar_members.LINE_BYTES", 1_000)
+    monkeypatch.setattr("altalign.pipelines.read.tar_members.LINE_BYTES", 1_000)
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 1_001
     with pytest.raises(UnreadableError, match="header of 1001 bytes"):

@@ -3,30 +3,48 @@
 A sample gives its first image member, the caption from `.txt` or else from `.json`, and from `.json` the `url` and the
 values that are kept. No more of a member is read than a limit: an image is cut there, as one in a web archive is; a
 longer text breaks its sample.
+
+img2dataset leaves two things beside its tars: statistics (`00000_stats.json`), and side-cars (`00000.parquet`). A tar
+holds the images that came. Its side-car has a row for each URL that was asked for, with a status; those that did not
+come are candidates without an image, which the web may have now.
 """
 
 import hashlib
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from altalign import storage
+from altalign.data import extras
+from altalign.data.schema import CANDIDATE
 from altalign.data.shards import BESIDE, IMAGE_NAMES
-from altalign.pipelines.read import samples
+from altalign.errors import UnreadableError
+from altalign.filters import bounds, one_url
+from altalign.pipelines.read import tar_members
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.samples import SampleError
-from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, readable, unreadable
-from altalign.pipelines.read.tables import table
-from altalign.pipelines.read.tars import tar_members
+from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, as_stretch, readable, unreadable
+from altalign.pipelines.read.tables import columns, table
+from altalign.pipelines.read.tables.lines import parse_json, wrong_type
 from altalign.settings.curate import InputSettings
+from altalign.storage import parquet
 from altalign.terminal import shown
 
+OF_NOTHING = hashlib.sha256().hexdigest()  # an image without a byte
+STATS = "_stats.json"
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
 _READ = (*_IMAGES, "txt", "json")
+_NAME = "key"  # a column of side-cars; of an image that came, its members in the tar have this name
+_COLUMNS = {_NAME, "status", "url"}
+_CAME = "success"
 
 
 @dataclass(slots=True)
@@ -41,12 +59,6 @@ class _Sample:
     data: bytes | None = None  # the image's bytes where the tar is compressed, or where there are none
     extensions: set[str] = field(default_factory=set)  # those of its members that are read
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        texts = (self.name, self.extra, self.url, self.caption, self.caption_of_json)
-        return len(self.data or b"") + sum(len(text or "") for text in texts)
-
 
 def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     """Yields all samples of a tar, in the order of their first members; their names begin with this one.
@@ -56,7 +68,7 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     """
     if storage.stamp(path).size == 0:
         return
-    gatherer = Gatherer(path, partial(samples.finish, settings))
+    gatherer = Gatherer(path, partial(columns.extracted, settings))
     with readable(path, "tar"), storage.open_read(path) as file:
         for offset, sample in _samples(path, file, settings.keep_columns):
             if isinstance(sample, str):
@@ -77,10 +89,12 @@ def _gather(sample: _Sample, file: BinaryIO, name: str, gatherer: Gatherer) -> N
         if sample.data is not None or not sample.length:
             return None if sample.data is None else hashlib.sha256(sample.data).hexdigest()
         file.seek(sample.offset)
-        return samples.sha256_of(file, sample.length)
+        return tar_members.sha256_of(file, sample.length)
 
-    identity, digest = samples.identity(sample.url, sha256)
-    gatherer.row((sample.url, caption, None, name, sample.extra, digest), size=sample.size)
+    identity, digest = identity_of(sample.url, sha256)
+    texts = (sample.name, sample.extra, sample.url, sample.caption, sample.caption_of_json)
+    size = len(sample.data or b"") + sum(len(text or "") for text in texts)
+    gatherer.row((sample.url, caption, None, name, sample.extra, digest), size=size)
     # of a member without a byte decoding says so, but an address may lead to its image
     if identity is not None and (sample.length or (sample.data is not None and digest is not None)):
         is_copied = sample.data is not None
@@ -128,7 +142,9 @@ def _members(
     try:
         for member in tar:
             if not BESIDE.search(member.name):
-                yield *_split(member.name), member
+                folder, _, base = member.name.rpartition("/")
+                stem, _, extension = base.partition(".")
+                yield f"{folder}/{stem}" if folder else stem, extension, member
             elif member.isfile():
                 beside.append(None if beside else member)  # the first, and how many there are
             cast(Any, tar).members.clear()  # tarfile keeps all it has met
@@ -164,17 +180,101 @@ def _add(
     content = tar_members.content(tar, member, member.size)
     try:
         if extension == "txt":
-            sample.caption = samples.text(content)
+            sample.caption = text_of(content)
         else:
-            described = samples.described(content, "url", "caption", keep, may_be_list=False)
-            sample.url, (sample.caption_of_json,), sample.extra = described
+            of_json = described(content, "url", "caption", keep, may_be_list=False)
+            sample.url, (sample.caption_of_json,), sample.extra = of_json
     except SampleError as error:
         raise SampleError(f"{member.name}: {error}") from None
     return True
 
 
-def _split(name: str) -> tuple[str, str]:
-    """The name of a member's sample, with its folders, and the extension."""
-    folder, _, base = name.rpartition("/")
-    stem, _, extension = base.partition(".")
-    return f"{folder}/{stem}" if folder else stem, extension
+# What folders of images have too --------------------------------------------------------------------------------------
+
+
+class SampleError(ValueError):
+    """The sample cannot be read."""
+
+
+def text_of(content: bytes) -> str:
+    """The caption in a `.txt`; raises SampleError where it is not UTF-8."""
+    try:
+        return content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise SampleError(f"not UTF-8 (byte {error.start}); convert the file") from None
+
+
+def described(
+    content: bytes, url: str, caption: str, keep: Sequence[str], *, may_be_list: bool
+) -> tuple[str | None, list[str | None], str | None]:
+    """URL, captions, and what is kept with them (`extra`), from a `.json` with these keys."""
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise SampleError(f"no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise SampleError(f"{type(value).__name__}, where an object is meant")
+    captions = value.get(caption)
+    captions = captions if may_be_list and isinstance(captions, list) else [captions]
+    if wrong := wrong_type(url, [value.get(url)]) or wrong_type(caption, captions):
+        raise SampleError(wrong)
+    return value.get(url), captions, extras.encode({name: value.get(name) for name in keep}) if keep else None
+
+
+def identity_of(url: str | None, sha256: Callable[[], str | None]) -> tuple[str | None, str | None]:
+    """The identity of an image, by its URL or else by its bytes, and their SHA-256 where it is that."""
+    written, is_valid = ("", False) if url is None else one_url.parsed(url)
+    if is_valid and len(written.encode()) <= bounds.URL_BYTES:
+        return written, None
+    digest = sha256()
+    return digest, digest
+
+
+# What img2dataset leaves beside tars ----------------------------------------------------------------------------------
+
+
+def listed(places: Sequence[str]) -> list[str]:
+    """The files that an input of tars reads of what its globs give, sorted; of folders, tars and their side-cars."""
+    files = (path for place in places for path in (_inside(place) if storage.kind(place) == "folder" else [place]))
+    return sorted({path for path in files if not path.endswith(STATS)})
+
+
+def is_side_car(path: str) -> bool:
+    """Whether a Parquet file is a side-car of img2dataset, by its columns."""
+    if not path.endswith(".parquet"):
+        return False
+    try:
+        with parquet.reading(path) as file:
+            return _COLUMNS.issubset(file.schema_arrow.names)
+    except UnreadableError:
+        return False
+
+
+def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
+    """Yields the candidates of a side-car whose images did not come; their names begin with this one."""
+    at = CANDIDATE.get_field_index("page_url")
+    for stretch in table.read_parquet(path, as_table(settings), named, named_by=_NAME):
+        status = parquet.strings(stretch.rows, "page_url")
+        rows = stretch.rows.filter(pc.not_equal(status.fill_null(""), pa.scalar(_CAME)))
+        none = pa.nulls(rows.num_rows, pa.string())
+        yield as_stretch(rows.select(CANDIDATE.names).set_column(at, CANDIDATE.field("page_url"), none))
+
+
+def as_table(settings: InputSettings) -> InputSettings:
+    """Settings that read a side-car: its status takes the place of a page's URL."""
+    return InputSettings(
+        kind="table",
+        paths=settings.paths,
+        page_url_column="status",
+        keep_columns=settings.keep_columns,
+        decode_entities=settings.decode_entities,
+    )
+
+
+def _inside(folder: str) -> list[str]:
+    names = storage.names(folder)
+    tars = [name for name in names if name.lower().endswith(_TARS)]
+    stems = {PurePath(name).name.split(".")[0] for name in tars}
+    beside = [name for name in names if name.endswith(".parquet") and name.removesuffix(".parquet") in stems]
+    is_theirs = bool(beside) and is_side_car(storage.join(folder, beside[0]))
+    return [storage.join(folder, name) for name in (*tars, *(beside if is_theirs else []))]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from altalign.pipelines.read.tars import tar_members
+from altalign.pipelines.read import tar_members
 from tests.pipelines.read.pages.archives import compress
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -81,7 +81,7 @@ def test_the_file_may_be_read_elsewhere_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [".tar", ".tar.gz"])
 def test_content_of_a_tar_that_is_cut_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    monkeypatch.setattr(tar_members, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(tar_members, "_PIECE_BYTES", 1_000)
     member = tarfile.TarInfo("a.txt")
     member.size = 2_500
     for there in (0, 400, 1_000, 2_499):

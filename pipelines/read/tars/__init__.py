@@ -1,1 +1,0 @@
-"""Tars: their members, and WebDataset samples."""
