@@ -57,8 +57,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
             self._workers[request.control_endpoint.url, request.worker_id] = worker
         assert worker.stdout is not None  # a pipe
-        with worker.stdout as said:
-            if not said.read(1):
+        with worker.stdout as output:
+            if not output.read(1):
                 why = (
                     f"a worker's Python ended at its start, with exit code {worker.wait()}; "
                     f"what the worker pool of {socket.gethostname()} printed says why"
@@ -126,12 +126,12 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    asked = threading.Event()
+    is_over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
+        signal.signal(number, lambda *_: is_over.set())
     server.start()
     print(f"listening at {arguments.address}:{port} (process {os.getpid()})", flush=True)  # noqa: T201
-    asked.wait()
+    is_over.wait()
     server.stop(0)
     pool.close()
     return 0

@@ -28,9 +28,9 @@ from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import calibration_report, gallery, labelled_pairs, learned, test_images
+from altalign.pipelines.near import calibration_report, comparing, gallery, index
 from altalign.pipelines.near.calibration_report import Findings, Looked
-from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search, Tests
+from altalign.pipelines.near.comparing import Pool, PoolImage, Search, Tests
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.tables.decontaminated import TESTS
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_range, kept_images
@@ -41,7 +41,7 @@ from altalign.storage import arrays
 from altalign.terminal import many, stderr
 
 POOL = 20_000  # images of the pool that are searched for
-SAMPLE_AT_LEAST = 2 * learned.TRAINING_IMAGES_AT_LEAST
+SAMPLE_AT_LEAST = 2 * index.TRAINING_IMAGES_AT_LEAST
 COPIES_OF_PX = 256  # short side that copies are made of, at least
 COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
@@ -59,21 +59,13 @@ class CopiesUnit(Unit):
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """What `altalign calibrate` is asked for.
+    """What `altalign calibrate` is asked for."""
 
-    Attributes:
-        out: the folder that is written.
-        pairs: a file of labelled pairs, or empty.
-        images: a file of their images, or empty.
-        false_positives: allowed per pool image.
-        sample: how many images are sampled.
-    """
-
-    out: str
-    pairs: str
-    images: str
-    false_positives: float
-    sample: int
+    out: str  # the folder that is written
+    pairs: str  # a file of labelled pairs, or empty
+    images: str  # a file of their images, or empty
+    false_positives: float  # allowed per pool image
+    sample: int  # how many images are sampled
 
 
 def calibrate(
@@ -116,7 +108,7 @@ def _check(run: Run, request: CalibrationRequest) -> None:
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
         )
-    test_images.parts(run)
+    index.parts_of_tests(run)
     if not 0 < request.false_positives < inf:
         raise UsageError(
             f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
@@ -130,7 +122,7 @@ def _check(run: Run, request: CalibrationRequest) -> None:
     if bool(request.pairs) != bool(request.images):
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
     if request.pairs:
-        labelled_pairs.check(request.pairs, request.images)
+        comparing.check_labelled(request.pairs, request.images)
     _check_out(run, request.out)
 
 
@@ -192,7 +184,7 @@ def _scratch(run: Run, request: CalibrationRequest) -> Run:
 def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
     """All that is measured, in order."""
     settings, views = run.config.decontaminate, 1 + run.config.decontaminate.mirrored
-    _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
+    _do(scratch, TESTS, index.plan_tests(scratch), index.read_tests)
     tests, pool = _tests(scratch), _pool(run)
     sample = pool.distinct[: request.sample]
     _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
@@ -219,7 +211,7 @@ def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
     )
     labelled = None
     if request.pairs:
-        labelled = labelled_pairs.measure(request.pairs, request.images, run.config, calibration, buckets)
+        labelled = comparing.measure_labelled(request.pairs, request.images, run.config, calibration, buckets)
     counts = {
         "training_images": len(training) if calibration.map else 0,
         "copied": len(measured),
@@ -263,12 +255,7 @@ def _lines(folder: str, unrelated: Comparisons, decoys: Comparisons) -> list[Lin
 
 
 def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
-    """Refuse, before copies are made, too few images to learn from and to compare.
-
-    Raises:
-        UsageError: too few distinct ones.
-        AltalignError: too few comparisons.
-    """
+    """Refuse, before copies are made, too few images to learn from and to compare."""
     if sample < SAMPLE_AT_LEAST:
         raise UsageError(
             f"{folder}: {sample} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to "
@@ -314,30 +301,18 @@ def _pool(run: Run) -> Pool:
 
 
 def _tests(scratch: Run) -> Tests:
-    table = test_images.table(scratch)
-    numbers = np.flatnonzero(
-        np.array(
-            [one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_
-        )
-    )
+    table = index.table_of_tests(scratch)
+    columns: list[list[Any]] = [table[name].to_pylist() for name in ("features", "mirrored")]
+    numbers = np.array([i for i, both in enumerate(zip(*columns, strict=True)) if None not in both], np.int64)
     if not len(numbers):
         raise UsageError(
             f"{many(len(table), 'test image')}, and none that is not flat: nothing can be near them; give other "
             "test sets"
         )
-    features, mirrored = (
-        np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table)
-    )
-    names = [
-        (str(of), str(name))
-        for of, name in zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
-    ]
+    features, mirrored = (np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in columns)
+    names: Any = zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
     sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
-    return Tests(names, len(table) - len(numbers), numbers, sha256, features, mirrored)
-
-
-def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
-    return table["features"].to_pylist(), table["mirrored"].to_pylist()
+    return Tests(list(names), len(table) - len(numbers), numbers, sha256, features, mirrored)
 
 
 def _bytes(run: Run, place: PoolImage) -> bytes:
@@ -383,16 +358,13 @@ def _features_of_copies(run: Run, place: PoolImage) -> Iterator[np.ndarray]:
 
 
 def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
-    """The map learned from copies of these images, and clusters of the run's own images.
-
-    The threshold is the one in the settings.
-    """
+    """The map learned from copies of these images, and clusters of the run's own, with the settings' threshold."""
     settings, mapped = run.config.decontaminate, None
     if measuring.hooks_of(run.config).embedder.is_mapped:
         shown = of_copies[:, : len(copies.TRANSFORMS)]
         has_features = shown.any(axis=2)
         mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
-    return Calibration(settings.embedder, settings.similarity_above, mapped, learned.centroids_of(run, mapped))
+    return Calibration(settings.embedder, settings.similarity_above, mapped, index.centroids_of(run, mapped))
 
 
 def _cosines_of_copies(

@@ -16,10 +16,10 @@ from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.figures import gallery_rows
-from altalign.pipelines.near import index, test_images
+from altalign.pipelines.near import index
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TESTS
+from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TEST_NAMES, TESTS
 from altalign.pipelines.run.tables.fetched import image_bytes, kept_images
 from altalign.pipelines.run.units import Run
 
@@ -57,30 +57,29 @@ def _pairs(name: str, pairs: pa.Table) -> Iterator[Pair]:
         yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
 
-def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
+def write(run: Run, above: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
     """Choose pairs and write their thumbnails, and count all pairs by their cosines.
 
     Of the dropped pairs the first are chosen: images are in the order of a hash.
     """
-    counted: Counter[tuple[str, int]] = Counter()
-    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counting(found, "above", counted))]
-    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counting(below, "below", counted))]
+    counts: Counter[tuple[str, int]] = Counter()
+    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counted(above, "above", counts))]
+    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counted(below, "below", counts))]
     chosen += [(DROPPED, pair) for pair, _ in zip(dropped, range(PER_KIND), strict=False)]
     outputs.write_audit(run, GALLERY, list(_rows(run, chosen)))
-    by_cosine = sorted(counted.items())
+    by_cosine = sorted(counts.items())
     cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in by_cosine]
     outputs.write_audit(run, SIMILARITY, cosines)
 
 
-def _counting(pairs: Iterable[Pair], verdict: str, counted: Counter[tuple[str, int]]) -> Iterator[Pair]:
+def _counted(pairs: Iterable[Pair], verdict: str, counts: Counter[tuple[str, int]]) -> Iterator[Pair]:
     for pair in pairs:
-        counted[verdict, int(pair.cosine * 1_000)] += 1
+        counts[verdict, int(pair.cosine * 1_000)] += 1
         yield pair
 
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object]]:
-    names = index.names(run)
-    of_tests = test_thumbnails(run, {pair.test for _, pair in chosen})
+    names, of_tests = TEST_NAMES.read(run), test_thumbnails(run, {pair.test for _, pair in chosen})
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
         if pair.unit not in kept:
@@ -100,19 +99,19 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object
         }
 
 
-def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
-    """Thumbnails of test images by their number; the parts of test sets that hold a wanted image are read again."""
-    found: dict[int, bytes] = {}
-    parts, first = test_images.parts(run), 0
+def test_thumbnails(run: Run, numbers: set[int]) -> dict[int, bytes]:
+    """Thumbnails of test images by their number; the parts of test sets that hold one of them are read again."""
+    made: dict[int, bytes] = {}
+    parts, first = index.parts_of_tests(run), 0
     for name, facts in run.all_facts(TESTS):
         interrupts.check()
-        numbers = range(first, first + facts.images)
-        if not wanted.isdisjoint(numbers):
-            for number, (_, data) in zip(numbers, test_sets.images(parts[int(name)]), strict=True):
-                if number in wanted:
-                    found[number] = thumbnail(data)
+        of_part = range(first, first + facts.images)
+        if not numbers.isdisjoint(of_part):
+            for number, (_, data) in zip(of_part, test_sets.images(parts[int(name)]), strict=True):
+                if number in numbers:
+                    made[number] = thumbnail(data)
         first += facts.images
-    return found
+    return made
 
 
 def thumbnail(data: bytes) -> bytes:

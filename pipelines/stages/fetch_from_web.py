@@ -21,8 +21,7 @@ from altalign.pipelines.run.digests import digest
 from altalign.pipelines.run.tables.fetched import FETCHED, FetchUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files
-from altalign.pipelines.web import client
-from altalign.pipelines.web.journal import journal, log, reuse
+from altalign.pipelines.web import client, journal, log, reuse
 from altalign.settings.curate import FetchSettings
 from altalign.storage import arrays
 
@@ -121,7 +120,7 @@ def grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
     urls |= {"fetch.blocked_urls"}  # of no journal: an image in hand whose URL is listed now need not be asked for
     of_web = {name for name in reads if name in domains or name.startswith("fetch.")} - urls
     of_images = reads.keys() - of_web - urls
-    asked, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
+    requests, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
     return journal.JournalGrounds(
-        asked=digest({"images": list(image_ids), **asked}), measured=digest({"rules": RULES_VERSION, **measured})
+        requests=digest({"images": list(image_ids), **requests}), measured=digest({"rules": RULES_VERSION, **measured})
     )

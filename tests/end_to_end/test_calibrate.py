@@ -19,7 +19,7 @@ from PIL import Image
 from altalign.cli import main
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images import calibration_files
-from altalign.pipelines.near import test_images
+from altalign.pipelines.near import index
 from altalign.storage import arrays
 from tests.end_to_end.runs import tree
 from tests.filters.pictures import encoded
@@ -194,7 +194,7 @@ def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(
     made = finished.stat().st_mtime_ns if finished.exists() else None
     begun_again = []
     with monkeypatch.context() as patch:
-        patch.setattr(test_images, "read", lambda *_: begun_again.append("tests"))
+        patch.setattr(index, "read_tests", lambda *_: begun_again.append("tests"))
         assert main(again) == 0
     assert begun_again == []
     assert made is not None

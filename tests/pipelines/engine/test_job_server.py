@@ -14,7 +14,7 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from altalign.errors import AltalignError
-from altalign.pipelines.engine import job_server
+from altalign.pipelines.engine import jobs
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.run.units import Run
@@ -44,7 +44,7 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("no_proxy", named)
     for _ in range(2):
-        job_server._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
+        jobs._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
         assert os.environ["no_grpc_proxy"] == wanted  # noqa: SIM112 - the name that gRPC reads
 
 
@@ -69,7 +69,7 @@ def test_a_server_answers_as_long_as_the_block_and_its_error_is_a_line(
         pytest.raises(
             AltalignError, match=r"Prism does not answer \(DEADLINE_EXCEEDED: .*log has what the server said"
         ),
-        job_server.serving("prism", given, str(tmp_path / "log")) as endpoint,
+        jobs.serving("prism", given, str(tmp_path / "log")) as endpoint,
     ):
         use(endpoint)
     assert not is_listened_at(endpoint)
@@ -80,7 +80,7 @@ def test_a_server_ends_with_a_killed_parent(prism: str, tmp_path: Path) -> None:
     program = f"""
         import sys
         from altalign.settings.curate import EngineSettings
-        from altalign.pipelines.engine.job_server import serving
+        from altalign.pipelines.engine.jobs import serving
         from altalign.pipelines.engine.options import options
         with serving("prism", options(EngineSettings(runner="prism"), []), {str(tmp_path / "log")!r}) as endpoint:
             print(endpoint, flush=True)

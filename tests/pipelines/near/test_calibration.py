@@ -23,10 +23,9 @@ from altalign.errors import UsageError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import calibration_report, labelled_pairs
+from altalign.pipelines.near import calibration_report, comparing
 from altalign.pipelines.near.calibration_report import Findings, Looked
-from altalign.pipelines.near.labelled_pairs import Labelled
-from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search
+from altalign.pipelines.near.comparing import Labelled, Pool, PoolImage, Search
 from altalign.settings.curate import CurateConfig
 from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
@@ -109,7 +108,7 @@ def plain_pairs(drawn: Drawn) -> list[tuple[float, int, int]]:
 def test_every_pair_is_counted_but_those_of_the_same_bytes(
     drawn_search: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("altalign.pipelines.near.pool_against_tests._COMPARISONS_AT_A_TIME", 1)
+    monkeypatch.setattr("altalign.pipelines.near.comparing._COMPARISONS_AT_A_TIME", 1)
     counted, pairs = drawn_search.search.counted(), plain_pairs(drawn_search)
     assert counted.compared == 230 * 60
     for at in (0.5, 0.7, 0.9, 0.97):
@@ -171,7 +170,7 @@ def drawn(tmp_path: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_labelled_pairs_are_found_as_they_are_or_in_a_mirror(drawn: tuple[str, str], *, mirrored: bool) -> None:
-    measured = labelled_pairs.measure(
+    measured = comparing.measure_labelled(
         *drawn, config_with(mirrored=mirrored), Calibration("dct", 0.95, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS
     )
     found = 2 + mirrored
@@ -190,7 +189,7 @@ def test_a_pair_whose_image_is_not_there_is_named(drawn: tuple[str, str]) -> Non
     pairs, of_images = drawn
     pq.write_table(pa.table({"image_a": ["a"], "image_b": ["z"], "relation": ["near"]}), pairs)
     with pytest.raises(UsageError, match='image "z" is not in'):
-        labelled_pairs.measure(
+        comparing.measure_labelled(
             pairs,
             of_images,
             config_with(mirrored=False),
@@ -204,21 +203,21 @@ def test_files_without_the_columns_are_refused(drawn: tuple[str, str]) -> None:
     with pytest.raises(
         UsageError, match=r'^--pairs .*images\.parquet: no column "image_a" \(there are image, image_bytes\)'
     ):
-        labelled_pairs.check(of_images, of_images)
+        comparing.check_labelled(of_images, of_images)
     with pytest.raises(UsageError, match=r'^--images .*pairs\.parquet: no column "image" '):
-        labelled_pairs.check(pairs, pairs)
+        comparing.check_labelled(pairs, pairs)
     with pytest.raises(UsageError, match=r"^--images nowhere: no such file"):
-        labelled_pairs.check(pairs, "nowhere")
-    labelled_pairs.check(pairs, of_images)
+        comparing.check_labelled(pairs, "nowhere")
+    comparing.check_labelled(pairs, of_images)
 
 
 @needs_shared
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
     files = [str(SHARED / f"near_duplicates_{name}.parquet") for name in ("pairs", "images")]
-    labelled_pairs.check(*files)
+    comparing.check_labelled(*files)
     calibration = Calibration("dct", 0.975, LOWEST, NO_BUCKETS.centroids)
-    measured = labelled_pairs.measure(*files, config_with(mirrored=mirrored), calibration, NO_BUCKETS)
+    measured = comparing.measure_labelled(*files, config_with(mirrored=mirrored), calibration, NO_BUCKETS)
     # of 4 flips and rotations the flips, and in a mirror alone
     assert measured.recall == Share(27 + 2 * mirrored, 31)
     assert measured.precision.value == 1.0

@@ -75,7 +75,7 @@ def test_neither_the_shards_nor_the_number_of_threads_change_a_cluster(
     of = sorted(pairs(150), key=lambda pair: pair.image_id)
     for name, per_shard, threads in (("a", 20, 1), ("b", 77, 4)):
         write_run(tmp_path / name, of, per_shard=per_shard)
-        monkeypatch.setattr("altalign.pipelines.near.cluster.cores", lambda threads=threads: threads)
+        monkeypatch.setattr("altalign.pipelines.near.shard_images.cores", lambda threads=threads: threads)
         assert cli.main(["score", str(tmp_path / name), "--clusters", "2"]) == 0
     assert clusters(tmp_path / "a") == clusters(tmp_path / "b")
 

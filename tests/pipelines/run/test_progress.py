@@ -11,7 +11,7 @@ from altalign import storage
 from altalign.errors import StoreError
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
-from altalign.pipelines.web.journal import fetch_progress as web_progress
+from altalign.pipelines.web import log as web_progress
 from altalign.settings.curate import CurateConfig
 
 PATIENCE_S = 300  # a test that waits longer has failed

@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from altalign.filters.one_url import host_of
 from altalign.pipelines.trial import drawing
-from altalign.pipelines.web.journal.log import host_of
 from tests.pipelines.trial.test_bootstrap import recorded
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from altalign.pipelines.web.schedule.calls import Fetch
+from altalign.pipelines.web.calls import Fetch
 
 # What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that
 # short); HANG waits for ever, and DRIP sends a byte now and then, for ever.

@@ -18,13 +18,13 @@ import pytest
 from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts
-from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST, Client, Response, opened
-from altalign.pipelines.web.http.transport import Transport
-from altalign.pipelines.web.http.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
-from altalign.pipelines.web.schedule import hosts
-from altalign.pipelines.web.schedule.calls import Fetch
+from altalign.pipelines.web import hosts
+from altalign.pipelines.web.calls import Fetch, Response
+from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST, Client, opened
+from altalign.pipelines.web.transport import Transport
+from altalign.pipelines.web.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
 from altalign.settings.curate import FetchSettings
-from tests.pipelines.web.clock import Clock
+from tests.pipelines.web.clock import Clock, load_of
 from tests.pipelines.web.servers import (
     CLOSE,
     HANG,
@@ -81,7 +81,7 @@ def fetch(
         if while_waits is not None:
             Clock(client).go_on_while(while_waits)
         responses = list(client.fetch(urls))
-        load = client.load()
+        load = load_of(client)
     assert sorted(response.number for response in responses) == list(range(len(urls)))
     assert (load.unfinished, load.running, load.slots, load.bytes_in_flight) == (0, 0, 0, 0)
     return {urls[response.number]: response for response in responses}
@@ -518,7 +518,7 @@ def test_bodies_in_memory_stay_within_the_budget() -> None:
             seen = 0
             for response in client.fetch([server.url(f"/{n}") for n in range(40)]):
                 assert response.body == body
-                seen = max(seen, client.load().bytes_in_flight)
+                seen = max(seen, load_of(client).bytes_in_flight)
                 time.sleep(0.005)
     assert 1_000_000 <= seen <= 5_000_000
 
@@ -572,7 +572,7 @@ def test_waiting_for_the_budget_is_not_the_servers_fault() -> None:
             clock.go_on_while(lambda task: task.request is not None and task.request.is_held_up)
             for response in client.fetch([server.url(f"/{n}") for n in range(4)]):
                 reasons.append(response.reason)
-                while client.load().running and clock.passed_s < 25 * len(reasons):
+                while load_of(client).running and clock.passed_s < 25 * len(reasons):
                     time.sleep(0.001)
     assert reasons == [None] * 4
     assert clock.passed_s >= 3 * 25
@@ -620,7 +620,7 @@ def test_what_has_not_come_by_a_units_deadline_can_be_tried_again(monkeypatch: p
         with Client(settings_of(server.port, connections_per_host=2)) as client:
             Clock(client).go_on_while(server.hangs)
             responses = {response.number: response for response in client.fetch(urls)}
-            while client.load().running:  # the loop is about to end them
+            while load_of(client).running:  # the loop is about to end them
                 time.sleep(0.001)
     assert responses[0].body == IMAGE
     reasons = Counter((responses[n].reason, len(responses[n].tries)) for n in range(1, 21))
@@ -674,7 +674,7 @@ def test_a_call_that_is_left_early_leaves_nothing() -> None:
             next(responses)
         responses.close()
         (after,) = client.fetch([server.url("/0")])  # the loop has done what was asked before
-        load = client.load()
+        load = load_of(client)
     assert after.body == IMAGE
     assert (load.unfinished, load.bytes_in_flight) == (0, 0)
 

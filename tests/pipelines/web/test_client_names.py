@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from altalign.data.reasons import DropReason
+from altalign.pipelines.web import transport
+from altalign.pipelines.web.calls import Fetch
 from altalign.pipelines.web.client import Client
-from altalign.pipelines.web.http import names
-from altalign.pipelines.web.schedule.calls import Fetch
 from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import Pointing, Server, Steps, script
 from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
@@ -18,7 +18,7 @@ from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
 
 def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that answers every second time with the address of a neighbour, which listens."""
-    monkeypatch.setattr(names, "KEPT_S", 0.0)
+    monkeypatch.setattr(transport, "NAME_KEPT_S", 0.0)
 
     class Rebinding(Pointing):
         async def addresses(self, host: str) -> Sequence[str]:
@@ -73,12 +73,12 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
         return real(b"127.0.0.1", *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(names, "AT_ONCE", lookups_at_once)
+    monkeypatch.setattr(transport, "LOOKUPS_AT_ONCE", lookups_at_once)
     with Server({"/image": script(200, IMAGE)}) as server:
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
         settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings) as client:
-            clock, lookups = Clock(client), client._parts.names._under_way
+            clock, lookups = Clock(client), client._transport.names._under_way
 
             def waits(task: Fetch) -> bool:
                 lookup = lookups.get(task.target.host)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign.pipelines.web.client import Client, Response
+from altalign.pipelines.web.calls import Response
+from altalign.pipelines.web.client import Client
 from altalign.settings.curate import FetchSettings
 from tests.web_server import cases
 from tests.web_server.cases import Case
