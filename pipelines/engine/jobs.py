@@ -344,11 +344,9 @@ def _workers(run: Run) -> str:
     return run.path("log", "workers")
 
 
-@contextmanager
-def working(run: Run, folder: str) -> Iterator[None]:
-    """Around the work of one worker: enters the folder of the command, and leaves a sign in the run."""
+def enter(run: Run, folder: str) -> None:
+    """At the start of a worker: enters the folder of the command, and leaves a sign in the run."""
     if run.config.engine.runner in MASTER_FLAGS:
         with suppress(FileNotFoundError):  # a machine that has no such folder can work on absolute paths
             os.chdir(folder)
         storage.write_bytes(storage.join(_workers(run), f"{socket.gethostname()}-{os.getpid()}"), b"")
-    yield

@@ -6,7 +6,6 @@ workers of two executors on one machine for the same worker.
 """
 
 import argparse
-import ipaddress
 import os
 import signal
 import socket
@@ -105,24 +104,18 @@ def main(argv: Sequence[str]) -> int:
         "--address", default="127.0.0.1", help="to listen at (127.0.0.1: this machine alone can ask for workers)"
     )
     arguments = parser.parse_args(argv)
-    try:
-        is_v6 = ipaddress.ip_address(arguments.address).version == 6
-    except ValueError:
-        parser.error(
-            f"--address {arguments.address}: no IP address; give one of this machine, such as 127.0.0.1 or 0.0.0.0"
-        )
     if not 0 <= arguments.port <= PORT_AT_MOST:  # gRPC would take another one
         parser.error(f"--port {arguments.port}: no port; give one up to {PORT_AT_MOST}, or 0 for a free one")
-    pool, address = WorkerPool(), f"[{arguments.address}]" if is_v6 else arguments.address
+    pool = WorkerPool()
     # else a second pool could listen at the same port, and get half of the requests
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
     try:
-        port = server.add_insecure_port(f"{address}:{arguments.port}")
+        port = server.add_insecure_port(f"{arguments.address}:{arguments.port}")
     except RuntimeError:
         print(  # noqa: T201 - a command of its own
             f"{arguments.address}:{arguments.port}: cannot be listened at; "
-            "another program may be there, give another --port",
+            "another program may be there, give another --port, or an --address of this machine",
             file=sys.stderr,
         )
         return 1

@@ -2,19 +2,19 @@
 
 A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of
 the pool, which are in the run's `work/`, are searched for lower cosines than any threshold, which says how often
-unrelated images are taken for one another. Nothing of the run is changed. What takes long is done in units, under
-`OUT/.calibrating`, which goes at the end: whoever is killed goes on from there.
+unrelated images are taken for one another. Nothing of the run is changed.
 """
 
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data.stages import STAGES, own_files
@@ -31,30 +31,18 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import calibration_report, comparing, gallery, index
 from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.comparing import Pool, PoolImage, Search, Tests
-from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.decontaminated import TESTS
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_range, kept_images
-from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
+from altalign.pipelines.run.units import WORK_VERSION, Run
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
-from altalign.storage import arrays
 from altalign.terminal import many, stderr
 
 POOL = 20_000  # images of the pool that are searched for
 SAMPLE_AT_LEAST = 2 * index.TRAINING_IMAGES_AT_LEAST
 COPIES_OF_PX = 256  # short side that copies are made of, at least
-COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
 TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
 LOOKED_AT = 50
-
-_SCRATCH = ".calibrating"
-
-
-class CopiesUnit(Unit):
-    """Images whose copies are made."""
-
-    images: list[PoolImage]
 
 
 @dataclass(frozen=True)
@@ -76,7 +64,7 @@ def calibrate(
     with own_files(run.folder):
         _check(run, request)
     with storage.locked(run.folder), own_files(run.folder):
-        findings = _measure(run, request, _scratch(run, request))
+        findings = _measure(run, request)
         _write(findings, request.out, write_page)
     return findings
 
@@ -108,7 +96,7 @@ def _check(run: Run, request: CalibrationRequest) -> None:
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
         )
-    index.parts_of_tests(run)
+    index.parts_of_tests(run.config)
     if not 0 < request.false_positives < inf:
         raise UsageError(
             f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
@@ -152,44 +140,25 @@ def _check_out(run: Run, out: str) -> None:
         )
     if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
-    entries = storage.entries(out)
-    if entries and not {calibration_files.FILE, _SCRATCH} & {*entries}:
+    entries = {name.partition(".partial-")[0] for name in storage.entries(out)}
+    if calibration_files.FILE not in entries and entries - {storage.name(path) for path in _files_of(out)}:
         raise UsageError(
             f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it"
         )
 
 
-def _scratch(run: Run, request: CalibrationRequest) -> Run:
-    """A run beside the run, with the same settings and mirrored views of test images, which are decoys.
-
-    Deletes what another calibration left there.
-    """
-    decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
-    folder = storage.join(request.out, _SCRATCH)
-    scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
-    made = [
-        storage.resolved(run.folder),
-        storage.stamp(run.mark("fetch", "done")).to_json(),
-        request.sample,
-        COPIES_OF_PX,
-        WORK_VERSION,
-    ]
-    grounds = {"rests_on": json.dumps([made, scratch.config.model_dump(mode="json", exclude={"engine"})])}
-    if storage.read_json(scratch.path("grounds.json")) != grounds:
-        storage.delete(folder)
-        storage.write_json(scratch.path("grounds.json"), grounds)
-    return scratch
-
-
-def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
+def _measure(run: Run, request: CalibrationRequest) -> Findings:
     """All that is measured, in order."""
     settings, views = run.config.decontaminate, 1 + run.config.decontaminate.mirrored
-    _do(scratch, TESTS, index.plan_tests(scratch), index.read_tests)
-    tests, pool = _tests(scratch), _pool(run)
+    tests, pool = _tests(run), _pool(run)
     sample = pool.distinct[: request.sample]
     _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
-    of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
+    with stderr().status(f"copies of {many(len(sample), 'image')} are made"):
+        made = in_threads(
+            partial(_features_of_copies, run), [pool.places[i] for i in sample], run.config.engine.threads
+        )
+    of_copies = np.stack(made)
     calibration = _learned(run, pool.features[training], of_copies[: len(training)])
 
     search, of_decoys = _searches(run, calibration, pool, tests)
@@ -219,13 +188,13 @@ def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
         "flat_pool_images": pool.flat,
         "repeated_images": int(sample[-1]) + 1 - len(sample),
         "test_sets": dict(Counter(name for name, _ in tests.names)),
-        "flat_test_images": tests.flat,
+        "flat_test_images": len(tests.names) - len(tests.numbers),
         "views": views,
         "false_positives_at_most": request.false_positives,
         "above_without_bucket": int(((anyhow > above) & ~(inside > above)).sum()),
         "taken_for_copies": true_pairs,
     }
-    looked_at = _looked_at(run, scratch, search, pool, tests, pairs, above)
+    looked_at = _looked_at(run, search, pool, tests, pairs, above)
     transforms = list(TRANSFORMS) * len(measured)
     return Findings(calibration, counts, transforms, inside, pairs, decoys, lines, labelled, looked_at)
 
@@ -269,14 +238,6 @@ def _check_size(folder: str, sample: int, images: int, test_images: int) -> None
         )
 
 
-def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, U], F]) -> None:
-    """Do the units of a step that are not finished, and show how far it is."""
-    if not units:
-        return
-    with progress.watched(scratch, marks.step, units, stderr()):
-        in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, scratch.config.engine.threads)
-
-
 # Images ---------------------------------------------------------------------------------------------------------------
 
 
@@ -300,8 +261,14 @@ def _pool(run: Run) -> Pool:
     return Pool(places, np.concatenate([np.zeros((0, dimensions), np.int16), *rows]), flat)
 
 
-def _tests(scratch: Run) -> Tests:
-    table = index.table_of_tests(scratch)
+def _tests(run: Run) -> Tests:
+    """All test images, with mirrored views, which are decoys."""
+    config = run.config.model_copy(
+        update={"decontaminate": run.config.decontaminate.model_copy(update={"mirrored": True})}
+    )
+    with stderr().status("test images are read"):
+        parts = in_threads(partial(index.embedded_tests, config), index.parts_of_tests(config), config.engine.threads)
+    table = pa.concat_tables(parts)
     columns: list[list[Any]] = [table[name].to_pylist() for name in ("features", "mirrored")]
     numbers = np.array([i for i, both in enumerate(zip(*columns, strict=True)) if None not in both], np.int64)
     if not len(numbers):
@@ -312,7 +279,7 @@ def _tests(scratch: Run) -> Tests:
     features, mirrored = (np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in columns)
     names: Any = zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
     sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
-    return Tests(list(names), len(table) - len(numbers), numbers, sha256, features, mirrored)
+    return Tests(list(names), list(map(len, parts)), numbers, sha256, features, mirrored)
 
 
 def _bytes(run: Run, place: PoolImage) -> bytes:
@@ -323,35 +290,20 @@ def _bytes(run: Run, place: PoolImage) -> bytes:
     return data
 
 
-def _copies(run: Run, scratch: Run, places: Sequence[PoolImage]) -> np.ndarray:
-    """Features of the copies of images, int16[n, transforms, d]; zeros for one that is flat."""
-
-    def make(scratch: Run, unit: CopiesUnit) -> Facts:
-        made = [features for place in unit["images"] for features in _features_of_copies(run, place)]
-        arrays.save(
-            scratch.work(COPIES.step, f"{unit['name']}.npy"),
-            np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1),
-        )
-        return Facts()
-
-    starts = range(0, len(places), COPIES_PER_UNIT)
-    units = [
-        CopiesUnit(name=f"{i // COPIES_PER_UNIT:05d}", images=list(places[i : i + COPIES_PER_UNIT])) for i in starts
-    ]
-    _do(scratch, COPIES, units, make)
-    return np.concatenate([arrays.read(scratch.work(COPIES.step, f"{unit['name']}.npy")) for unit in units])
-
-
-def _features_of_copies(run: Run, place: PoolImage) -> Iterator[np.ndarray]:
+def _features_of_copies(run: Run, place: PoolImage) -> np.ndarray:
+    """Features of the copies of an image, int16[transforms, d]; zeros for one that is flat."""
     embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, place), run.config.image.pixels_at_most
     short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
     with measuring.enough_memory(place.key, data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
         original = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=short_side_px).pixels
     assert original is not None  # it was decoded when it was fetched, and its bytes are the same
-    for view in (*(copy for _, copy in copies.copies_of(original)), original[:, ::-1]):
+    made = np.zeros((len(TRANSFORMS), embedder.dimensions), np.int16)
+    for row, view in enumerate((*(copy for _, copy in copies.copies_of(original)), original[:, ::-1])):
         interrupts.check()
         features = embedder.features(view if embedder.colour else pixels.gray(view))
-        yield np.zeros(embedder.dimensions, np.int16) if features is None else features
+        if features is not None:
+            made[row] = features
+    return made
 
 
 # What is learned and measured -----------------------------------------------------------------------------------------
@@ -385,14 +337,14 @@ def _cosines_of_copies(
 
 
 def _looked_at(
-    run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
+    run: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
 ) -> list[Looked]:
     """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
     enough = np.flatnonzero(counted.counts >= counted.above(threshold).hits + LOOKED_AT // 2)
     above = float(measures.THRESHOLDS[enough[-1] if len(enough) else 0])
     pairs = search.around(threshold, above=min(above, threshold), pairs=LOOKED_AT)
     numbers = tests.numbers[pairs.tests].tolist()
-    of_tests = gallery.test_thumbnails(scratch, set(numbers))
+    of_tests = gallery.test_thumbnails(run.config, tests.sizes, set(numbers))
     result = list[Looked]()
     for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
         interrupts.check()
@@ -405,12 +357,14 @@ def _looked_at(
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
+def _files_of(out: str) -> list[str]:
+    return [*calibration_files.files_of(out), storage.join(out, calibration_report.PAGE)]
+
+
 def _write(findings: Findings, out: str, write_page: Callable[[Findings, str], None]) -> None:
     """All files of a calibration, its JSON last; what was there of another one goes first."""
-    for path in [*calibration_files.files_of(out), *(storage.join(out, name) for name in calibration_report.FILES)]:
+    for path in _files_of(out):
         storage.delete(path)
     storage.sweep(out)
-    storage.write_bytes(storage.join(out, calibration_report.CURVES), calibration_report.curves(findings).encode())
     write_page(findings, storage.join(out, calibration_report.PAGE))
     calibration_files.save(out, findings.calibration, findings.facts())
-    storage.delete(storage.join(out, _SCRATCH))

@@ -1,10 +1,8 @@
-"""What a calibration reports: facts as JSON, curves as CSV, a table on the terminal, and sentences.
+"""What a calibration reports: facts as JSON, a table on the terminal, and sentences.
 
 Nothing in it depends on the machine or the time.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from altalign.dedup import thresholds as measures
-from altalign.dedup.thresholds import THRESHOLDS, Comparisons, Line, Share
+from altalign.dedup.thresholds import Comparisons, Line, Share
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near.comparing import Labelled
 from altalign.settings.curate import DecontaminateSettings
 from altalign.terminal import many, shown
 
-PAGE, CURVES = "report.html", "curves.csv"
-FILES = (PAGE, CURVES)
+PAGE = "report.html"
 COVERED_FROM = 0.5  # recall; below it a kind of copies is called not covered
-_STEP = 25  # of `THRESHOLDS`, between rows of curves
 
 
 class Looked(NamedTuple):
@@ -115,23 +111,6 @@ def _of_share(share: Share) -> dict[str, object]:
 def _of_rate(comparisons: Comparisons, line: Line | None, threshold: float) -> dict[str, object]:
     fitted = {name: _short(value) for name, value in vars(line).items()} if line else None
     return {"above": comparisons.above(threshold).hits, "comparisons": comparisons.compared, "line": fitted}
-
-
-def curves(findings: Findings) -> str:
-    """The content of `curves.csv`: by threshold what was counted, what the line says, and recall by transform."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    names = list(dict.fromkeys(findings.transforms))
-    table.writerow(
-        ["similarity_above", "pairs_above", "decoys_above", "false_positives_expected", "is_extrapolated"]
-        + [f"recall {name}" for name in names]
-    )
-    for threshold in THRESHOLDS[:-1:_STEP].tolist():
-        recall = measures.recall_by_transform(findings.transforms, findings.cosines, similarity_above=threshold)
-        counted = findings.pairs.above(threshold).hits, findings.decoys.above(threshold).hits
-        rate = f"{findings.expected(threshold):.6g}", findings.is_extrapolated(threshold)
-        table.writerow([threshold, *counted, *rate, *(f"{recall[name].value:.6g}" for name in names)])
-    return text.getvalue()
 
 
 # Words ----------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Tests(NamedTuple):
     """Test images."""
 
     names: list[tuple[str, str]]  # of all: test set, test image
-    flat: int
+    sizes: list[int]  # how many each part of a test set has
     numbers: np.ndarray  # of those that are not flat, int64[n]; the rest is of these
     sha256: np.ndarray  # of their bytes
     features: np.ndarray  # int16[n, d]

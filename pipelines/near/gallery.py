@@ -6,7 +6,7 @@ where the pairs just above it are copies, and those just below it are not.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from altalign.pipelines.run import outputs
 from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TEST_NAMES, TESTS
 from altalign.pipelines.run.tables.fetched import image_bytes, kept_images
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 
 PER_KIND = 50  # half of them above the threshold and half below it
 
@@ -79,7 +80,8 @@ def _counted(pairs: Iterable[Pair], verdict: str, counts: Counter[tuple[str, int
 
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object]]:
-    names, of_tests = TEST_NAMES.read(run), test_thumbnails(run, {pair.test for _, pair in chosen})
+    names, sizes = TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(TESTS)]
+    of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
         if pair.unit not in kept:
@@ -99,18 +101,20 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object
         }
 
 
-def test_thumbnails(run: Run, numbers: set[int]) -> dict[int, bytes]:
-    """Thumbnails of test images by their number; the parts of test sets that hold one of them are read again."""
-    made: dict[int, bytes] = {}
-    parts, first = index.parts_of_tests(run), 0
-    for name, facts in run.all_facts(TESTS):
+def test_thumbnails(config: CurateConfig, sizes: Sequence[int], numbers: set[int]) -> dict[int, bytes]:
+    """Thumbnails of test images by their number; the parts of test sets that hold one of them are read again.
+
+    `sizes` has the number of images of each part.
+    """
+    made, first = dict[int, bytes](), 0
+    for part, size in zip(index.parts_of_tests(config), sizes, strict=True):
         interrupts.check()
-        of_part = range(first, first + facts.images)
+        of_part = range(first, first + size)
         if not numbers.isdisjoint(of_part):
-            for number, (_, data) in zip(of_part, test_sets.images(parts[int(name)]), strict=True):
+            for number, (_, data) in zip(of_part, test_sets.images(part), strict=True):
                 if number in numbers:
                     made[number] = thumbnail(data)
-        first += facts.images
+        first += size
     return made
 
 

@@ -49,6 +49,7 @@ from altalign.pipelines.run.tables.decontaminated import (
 )
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_bytes, kept_images
 from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, Unit
+from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
 
 # images that a map is learned from: the design was measured with so many
@@ -68,9 +69,9 @@ def is_searched(run: Run) -> bool:
 # Test images ----------------------------------------------------------------------------------------------------------
 
 
-def parts_of_tests(run: Run) -> list[test_sets.Part]:
+def parts_of_tests(config: CurateConfig) -> list[test_sets.Part]:
     """All parts of all test sets, in the order of the settings."""
-    return [part for test_set in run.config.decontaminate.named_sets for part in test_sets.parts(test_set)]
+    return [part for test_set in config.decontaminate.named_sets for part in test_sets.parts(test_set)]
 
 
 def plan_tests(run: Run) -> list[TestUnit]:
@@ -83,22 +84,30 @@ def plan_tests(run: Run) -> list[TestUnit]:
     files = [content(path) for path in run.config.decontaminate.embedder_files]
     size = [hooks.colour, hooks.short_side_px]
     settings = [WORK_VERSION, hooks.embedder.name, files, *size, run.config.decontaminate.mirrored]
-    for number, part in enumerate(parts_of_tests(run)):
+    for number, part in enumerate(parts_of_tests(run.config)):
         rests_on = [*test_sets.stamps([part]), part.to_json(), settings]
         units.append(TestUnit(name=f"{number:05d}", part=part.to_json(), digest=digest(rests_on)))
     return _unfinished(run, TESTS, units)
 
 
 def read_tests(run: Run, unit: TestUnit) -> TestFacts:
-    """Embed the test images of a unit.
+    """Embed the test images of a unit."""
+    part = test_sets.Part.from_json(unit["part"])
+    images = embedded_tests(run.config, part)
+    TEST_IMAGES.write(run, images, unit["name"])
+    return TestFacts(unit["digest"], part.test_set, len(images), images["features"].null_count)
+
+
+def embedded_tests(config: CurateConfig, part: test_sets.Part) -> pa.Table:
+    """The test images of a part, of schema `TEST_IMAGE`.
 
     Raises:
         UnreadableError: one of them cannot be read.
     """
-    part, hooks, rows = test_sets.Part.from_json(unit["part"]), measuring.hooks_of(run.config), []
+    hooks, rows = measuring.hooks_of(config), []
     for name, data in test_sets.images(part):
         interrupts.check()
-        decoded = measuring.decoded(data, name=name, config=run.config.image, hooks=hooks)
+        decoded = measuring.decoded(data, name=name, config=config.image, hooks=hooks)
         if decoded.pixels is None:
             size = f"{decoded.width} x {decoded.height} pixels, more than [image] pixels_at_most"
             damage = decoded.damage or (size if decoded.width else "no known image format")
@@ -106,13 +115,11 @@ def read_tests(run: Run, unit: TestUnit) -> TestFacts:
                 f"{name}: an image of test set {part.test_set} cannot be decoded ({damage}); "
                 "repair it or take it out of the set: copies of what cannot be read would not be found"
             )
-        views = [decoded.pixels, decoded.pixels[:, ::-1]][: 1 + run.config.decontaminate.mirrored]
+        views = [decoded.pixels, decoded.pixels[:, ::-1]][: 1 + config.decontaminate.mirrored]
         features = [hooks.embedder.features(view) for view in views]
         as_bytes = [None if each is None else each.tobytes() for each in features]
         rows.append((part.test_set, name, hashlib.sha256(data).hexdigest(), *as_bytes, *[None] * (2 - len(views))))
-    images = pa.Table.from_batches([batch(rows, TEST_IMAGE)])
-    TEST_IMAGES.write(run, images, unit["name"])
-    return TestFacts(unit["digest"], part.test_set, len(rows), images["features"].null_count)
+    return pa.Table.from_batches([batch(rows, TEST_IMAGE)])
 
 
 def table_of_tests(run: Run) -> pa.Table:

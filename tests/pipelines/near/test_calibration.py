@@ -330,17 +330,6 @@ def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: F
     assert page.index("Above: dropped") < page.index("k1") < page.index("At it or below: kept") < page.index("k2")
 
 
-def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findings: Findings) -> None:
-    head, *rows = [line.split(",") for line in calibration_report.curves(findings).splitlines()]
-    at = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [float(row["similarity_above"]) for row in at] == [i / 400 for i in range(200, 400)]
-    for row in at:
-        above = float(row["similarity_above"])
-        assert int(row["pairs_above"]) == findings.pairs.above(above).hits
-        assert float(row["false_positives_expected"]) == pytest.approx(97 * findings.lines[0].rates(above), rel=1e-5)
-        assert float(row["recall jpeg 75"]) == sum(cosine > above for cosine in (0.99, 0.98, 0.97, 0.96)) / 4
-
-
 def test_what_is_expected_is_never_below_what_decoys_say(findings: Findings) -> None:
     (line,) = findings.lines
     more, fewer = (replace(line, intercept=line.intercept + math.log(factor)) for factor in (2.0, 0.5))

@@ -185,15 +185,6 @@ def test_nobody_is_let_in(url: str) -> None:
     assert "may not be reached" in response.detail
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://127.0.0.1/a.png", "data:image/png;base64,AA==", "/a.png", "", "http://", "http://a b/"]
-)
-def test_what_is_no_url_of_http_is_refused(url: str) -> None:
-    response = fetch([url], settings_of())[url]
-    assert (response.reason, response.tries) == (REFUSED, ())
-    assert response.detail
-
-
 def test_another_port_is_refused_before_its_name_is_looked_up() -> None:
     resolver = Pointing()
     response = fetch(["http://a.test:8080/"], settings_of(), resolver)["http://a.test:8080/"]
@@ -272,47 +263,6 @@ def test_a_list_of_domains_that_cannot_be_read_is_a_wrong_setting(tmp_path: Path
 # Redirects ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("redirects", "reason"), [(10, None), (11, DropReason.HTTP_STATUS)])
-def test_ten_redirects_are_followed(redirects: int, reason: DropReason | None) -> None:
-    with Server(
-        {f"/{n}": script(302, Location=f"{n - 1}") for n in range(1, redirects + 1)} | {"/0": script(200, IMAGE)}
-    ) as server:
-        (response,) = fetch([server.url(f"/{redirects}")], settings_of(server.port)).values()
-    assert (response.reason, response.http_code) == (reason, 302 if reason else 200)
-    assert len(response.tries) == 1
-    assert sum(server.paths.values()) == 11
-
-
-def test_a_loop_of_redirects_ends() -> None:
-    with Server({"/a": script(301, Location="/b"), "/b": script(301, Location="/a")}) as server:
-        (response,) = fetch([server.url("/a")], settings_of(server.port)).values()
-    assert (response.reason, response.http_code, response.detail) == (
-        DropReason.HTTP_STATUS,
-        301,
-        "more than 10 redirects",
-    )
-
-
-def test_a_redirect_is_read_as_browsers_do() -> None:
-    targets = {
-        "/up": "../image?q=1#part",
-        "/whole": "HTTP://A.test:{port}/x/../image?q=1",
-        "/spaces": "  /image?q=1\t",
-        "/latin": "/caf\xe9",
-        "/utf8": "/caf\u00e9",
-    }
-    images = dict.fromkeys(("/image?q=1", "/caf%E9", "/caf%C3%A9"), script(200, IMAGE))
-    with Server({**images}) as server:
-        server.script |= {
-            path: script(302, Location=target.format(port=server.port))
-            for path, target in targets.items()
-            if path != "/utf8"
-        }
-        server.script["/utf8"] = [b"HTTP/1.1 302 X\r\nContent-Length: 0\r\nLocation: /caf\xc3\xa9\r\n\r\n"]
-        found = fetch([server.url(path) for path in targets], settings_of(server.port))
-    assert [response.reason for response in found.values()] == [None] * 5
-
-
 def test_the_time_of_a_try_is_that_of_all_its_redirects() -> None:
     with Server({}) as server, Client(settings_of(server.port, retries=0)) as client:
         clock = Clock(client)
@@ -345,15 +295,6 @@ def test_tries_are_as_many_as_the_setting_says(steps: list[Step]) -> None:
     response, server = fetch_path(steps, retries=3)
     assert (len(response.tries), len(server.asked)) == (4, 4)
     assert response.reason in (DropReason.HTTP_BROKEN, DropReason.HTTP_STATUS)
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [script(404), script(403), script(302), script(200, IMAGE, X_Robots_Tag="noai"), script(200, b"", length=10**9)],
-)
-def test_what_would_be_the_same_again_is_asked_once(steps: list[Step]) -> None:
-    response, server = fetch_path(steps, retries=3)
-    assert (len(response.tries), len(server.asked)) == (1, 1)
 
 
 def test_what_cannot_be_reached_is_unreachable() -> None:
@@ -466,13 +407,6 @@ def test_connections_are_kept_while_they_are_needed() -> None:
         fetch([server.url(f"/{n}") for n in range(50)], settings_of(server.port, connections_per_host=4))
     assert server.connections <= 8
     assert len(server.asked) == 50
-
-
-def test_one_try_is_one_request_whatever_the_library_thinks() -> None:
-    """It would ask again by itself where a connection is lost before the answer."""
-    for steps in ([RESET], [CLOSE], [b"HTTP/1.1 2", RESET]):
-        response, server = fetch_path(steps)
-        assert (len(response.tries), len(server.asked)) == (1, 1)
 
 
 # robots.txt -----------------------------------------------------------------------------------------------------------
