@@ -81,7 +81,13 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
             return Options(["--runner=FnApiRunner", *flags])
         case "prism":
-            location = _prism()
+            location = os.environ.get("ALTALIGN_PRISM", "")
+            if not location:
+                repair = "build one with `make prism` and set ALTALIGN_PRISM to its path"
+                raise UsageError(f"[engine] runner = prism: no Prism binary; {repair}")
+            if not os.access(location, os.X_OK) or Path(location).is_dir():
+                repair = "build Prism with `make prism` and give the path of its binary"
+                raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
             if engine.workers:
                 why = "Prism decides itself how many work at once"
                 raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
@@ -208,18 +214,6 @@ def jar_of(runner: str, given: PipelineOptions) -> str:
 def is_on_cluster(runner: str, given: PipelineOptions) -> bool:
     """Whether the runner is Spark or Flink on a cluster, not inside the job server's process."""
     return runner in MASTER_FLAGS and not _LOCAL[runner].fullmatch(given.get_all_options()[MASTER_FLAGS[runner]])
-
-
-def _prism() -> str:
-    """The path of the Prism binary, from the environment."""
-    location = os.environ.get("ALTALIGN_PRISM", "")
-    if not location:
-        repair = "build one with `make prism` and set ALTALIGN_PRISM to its path"
-        raise UsageError(f"[engine] runner = prism: no Prism binary; {repair}")
-    if not os.access(location, os.X_OK) or Path(location).is_dir():
-        repair = "build Prism with `make prism` and give the path of its binary"
-        raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
-    return location
 
 
 def _of_dataflow(engine: EngineSettings, flags: list[str]) -> PipelineOptions:

@@ -37,16 +37,13 @@ _RULES = {"Disallow": "Disallow", "Allow": "Allow", "delay": "Crawl-delay"}  # a
 class Rules:
     """The rules of a robots.txt for one robot.
 
-    Attributes:
-        token: the robot's product token, in lower case.
-        texts: the lines that apply to it, by the name of what they are; those of preferences are written as `Disallow`
-            where they oppose training, and as `Allow` where they allow it. Empty if nothing is forbidden.
-        delay_s: the Crawl-delay in seconds, at most `DELAY_S_AT_MOST`.
+    `texts` has the lines that apply to it, by the name of what they are; those of preferences are written as `Disallow`
+    where they oppose training, and as `Allow` where they allow it. Empty if nothing is forbidden.
     """
 
-    token: str = ""
+    token: str = ""  # of the robot's product, in lower case
     texts: tuple[tuple[str, str], ...] = ()
-    delay_s: float = 0.0
+    delay_s: float = 0.0  # the Crawl-delay, at most `DELAY_S_AT_MOST`
 
     @classmethod
     def parse(cls, body: bytes, token: str) -> "Rules":
@@ -161,11 +158,8 @@ PREFERENCES = {"Content-Usage": ("y", "n"), "Content-Signal": ("yes", "no")}
 def allows_training(name: str, values: Iterable[str]) -> bool | None:
     """Whether the values of a header or line allow training of models with what is fetched; None: they do not say.
 
-    A member that cannot be read says nothing, and of several with the same key the last counts.
-
-    Args:
-        name: one of `PREFERENCES`.
-        values: dictionaries of structured fields (RFC 9651), such as `train-ai=n, search=y`.
+    Values of one of `PREFERENCES` are dictionaries of structured fields (RFC 9651), such as `train-ai=n, search=y`. A
+    member that cannot be read says nothing, and of several with the same key the last counts.
     """
     yes, no = PREFERENCES[name]
     choices = dict[str, bool]()
@@ -207,11 +201,8 @@ _ROBOT = re.compile(r"[a-z_][\w.-]*|\*")
 def opt_out(headers: Mapping[str, Sequence[str]], token: str) -> str:
     """The header by which an answer opts out; empty if none does.
 
-    X-Robots-Tag is read as Google documents it. `1` reserves the rights in the TDM Reservation Protocol.
-
-    Args:
-        headers: the values of each header in `OPT_OUTS`.
-        token: the robot's product token, lower case.
+    `headers` has the values of each in `OPT_OUTS`. X-Robots-Tag is read as Google documents it, for a product token in
+    lower case. `1` reserves the rights in the TDM Reservation Protocol.
     """
     for value in headers["x-robots-tag"]:
         if _directives(value.lower(), token) & OPPOSED:

@@ -212,8 +212,13 @@ class Schedule:
         if self.is_closed:
             return
         now = self._loop.time()
-        while self._has_room() and (host := self._next_host(now)) is not None:
-            self._begin(host, now)
+        while self._hosts and self._hosts[0][0] <= now and self._has_room():
+            listed_s, _, host = heappop(self._hosts)
+            if listed_s != host.listed_s:
+                continue  # it has an earlier entry
+            host.listed_s = float("inf")
+            if host.waiting and host.has_room and host.ready_s() <= now:
+                self._begin(host, now)
             self.list_host(host)
         if self._timer is not None:
             self._timer.cancel()
@@ -228,18 +233,6 @@ class Schedule:
             and not self._is_paused
             and self._budget.has_room(round((len(self.under_way) + 1) * self._body_bytes))
         )
-
-    def _next_host(self, now: float) -> Host | None:
-        """Takes the next host that may be asked off the heap."""
-        while self._hosts and self._hosts[0][0] <= now:
-            listed_s, _, host = heappop(self._hosts)
-            if listed_s != host.listed_s:
-                continue  # it has an earlier entry
-            host.listed_s = float("inf")
-            if host.waiting and host.has_room and host.ready_s() <= now:
-                return host
-            self.list_host(host)
-        return None
 
     def _begin(self, host: Host, now: float) -> None:
         fetch, turn = host.waiting.popleft()

@@ -73,14 +73,9 @@ class Names:
     async def addresses(
         self, host: str, held_up: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> tuple[str, ...]:
-        """The addresses of a name, the preferred first.
+        """The addresses of a name, as `Resolve` gives them.
 
-        Args:
-            host: the name.
-            held_up: entered while the lookup waits for its turn: no server is to blame.
-
-        Raises:
-            OSError: as `Resolve` says.
+        `held_up` is entered while the lookup waits for its turn: no server is to blame.
         """
         kept_until, addresses = self._kept.get(host, (0.0, ()))
         if asyncio.get_running_loop().time() < kept_until:
@@ -123,9 +118,6 @@ async def system_addresses(host: str) -> Sequence[str]:
     """The addresses that the system has for a name, looked up in a thread: `getaddrinfo` cannot be interrupted.
 
     The thread is a daemon, so one that hangs at a dead name server (30 s by default) keeps no process alive.
-
-    Raises:
-        OSError: as `Resolve` says.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[list[str]] = loop.create_future()
