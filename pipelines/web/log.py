@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
@@ -175,27 +176,25 @@ class Totals:
     statuses: Counter[str] = field(default_factory=Counter)
     hosts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, stats: Statistics, times: int = 1) -> None:
-        """Adds the statistics of a unit, or removes them if `times` is -1."""
-        self.responses += times * stats.get("responses", 0)
-        self.ended += times * stats.get("count", 0)
-        self.failed += times * stats.get("failed_to_download", 0)
-        self.no_images += times * stats.get("failed_to_resize", 0)
-        self.bytes += times * stats.get("bytes", 0)
-        for counter, numbers in ((self.statuses, stats.get("status_dict", {})), (self.hosts, stats.get("hosts", {}))):
-            for key, number in numbers.items():
-                counter[key] += times * number
+    def add(self, stats: Statistics) -> None:
+        """Adds the statistics of a unit."""
+        self.responses += stats.get("responses", 0)
+        self.ended += stats.get("count", 0)
+        self.failed += stats.get("failed_to_download", 0)
+        self.no_images += stats.get("failed_to_resize", 0)
+        self.bytes += stats.get("bytes", 0)
+        self.statuses.update(stats.get("status_dict", {}))
+        self.hosts.update(stats.get("hosts", {}))
         if len(self.hosts) > 2 * HOSTS_COUNTED:
             self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
 
     def worst_hosts(self) -> dict[str, int]:
         """The hosts with the most failures."""
-        return {host: number for host, number in self.hosts.most_common(HOSTS_AT_MOST) if number > 0}
+        return dict(self.hosts.most_common(HOSTS_AT_MOST))
 
     def reasons(self) -> dict[str, int]:
         """Why images could not be fetched, the most frequent reason first."""
-        statuses = self.statuses.most_common()
-        return {status: number for status, number in statuses if number > 0 and status.startswith("http_")}
+        return {status: number for status, number in self.statuses.most_common() if status.startswith("http_")}
 
 
 class WebWatch(progress.Watch):
@@ -204,8 +203,8 @@ class WebWatch(progress.Watch):
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
-        self._under_way, self._totals = {unit["name"] for unit in units}, Totals()
-        self._statistics: dict[str, tuple[storage.Stamp | None, Statistics]] = {}
+        self._under_way, self._finished_totals = {unit["name"] for unit in units}, Totals()
+        self._statistics: dict[str, tuple[storage.Stamp, Statistics]] = {}  # of units under way
         self._read_statistics()
         self._before_this = self._totals.responses
         if line := addresses.unused_proxies():
@@ -232,16 +231,17 @@ class WebWatch(progress.Watch):
         for unit in self._under_way.intersection(name.removesuffix("_stats.json") for name in names):
             with suppress(OSError, AltalignError):  # another process changes it: a log is no reason to stop
                 path = storage.join(folder, f"{unit}_stats.json")
-                seen, before = self._statistics.get(unit, (None, Statistics()))
-                if (changed := storage.stamp(path)) == seen:
+                stamp = storage.stamp(path)
+                if unit in self._statistics and self._statistics[unit][0] == stamp:
                     continue
                 stats = cast(Statistics, storage.read_json(path))
-                self._totals.add(before, -1)
-                self._totals.add(stats)
-                self._statistics[unit] = changed, stats
+                self._statistics[unit] = stamp, stats
                 if stats.get("count") == stats.get("images"):
                     self._under_way.remove(unit)
-                    del self._statistics[unit]
+                    self._finished_totals.add(self._statistics.pop(unit)[1])
+        self._totals = deepcopy(self._finished_totals)
+        for _, stats in self._statistics.values():
+            self._totals.add(stats)
 
     def _update(self) -> None:
         """Reads the statistics and writes `progress.json`."""

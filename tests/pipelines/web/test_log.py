@@ -14,7 +14,7 @@ from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web import log
 from altalign.pipelines.web.calls import Response, Try
-from altalign.pipelines.web.log import Totals, WebWatch
+from altalign.pipelines.web.log import WebWatch
 from altalign.settings.curate import CurateConfig
 from tests.pipelines.run.test_progress import PATIENCE_S, Written
 
@@ -234,37 +234,3 @@ def test_files_of_others_and_damaged_ones_do_no_harm(tmp_path: Path) -> None:
     with progress.watched(run, "fetch/units", UNITS, Console(file=file), WebWatch):
         pass
     assert file.getvalue().startswith("fetch: 0 of 3 units, 0 of 300 images, ")
-
-
-def test_what_is_taken_away_from_totals_is_not_in_them() -> None:
-    totals = Totals()
-    totals.add(
-        {
-            "count": 5,
-            "failed_to_download": 2,
-            "bytes": 7,
-            "status_dict": {"http_timeout": 2, "success": 3},
-            "hosts": {"a": 2},
-        }
-    )
-    totals.add(
-        {
-            "count": 9,
-            "failed_to_download": 1,
-            "bytes": 8,
-            "status_dict": {"http_broken": 1, "success": 8},
-            "hosts": {"b": 1},
-        }
-    )
-    totals.add(
-        {
-            "count": 5,
-            "failed_to_download": 2,
-            "bytes": 7,
-            "status_dict": {"http_timeout": 2, "success": 3},
-            "hosts": {"a": 2},
-        },
-        -1,
-    )
-    assert (totals.ended, totals.failed, totals.bytes) == (9, 1, 8)
-    assert (totals.reasons(), totals.worst_hosts()) == ({"http_broken": 1}, {"b": 1})
