@@ -17,21 +17,20 @@ from altalign.errors import AltalignError
 from altalign.pipelines.engine import jobs
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run.units import Run
-from altalign.settings.curate import CurateConfig, EngineSettings
+from altalign.settings.curate import EngineSettings
 from tests.end_to_end.runs import environ
+from tests.support.runs import run_of
 
 PATIENCE_S = 300
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "prism"}}, where="test")
-    run = Run(str(tmp_path), config, ())
+    run = run_of(tmp_path, engine={"runner": "prism"})
     (tmp_path / "log").mkdir()
     monkeypatch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
     with (
         pytest.raises(AltalignError, match=r"Prism does not answer at localhost:\d+; .*prism.log has what it said"),
-        started(run, options(config.engine, [])),
+        started(run, options(run.config.engine, [])),
     ):
         raise AssertionError
 

@@ -22,7 +22,7 @@ from altalign.pipelines.engine.spilled_groups import (
     slices_of,
 )
 from altalign.pipelines.run.units import Facts, Marks, Run
-from altalign.settings.curate import CurateConfig
+from tests.support.runs import run_of
 
 PARTITIONS, KINDS = 128, 3
 Unit = list[tuple[int, bytes]]  # (bucket, slice) in order of writing
@@ -110,7 +110,7 @@ def test_a_file_that_was_cut_is_an_error_with_its_name(tmp_path: Path, left: int
 
 
 def test_every_partition_is_merged_of_several_collections_also_an_empty_one(tmp_path: Path) -> None:
-    run = Run(str(tmp_path), CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test"), ())
+    run = run_of(tmp_path)
     groups, path = Groups(4), str(tmp_path / "0.spill")
 
     def merge(run: Run, partition: int, gathered: Spilled) -> Facts:

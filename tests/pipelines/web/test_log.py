@@ -15,8 +15,8 @@ from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web import log
 from altalign.pipelines.web.calls import Response, Try
 from altalign.pipelines.web.log import WebWatch
-from altalign.settings.curate import CurateConfig
 from tests.pipelines.run.test_progress import PATIENCE_S, Written
+from tests.support.runs import run_of
 
 URLS = [f"https://{host}.example/{number}.png" for number, host in enumerate("aabbc")]
 IDS = [f"{number:032x}" for number in range(len(URLS))]
@@ -31,10 +31,6 @@ OUTCOMES = {
     3: Outcome(DropReason.HTTP_TIMEOUT),
     4: Outcome(None, None, 120, 3, Measured(found_sha256="01")),
 }
-
-
-def run_of(folder: Path) -> Run:
-    return Run(str(folder), CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test"), ())
 
 
 def lines(run: Run) -> list[dict]:
