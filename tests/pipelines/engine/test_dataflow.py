@@ -183,14 +183,14 @@ def test_what_is_not_said_closes_the_traps_and_what_is_said_stays() -> None:
         DISK_GB,
         IMAGE,
     )
-    said = [
+    own = [
         "--machine_type=n2-highmem-8",
         "--disk_size_gb=300",
         "--number_of_worker_harness_threads=2",
         "--max_num_workers=40",
         "--resource_hint=min_ram=16GB",
     ]
-    worker = (given := options(ENGINE, [*FLAGS, *said])).view_as(WorkerOptions)
+    worker = (given := options(ENGINE, [*FLAGS, *own])).view_as(WorkerOptions)
     assert (worker.machine_type, worker.disk_size_gb, worker.max_num_workers) == ("n2-highmem-8", 300, 40)
     assert given.view_as(DebugOptions).number_of_worker_harness_threads == 2
     assert given.get_all_options()["resource_hints"] == ["min_ram=16GB"]
@@ -242,7 +242,7 @@ def watch_jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The job of every step of a curation, by name; and of fetching from the web."""
-    folder, found = tmp_path_factory.mktemp("dataflow"), dict[str, Any]()
+    folder, by_step = tmp_path_factory.mktemp("dataflow"), dict[str, Any]()
     write_input(folder, rows=120)
     (folder / "config.toml").write_text(CONFIG + '\n[dedup]\nwithin_pool = "keep_one_image"\n', encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -259,12 +259,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                     of_dry.setattr(curate, "check_marks", lambda *_: None)  # nothing is done
                     run_step(each, step, dry())
                 if step.plan(each):
-                    found[name] = made.pop()
+                    by_step[name] = made.pop()
             run_step(run, step, given, *shown)
 
         patch.setattr(curate, "run_step", also_built)
         assert cli.main(["curate", "config.toml"]) == 0
-    return found
+    return by_step
 
 
 STEPS = list(dict.fromkeys(step.marks.step for steps, _ in curate.PIPELINE.values() for step in steps))
@@ -325,9 +325,9 @@ def test_groupings_have_keys_of_deterministic_coders_and_bytes_alone(jobs: dict[
     for name, each in components.transforms.items():
         if each.spec.urn != "beam:transform:group_by_key:v1":
             continue
-        of = coder(job, next(iter(each.inputs.values())))
-        assert of.spec.urn == "beam:coder:kv:v1"
-        key, value = (components.coders[part].spec.urn for part in of.component_coder_ids)
+        pair = coder(job, next(iter(each.inputs.values())))
+        assert pair.spec.urn == "beam:coder:kv:v1"
+        key, value = (components.coders[part].spec.urn for part in pair.component_coder_ids)
         assert key == "beam:coder:varint:v1", each.unique_name
         assert name in reshuffled or value == "beam:coder:bytes:v1", each.unique_name
 
@@ -447,8 +447,8 @@ def test_an_interrupt_cancels_the_job_whose_page_was_printed(
     with pytest.raises(KeyboardInterrupt), pipeline(run, "extract", dry()) as job:
         _ = job | create(run, units(1))
     assert sent.is_cancelled
-    said = capsys.readouterr().err.replace("\n", "")
+    output = capsys.readouterr().err.replace("\n", "")
     assert (
         "extract: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-22_00_00_00-1?project=made-up"
-        in said
+        in output
     )

@@ -36,15 +36,15 @@ def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("named", "wanted"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")]
+    ("named", "expected"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")]
 )
-def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, wanted: str) -> None:
+def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, expected: str) -> None:
     for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("no_proxy", named)
     for _ in range(2):
         jobs._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
-        assert os.environ["no_grpc_proxy"] == wanted  # noqa: SIM112 - the name that gRPC reads
+        assert os.environ["no_grpc_proxy"] == expected  # noqa: SIM112 - the name that gRPC reads
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal at a parent's death")
@@ -53,7 +53,7 @@ def test_a_server_answers_as_long_as_the_block_and_its_error_is_a_line(
 ) -> None:
     monkeypatch.setenv("ALTALIGN_PRISM", prism)
     given = options(EngineSettings(runner="prism"), [])
-    asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    question = beam_job_api_pb2.DescribePipelineOptionsRequest()
 
     def use(endpoint: str) -> None:
         assert is_listened_at(endpoint)
@@ -62,7 +62,7 @@ def test_a_server_answers_as_long_as_the_block_and_its_error_is_a_line(
             grpc.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel,
         ):
             stub = beam_job_api_pb2_grpc.JobServiceStub(channel)
-            stub.DescribePipelineOptions(asked, timeout=0.2, wait_for_ready=True)
+            stub.DescribePipelineOptions(question, timeout=0.2, wait_for_ready=True)
 
     with (
         pytest.raises(

@@ -20,8 +20,8 @@ def test_many_elements_are_read_from_a_file_of_the_run(tmp_path: Path) -> None:
     run = run_of(tmp_path, engine={"runner": "prism"})
     units = [{"name": f"{number:06d}", "caption": "ä\n" * (number % 3)} for number in range(2 * ELEMENTS_AT_MOST + 1)]
     with beam.Pipeline(runner="FnApiRunner") as built:
-        found = built | create(run, units)
-        assert_that(found, equal_to(units))
+        elements = built | create(run, units)
+        assert_that(elements, equal_to(units))
     assert built.to_runner_api().ByteSize() < 100 * ELEMENTS_AT_MOST
     assert len(storage.names(run.work("elements"))) == 1
 

@@ -185,7 +185,7 @@ GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
 
 
 @pytest.mark.parametrize(
-    ("said", "gist"),
+    ("message", "gist"),
     [
         (
             SPARK,
@@ -204,10 +204,10 @@ GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
     ],
 )
 def test_of_what_an_engine_says_the_line_that_tells_most_is_shown_and_all_of_it_kept(
-    tmp_path: Path, said: str, gist: str
+    tmp_path: Path, message: str, gist: str
 ) -> None:
     with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path / "run"), "extract"):
-        raise RuntimeError(said)
+        raise RuntimeError(message)
     trace = tmp_path / "run" / "log" / "trace.txt"
     assert str(caught.value) == f"{tmp_path}/run: extract failed: {gist} {trace} has the rest"
-    assert said in trace.read_text()
+    assert message in trace.read_text()

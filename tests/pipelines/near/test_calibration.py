@@ -145,10 +145,10 @@ def png(pixels: np.ndarray) -> bytes:
 def drawn(tmp_path: Path) -> tuple[str, str]:
     """Labelled pairs of three drawn images, their mirror images, a flat one, and a broken one."""
     rng = np.random.default_rng(1)
-    found = {f"{name}": np.kron(rng.integers(0, 255, (8, 8)), np.ones((16, 16))).astype(np.uint8) for name in "abc"}
-    files = {name: png(pixels) for name, pixels in found.items()} | {
-        "a again": png(np.repeat(found["a"], 2, axis=0)),
-        "a flipped": png(found["a"][:, ::-1]),
+    drawings = {f"{name}": np.kron(rng.integers(0, 255, (8, 8)), np.ones((16, 16))).astype(np.uint8) for name in "abc"}
+    files = {name: png(pixels) for name, pixels in drawings.items()} | {
+        "a again": png(np.repeat(drawings["a"], 2, axis=0)),
+        "a flipped": png(drawings["a"][:, ::-1]),
     }
     files |= {"flat": png(np.full((64, 64), 9, np.uint8)), "broken": files["b"][:60]}
     rows = [
@@ -173,9 +173,9 @@ def test_labelled_pairs_are_found_as_they_are_or_in_a_mirror(drawn: tuple[str, s
     measured = comparing.measure_labelled(
         *drawn, config_with(mirrored=mirrored), Calibration("dct", 0.95, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS
     )
-    found = 2 + mirrored
-    assert measured.recall == Share(found, 4)  # taller, as it is, flip or not, and flat, which is never found
-    assert measured.precision == Share(found, found)
+    hits = 2 + mirrored
+    assert measured.recall == Share(hits, 4)  # taller, as it is, flip or not, and flat, which is never found
+    assert measured.precision == Share(hits, hits)
     assert measured.by_how == {
         "taller": Share(1, 1),
         "flip": Share(int(mirrored), 1),
@@ -301,14 +301,14 @@ def test_nobody_is_left_to_believe_that_what_is_lost_is_covered(findings: Findin
     calibration_report.show(findings, Console(file=out, width=80, markup=False, highlight=False))
     shown = out.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
-    said = " ".join(shown.split())
-    assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). " in said
-    assert "Such copies of test images stay in the data." in said
-    assert "Threshold: a cosine above 0.9." in said
-    assert "extrapolated" in said
-    assert "Lost for want of a common bucket: 1 copy above the threshold." in said
-    assert "recall 3 of 4 (75.0%" in said
-    assert "2 pairs left out" in said
+    text = " ".join(shown.split())
+    assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). " in text
+    assert "Such copies of test images stay in the data." in text
+    assert "Threshold: a cosine above 0.9." in text
+    assert "extrapolated" in text
+    assert "Lost for want of a common bucket: 1 copy above the threshold." in text
+    assert "recall 3 of 4 (75.0%" in text
+    assert "2 pairs left out" in text
 
 
 def test_where_half_of_every_kind_is_found_nothing_is_said_to_be_lost(findings: Findings) -> None:

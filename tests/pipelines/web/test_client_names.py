@@ -23,7 +23,7 @@ def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeyp
     class Rebinding(Pointing):
         async def addresses(self, host: str) -> Sequence[str]:
             await super().addresses(host)
-            return ["127.0.0.1" if self.asked.count(host) % 2 else "127.0.0.2"]
+            return ["127.0.0.1" if self.lookups.count(host) % 2 else "127.0.0.2"]
 
     resolver = Rebinding()
     answers: dict[str, Steps] = {
@@ -37,11 +37,14 @@ def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeyp
         urls = [server.url("/image", f"{n}.test") for n in range(20) for _ in range(2)]
         settings = settings_of(server.port, honour_robots=True, retries=0, connections_per_host=1)
         with Client(settings, resolve=resolver.addresses) as client:
-            found = list(client.fetch(urls))
+            responses = list(client.fetch(urls))
         with pytest.raises(BlockingIOError):
             neighbour.accept()
-    assert {(response.body, response.reason) for response in found} == {(IMAGE, None), (None, DropReason.HTTP_REFUSED)}
-    assert all("127.0.0.2 (loopback)" in response.detail for response in found if response.reason)
+    assert {(response.body, response.reason) for response in responses} == {
+        (IMAGE, None),
+        (None, DropReason.HTTP_REFUSED),
+    }
+    assert all("127.0.0.2 (loopback)" in response.detail for response in responses if response.reason)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,10 +56,10 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv("no_proxy", raising=False)
         urls = [server.url("/image", "a.test"), "http://10.0.0.1/image", "http://inside.test/image"]
         resolver = Pointing(others={"inside.test": ["10.0.0.1"]})
-        found = fetch(urls, settings_of(server.port, retries=0, honour_robots=True), resolver)
-    assert [found[url].body for url in urls] == [IMAGE, None, None]
-    assert [found[url].reason for url in urls[1:]] == [DropReason.HTTP_REFUSED] * 2
-    assert (proxy.connections, proxy.asked) == (0, [])
+        responses = fetch(urls, settings_of(server.port, retries=0, honour_robots=True), resolver)
+    assert [responses[url].body for url in urls] == [IMAGE, None, None]
+    assert [responses[url].reason for url in urls[1:]] == [DropReason.HTTP_REFUSED] * 2
+    assert (proxy.connections, proxy.requests) == (0, [])
 
 
 @pytest.mark.faults
@@ -85,7 +88,7 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
                 return "hang" in task.target.host or (lookup is not None and not lookup.begins.is_set())
 
             clock.go_on_while(waits)
-            found = {urls[response.number]: response for response in client.fetch(urls)}
+            responses = {urls[response.number]: response for response in client.fetch(urls)}
             clock.go_on(30)  # until no name hangs
-    assert [found[url].body for url in urls[::2]] == [IMAGE] * 24
-    assert {found[url].reason for url in urls[1::2]} <= {DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE}
+    assert [responses[url].body for url in urls[::2]] == [IMAGE] * 24
+    assert {responses[url].reason for url in urls[1::2]} <= {DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE}

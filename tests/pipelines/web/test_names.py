@@ -17,10 +17,10 @@ class Slow:
     """Takes seconds for a name, and notes when it was asked."""
 
     def __init__(self, seconds: float = 1.0, error: OSError | None = None):
-        self.seconds, self.error, self.asked = seconds, error, list[str]()
+        self.seconds, self.error, self.lookups = seconds, error, list[str]()
 
     async def addresses(self, host: str) -> Sequence[str]:
-        self.asked.append(host)
+        self.lookups.append(host)
         await asyncio.sleep(self.seconds)
         if self.error:
             raise self.error
@@ -29,25 +29,25 @@ class Slow:
 
 @pytest.fixture
 def loop() -> Iterator[VirtualLoop]:
-    found = VirtualLoop()
-    yield found
-    found.close()
+    names = VirtualLoop()
+    yield names
+    names.close()
 
 
 def test_all_who_ask_at_once_share_a_lookup_and_it_is_kept(loop: VirtualLoop) -> None:
     async def main() -> None:
         resolver = Slow()
-        found = Names(resolver.addresses)
-        assert set(await asyncio.gather(*(found.addresses("a.test") for _ in range(20)))) == {
+        names = Names(resolver.addresses)
+        assert set(await asyncio.gather(*(names.addresses("a.test") for _ in range(20)))) == {
             ("192.0.2.1", "192.0.2.2")
         }
         await asyncio.sleep(transport.NAME_KEPT_S - 1)
-        await found.addresses("a.test")
-        assert resolver.asked == ["a.test"]
+        await names.addresses("a.test")
+        assert resolver.lookups == ["a.test"]
         await asyncio.sleep(2)
-        await found.addresses("a.test")
-        assert resolver.asked == ["a.test"] * 2
-        await found.close()
+        await names.addresses("a.test")
+        assert resolver.lookups == ["a.test"] * 2
+        await names.close()
 
     loop.run_until_complete(main())
 
@@ -55,23 +55,23 @@ def test_all_who_ask_at_once_share_a_lookup_and_it_is_kept(loop: VirtualLoop) ->
 def test_a_failure_is_told_to_all_and_not_kept(loop: VirtualLoop) -> None:
     async def main() -> None:
         resolver = Slow(error=socket.gaierror(socket.EAI_NONAME, "none"))
-        found = Names(resolver.addresses)
-        results = await asyncio.gather(*(found.addresses("a.test") for _ in range(3)), return_exceptions=True)
+        names = Names(resolver.addresses)
+        results = await asyncio.gather(*(names.addresses("a.test") for _ in range(3)), return_exceptions=True)
         assert [getattr(result, "errno", None) in NOT_THERE for result in results] == [True] * 3
         resolver.error = None
-        assert await found.addresses("a.test")
-        assert len(resolver.asked) == 2
+        assert await names.addresses("a.test")
+        assert len(resolver.lookups) == 2
 
     loop.run_until_complete(main())
 
 
 def test_who_has_no_more_time_leaves_the_others_waiting(loop: VirtualLoop) -> None:
     async def main() -> None:
-        found = Names(Slow(seconds=10).addresses)
-        patient = asyncio.create_task(found.addresses("a.test"))
+        names = Names(Slow(seconds=10).addresses)
+        patient = asyncio.create_task(names.addresses("a.test"))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
-                await found.addresses("a.test")
+                await names.addresses("a.test")
         assert await patient == ("192.0.2.1", "192.0.2.2")
         assert loop.time() == pytest.approx(10)
 
@@ -80,9 +80,9 @@ def test_who_has_no_more_time_leaves_the_others_waiting(loop: VirtualLoop) -> No
 
 def test_a_lookup_that_never_ends_does(loop: VirtualLoop) -> None:
     async def main() -> None:
-        found = Names(Slow(seconds=1e9).addresses)
+        names = Names(Slow(seconds=1e9).addresses)
         with pytest.raises(TimeoutError):
-            await found.addresses("a.test")
+            await names.addresses("a.test")
         assert loop.time() == pytest.approx(transport.LOOKUP_S)
 
     loop.run_until_complete(main())
@@ -90,18 +90,18 @@ def test_a_lookup_that_never_ends_does(loop: VirtualLoop) -> None:
 
 def test_waiting_for_a_turn_is_told_and_costs_no_time_of_the_lookup(loop: VirtualLoop) -> None:
     async def main() -> None:
-        found, waits = Names(Slow(seconds=50).addresses, at_once=2), list[tuple[str, bool, float]]()
+        names, waits = Names(Slow(seconds=50).addresses, at_once=2), list[tuple[str, bool, float]]()
 
-        def asked(host: str) -> "asyncio.Task[tuple[str, ...]]":
+        def lookups(host: str) -> "asyncio.Task[tuple[str, ...]]":
             @contextmanager
             def held_up() -> Iterator[None]:
                 waits.append((host, True, round(loop.time())))
                 yield
                 waits.append((host, False, round(loop.time())))
 
-            return asyncio.create_task(found.addresses(host, held_up))
+            return asyncio.create_task(names.addresses(host, held_up))
 
-        assert set(await asyncio.gather(*map(asked, "abcda"))) == {("192.0.2.1", "192.0.2.2")}
+        assert set(await asyncio.gather(*map(lookups, "abcda"))) == {("192.0.2.1", "192.0.2.2")}
         assert [wait for wait in waits if wait[0] in "cd"] == [
             *(("c", True, 0), ("d", True, 0)),
             *(("c", False, 50), ("d", False, 50)),
@@ -114,10 +114,10 @@ def test_waiting_for_a_turn_is_told_and_costs_no_time_of_the_lookup(loop: Virtua
 
 def test_closing_ends_lookups_under_way(loop: VirtualLoop) -> None:
     async def main() -> None:
-        found = Names(Slow(seconds=1e9).addresses)
-        asking = asyncio.create_task(found.addresses("a.test"))
+        names = Names(Slow(seconds=1e9).addresses)
+        asking = asyncio.create_task(names.addresses("a.test"))
         await asyncio.sleep(0.1)
-        await found.close()
+        await names.close()
         with pytest.raises(asyncio.CancelledError):
             await asking
 
@@ -129,20 +129,20 @@ def test_only_so_many_names_are_kept(loop: VirtualLoop, monkeypatch: pytest.Monk
 
     async def main() -> None:
         resolver = Slow(seconds=0)
-        found = Names(resolver.addresses)
+        names = Names(resolver.addresses)
         for host in "abcda":
-            await found.addresses(host)
-        assert resolver.asked == list("abcda")
-        await found.addresses("d")
-        assert resolver.asked == list("abcda")
+            await names.addresses(host)
+        assert resolver.lookups == list("abcda")
+        await names.addresses("d")
+        assert resolver.lookups == list("abcda")
 
     loop.run_until_complete(main())
 
 
 def test_the_system_knows_this_machine() -> None:
     async def main() -> None:
-        found = await asyncio.gather(*(system_addresses("localhost") for _ in range(10)))
-        assert all(set(addresses) & {"127.0.0.1", "::1"} for addresses in found)
+        names = await asyncio.gather(*(system_addresses("localhost") for _ in range(10)))
+        assert all(set(addresses) & {"127.0.0.1", "::1"} for addresses in names)
         with pytest.raises(socket.gaierror):
             await system_addresses("x" * 300 + ".test")
 

@@ -1,4 +1,4 @@
-"""URLs as they are asked for."""
+"""URLs as they are sent_url for."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from altalign.pipelines.web.calls import Target, TargetError
 
 
 @pytest.mark.parametrize(
-    ("url", "asked", "origin", "host", "port"),
+    ("url", "sent_url", "origin", "host", "port"),
     [
         ("HTTP://EXAMPLE.org", "http://example.org/", "http://example.org", "example.org", 80),
         (
@@ -46,9 +46,9 @@ from altalign.pipelines.web.calls import Target, TargetError
         ("http://example.org/\ud800", "http://example.org/?", "http://example.org", "example.org", 80),
     ],
 )
-def test_a_url_is_read_as_browsers_do(url: str, asked: str, origin: str, host: str, port: int) -> None:
+def test_a_url_is_read_as_browsers_do(url: str, sent_url: str, origin: str, host: str, port: int) -> None:
     target = Target.parse(url)
-    assert (target.url, target.origin, target.host, target.port) == (asked, origin, host, port)
+    assert (target.url, target.origin, target.host, target.port) == (sent_url, origin, host, port)
     assert target.robots == Target(f"{origin}/robots.txt", origin, host, port)
 
 
@@ -115,7 +115,7 @@ def test_a_location_is_joined_to_where_it_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "asked"),
+    ("sent", "sent_url"),
     [
         (b"/caf\xe9.jpg", "/caf%E9.jpg"),
         (b"/q.jpg?n=caf\xe9#\xe9", "/q.jpg?n=caf%E9"),
@@ -127,9 +127,9 @@ def test_a_location_is_joined_to_where_it_was_said() -> None:
         (b"/a|b[1]", "/a|b[1]"),
     ],
 )
-def test_bytes_of_a_location_are_asked_for_as_they_came(sent: bytes, asked: str) -> None:
+def test_bytes_of_a_location_are_asked_for_as_they_came(sent: bytes, sent_url: str) -> None:
     location = sent.decode("utf-8", "surrogateescape")
-    assert Target.parse("http://a.test/x").joined(location).url == f"http://a.test{asked}"
+    assert Target.parse("http://a.test/x").joined(location).url == f"http://a.test{sent_url}"
 
 
 def test_a_host_in_a_location_is_a_name() -> None:
