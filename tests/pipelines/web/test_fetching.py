@@ -15,6 +15,7 @@ from altalign.data.reasons import DropReason
 from altalign.pipelines.web import hosts
 from altalign.pipelines.web.calls import Answer, Request, RequestError
 from altalign.pipelines.web.fetching import EXTENDED_S
+from altalign.pipelines.web.hosts import Network
 from tests.pipelines.web.virtual import EPOCH_S, VirtualLoop, Web, answer, play, settings_of
 
 Site = Callable[[Request], Awaitable[Answer]]
@@ -345,6 +346,24 @@ def test_hosts_that_hang_at_the_end_are_no_outage() -> None:
     assert Counter(response.reason for response in played.responses) == {None: 50, TIMEOUT: 6}
 
 
+def test_one_host_that_refuses_us_now_is_no_gone_network() -> None:
+    """It has many ports, and was the last to answer; another host can still be connected to."""
+
+    async def connects(endpoint: tuple[str, int]) -> bool:
+        return endpoint == ("192.0.2.1", 80)
+
+    async def main() -> bool:
+        network = Network(connects, lambda *, is_paused: None)  # noqa: ARG005
+        network.answered("a.test", ("192.0.2.1", 80))
+        for port in range(100):
+            network.answered("z.test", ("192.0.2.9", port))
+        return await network.was_gone("Connection refused")
+
+    loop = VirtualLoop()
+    assert not loop.run_until_complete(main())
+    loop.close()
+
+
 # A machine with too little --------------------------------------------------------------------------------------------
 
 
@@ -471,6 +490,20 @@ def test_a_hanging_robots_txt_is_asked_for_a_few_times_whatever_waits_for_it() -
     assert not web.times("hang")
     assert Counter(response.reason for response in played.responses) == {None: 100, TIMEOUT: 300}
     assert all(response.detail.startswith("robots.txt: ") for response in played.responses if response.reason)
+
+
+def test_a_robots_txt_that_could_not_be_read_is_asked_for_again_after_five_minutes() -> None:
+    async def moved(request: Request) -> Answer:
+        if request.target.url.endswith("/robots.txt"):
+            return answer(404)
+        await asyncio.sleep(30 * int(request.target.url.rpartition("/")[2]))
+        return answer(302, location="http://ill/x")
+
+    web = web_of(a=moved, ill=saying(answer(500)))
+    settings = settings_of(honour_robots=True, retries=0, connections_per_host=20, timeout_s=1000)
+    played = play(web, urls_of("a", 20), settings)
+    assert {(response.reason, response.detail) for response in played.responses} == {(STATUS, "robots.txt: status 500")}
+    assert [round(when) for when, url in web.robots_log if "ill" in url] == [0, 330]
 
 
 # All together ---------------------------------------------------------------------------------------------------------
