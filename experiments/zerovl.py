@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from altalign.demo.draw import draw
 from altalign.demo.scenes import english, random_scene
-from altalign.pipelines.near import cluster
+from altalign.pipelines.near import shard_images
 from altalign.train.step import accumulation, learner
 from altalign.train.step.global_batch import Group, global_batch
 from experiments.data import Absent, Pair, curated
@@ -142,7 +142,7 @@ def _of(make: Callable[[], dict[str, Iterable[Pair]]]) -> Callable[[Path], None]
 def _clustered(folder: Path) -> None:
     """The plain pairs, with clusters of their images beside them (A.6)."""
     SETS["plain"](folder)
-    cluster.cluster(str(folder), k=8, embedder="dct")
+    shard_images.cluster(str(folder), k=8, embedder="dct")
 
 
 SETS: dict[str, Callable[[Path], None]] = {

@@ -15,7 +15,7 @@ from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.figures import judge_figures
-from altalign.pipelines.near import index, learned, test_images, within_pool
+from altalign.pipelines.near import index, within_pool
 from altalign.pipelines.opening import inputs, reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.inputs_of_stages import Grounds
@@ -60,7 +60,7 @@ def each(marks: Marks[F], plan: Callable[[Run], Sequence[U]], work: Callable[[Ru
     return Step(marks, plan, lambda run: MapUnits(run, marks, work), **more)
 
 
-TEST_IMAGES = each(TESTS, test_images.plan, test_images.read)
+TEST_IMAGES = each(TESTS, index.plan_tests, index.read_tests)
 
 # The whole curation, in order: the steps of each stage, and what concludes it once all its units are finished.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
@@ -89,9 +89,9 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "decontaminate": (
         [
             TEST_IMAGES,
-            each(AUGMENTED, learned.plan_copies, learned.make_copies),
-            each(LEARNED, learned.plan, learned.learn),
-            each(INDEX, index.plan, index.build),
+            each(AUGMENTED, index.plan_copies, index.make_copies),
+            each(LEARNED, index.plan_map, index.learn),
+            each(INDEX, index.plan_index, index.build_index),
             each(FOUND, decontaminate.plan_found, decontaminate.find),
             each(CELLS, within_pool.plan_one, within_pool.make_cells),
             Step(COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),

@@ -53,6 +53,6 @@ def _clusters(run: str, k: int, embedder: str) -> int:
     if k < 1:
         raise UsageError(f"--clusters {k}: not a number of clusters; give 1 or more")
     with startup.imports():
-        from altalign.pipelines.near import cluster
+        from altalign.pipelines.near import shard_images
 
-    return cluster.cluster(run, k=k, embedder=embedder)
+    return shard_images.cluster(run, k=k, embedder=embedder)

@@ -28,7 +28,7 @@ from altalign.pipelines.change.rows_to_remove import ImagesGone, InDropped, InSh
 from altalign.pipelines.derive import copy_shards, counting
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
-from altalign.pipelines.near import nearness
+from altalign.pipelines.near import shard_images
 from altalign.pipelines.run import manifest, shard_files
 from altalign.pipelines.run.removal_list import Request
 from altalign.pipelines.run.tables.written import ShardFacts, files_of
@@ -58,7 +58,7 @@ class Found:
     in_shards: Sequence[InShard]
     in_dropped: Sequence[InDropped]
     images: ImagesGone
-    tests: frozenset[nearness.Test]
+    tests: frozenset[shard_images.Test]
     knows_dropped: bool
 
     @property
@@ -107,7 +107,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     if copies is not None:  # of what was dropped as a copy, the image that was kept
         of_copies = copies.filter(pa.array(wider.matches(copies)))
         wider = replace(wider, keys=wider.keys.union(filter(None, parquet.values(of_copies, "kept_key"))))
-    in_shards, tests = rows_to_remove.in_shards(parent, wider), frozenset[nearness.Test]()
+    in_shards, tests = rows_to_remove.in_shards(parent, wider), frozenset[shard_images.Test]()
     of_images = replace(named, source_keys={})
     if of_images.asked():  # the other pairs of these images, and lines of the log
         images = _images([*in_shards, *dropped], lambda rows: rows.filter(pa.array(of_images.are_images(rows))))
@@ -116,7 +116,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     if near is not None and copies is not None:
         embedder = parent.config.decontaminate.embedder
         given = _images([*in_shards, *dropped]) | wider.images
-        images, tests = nearness.near(parent.folder, given, embedder=embedder, above=near)
+        images, tests = shard_images.near(parent.folder, given, embedder=embedder, above=near)
         in_shards = rows_to_remove.in_shards(parent, wider.with_images(images))
         of_kept = Request(keys=frozenset(key for each in in_shards for key in parquet.values(each.rows, "key")))
         is_copy = of_kept.matches(copies.select(["kept_key"]).rename_columns(["key"]))

@@ -22,7 +22,7 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run.tables.fetched import FETCHED, first_of_each_image, survivors
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch
-from altalign.pipelines.web.journal import journal, log
+from altalign.pipelines.web import journal, log
 from altalign.settings.curate import CurateConfig
 
 

@@ -21,7 +21,7 @@ from altalign.pipelines.derive import choose_rows, make_run, units
 from altalign.pipelines.derive.make_run import Making
 from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.near import nearness
+from altalign.pipelines.near import shard_images
 from altalign.pipelines.run.digests import content
 from altalign.pipelines.run.tables.derived import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run
@@ -124,7 +124,7 @@ def split(
     parent: Parent, configs: Sequence[CurateConfig], shares: Sequence[Fraction], above: float, flags: list[str]
 ) -> int:
     """Make a run of each share: pairs of an image, and images nearer to each other than a cosine, go together."""
-    groups = nearness.groups(parent.folder, embedder=parent.config.decontaminate.embedder, above=above)
+    groups = shard_images.groups(parent.folder, embedder=parent.config.decontaminate.embedder, above=above)
     ends = [sum(shares[: number + 1], Fraction(0)) for number in range(len(shares))]
     code = 0
     for number, config in enumerate(configs):

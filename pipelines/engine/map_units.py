@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
@@ -20,7 +20,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from altalign.machine import interrupts
 from altalign.machine.processes import InProcesses
-from altalign.pipelines.engine.jobs import working
+from altalign.pipelines.engine.jobs import enter
 from altalign.pipelines.engine.unit_errors import Reporting
 from altalign.pipelines.run.units import F, Marks, Run, U, map_unit
 
@@ -123,10 +123,9 @@ def pooled(
     return beam.ParDo(Pooled(Reporting(run, work), at_once or run.config.engine.threads, context))
 
 
-@contextmanager
-def _held(run: Run, folder: str, held: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    with working(run, folder), held():
-        yield
+def _held(run: Run, folder: str, held: Callable[[], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+    enter(run, folder)
+    return held()
 
 
 class MapUnits(beam.PTransform[Any, Any]):

@@ -11,29 +11,43 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     FlinkRunnerOptions,
+    GoogleCloudOptions,
     JobServerOptions,
     PipelineOptions,
     PortableOptions,
+    SetupOptions,
     SparkRunnerOptions,
+    StandardOptions,
+    WorkerOptions,
 )
 
-from altalign.errors import UsageError
+from altalign import storage
+from altalign.errors import UsageError, bring
 from altalign.machine.cores import cores
-from altalign.pipelines.engine import dataflow
+from altalign.pipelines.run.digests import files_named
 from altalign.settings.curate import CurateConfig, EngineSettings
 
-JOB_SERVER_VERSION = (
-    "2.62.0"  # of Beam's Java runners that `make jars` brings: the newest of which all parts could be had
-)
+JOB_SERVER_VERSION = "2.62.0"  # of Beam's Java runners: the newest of which `make jars` could get all parts
 KEEP_WORKERS_MS = 60_000  # otherwise Spark starts Python again for every stage of every pipeline
 MASTER_FLAGS = {"spark": "spark_master_url", "flink": "flink_master"}  # of the runners that have a job server on Java
+
+# A process each vCPU does one unit at a time in 0.5 to 1.2 GB (docs/concepts/scale.md), so that 4 GB a vCPU leave room
+# for mapped tables and large images; four processes share one copy of the tables.
+MACHINE_TYPE = "n2-standard-4"
+# The system and the image 15, copies of tables and test side at most 3, a shard or a file of images that each of four
+# processes is writing 4 x 5 (10,000 images of 500 KB); Dataflow's own 25 would not hold that.
+DISK_GB = 50
+MIN_RAM = "min_ram=4GB"  # of a worker of Dataflow Prime, which chooses machines itself; others do not look at it
 
 _RUNNERS = {"prism": "PrismRunner", "spark": "SparkRunner", "flink": "FlinkRunner"}  # Beam's
 _JARS = {"spark": "SPARK_JOB_SERVER_JAR", "flink": "FLINK_JOB_SERVER_JAR"}  # variables that name one
 # Beam would ask pip, which may be missing, for all that is installed.
 _PORTABLE = ("--requirements_cache=skip", "--experiments=disable_logging_submission_environment")
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
+_STORES = ("gs://", "s3://")  # what workers of Dataflow see
+NEEDED = ("project", "region", "temp_location", "sdk_container_image")
 
 
 class Options(PipelineOptions):
@@ -67,26 +81,48 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
             return Options(["--runner=FnApiRunner", *flags])
         case "prism":
-            prism()
+            location = os.environ.get("ALTALIGN_PRISM", "")
+            if not location:
+                repair = "build one with `make prism` and set ALTALIGN_PRISM to its path"
+                raise UsageError(f"[engine] runner = prism: no Prism binary; {repair}")
+            if not os.access(location, os.X_OK) or Path(location).is_dir():
+                repair = "build Prism with `make prism` and give the path of its binary"
+                raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
             if engine.workers:
                 why = "Prism decides itself how many work at once"
                 raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
-            own = [f"--prism_location={prism()}", "--prism_log_level=warn", "--prism_log_kind=text"]
+            own = [f"--prism_location={location}", "--prism_log_level=warn", "--prism_log_kind=text"]
             return Options(["--runner=PrismRunner", "--environment_type=LOOPBACK", *_PORTABLE, *own, *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
         case "dataflow":
-            return dataflow.options(engine, flags)
+            return _of_dataflow(engine, flags)
 
 
 def check_places(config: CurateConfig) -> None:
-    """Refuse files that workers of the engine would not see.
+    """Refuse files that workers of Dataflow would not see.
 
     Raises:
         UsageError: the error names the first such file and its setting.
     """
-    if config.engine.runner == "dataflow":
-        dataflow.check_places(config)
+    if config.engine.runner != "dataflow":
+        return
+    read_or_written = [("[run] folder", config.run.folder)]
+    read_or_written += [("[input] paths", pattern) for settings in config.input for pattern in settings.paths]
+    read_or_written += [("[decontaminate] test_sets", each.path) for each in config.decontaminate.named_sets]
+    for setting, path in read_or_written:
+        if not (path.startswith(_STORES) or storage.is_of_web(path)):
+            raise UsageError(
+                f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; '
+                "give gs://BUCKET/PATH"
+            )
+    calibration = [config.decontaminate.calibration] if config.decontaminate.calibration else []
+    for path in (*files_named(config), *config.fetch.blocked_domains, *calibration):
+        if not (path.startswith(_STORES) or Path(path).is_absolute()):
+            raise UsageError(
+                f'{path}: workers of engine.runner = "dataflow" are not in this folder; give gs://BUCKET/PATH, or an '
+                "absolute path that the image has"
+            )
 
 
 def _check_flags(flags: list[str]) -> None:
@@ -94,14 +130,14 @@ def _check_flags(flags: list[str]) -> None:
     wrong = [flag for flag in flags[:1] if not flag.startswith("--")]
     if wrong := wrong or [flag for flag in flags if re.match(r"--(\W|$)", flag)]:
         raise UsageError(f"-- {wrong[0]}: no flag of Beam, which are --NAME or --NAME=VALUE")
-    said = io.StringIO()
+    message = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(message):
             PipelineOptions(flags).get_all_options()
     except SystemExit as ended:
         if not ended.code:  # --help
             raise
-        why = said.getvalue().strip().rpartition("error: argument ")[2]
+        why = message.getvalue().strip().rpartition("error: argument ")[2]
         raise UsageError(f"-- {why}; give a value that Beam takes") from None
 
 
@@ -117,8 +153,7 @@ def unknown_flags(given: PipelineOptions) -> list[str]:
 def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Spark or Flink: inside the job server's process, or a cluster, when a flag names its master."""
     runner = engine.runner
-    count = engine.workers or cores()
-    named = _named(flags)
+    count, named = engine.workers or cores(), _named(flags)
     default = f"--{MASTER_FLAGS[runner]}=" + (f"local[{count}]" if runner == "spark" else "[local]")
     added = [f"--runner={_RUNNERS[runner]}", *_PORTABLE, *([] if MASTER_FLAGS[runner] in named else [default])]
     if "job_endpoint" not in named:
@@ -131,23 +166,24 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     portable = given.view_as(PortableOptions)
     if "environment_cache_millis" not in named:
         portable.environment_cache_millis = KEEP_WORKERS_MS
-    if _LOCAL[runner].fullmatch(master):
+    if not is_on_cluster(runner, given):
         portable.environment_type = portable.environment_type or "LOOPBACK"
         if runner == "flink" and "parallelism" not in named:
             given.view_as(FlinkRunnerOptions).parallelism = count
-    else:
-        if engine.workers:
-            why = f"how many work at once is the cluster's to say ({master})"
-            raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
-        if not portable.environment_type:
-            raise UsageError(
-                f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; "
-                "give --environment_type=EXTERNAL --environment_config=localhost:PORT "
-                "with `python -m altalign.pipelines.engine.worker_pool --port PORT` on each of them, "
-                "or DOCKER or PROCESS"
-            )
-    if not portable.job_endpoint:
-        java(given)
+    elif engine.workers:
+        why = f"how many work at once is the cluster's to say ({master})"
+        raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
+    elif not portable.environment_type:
+        raise UsageError(
+            f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; "
+            "give --environment_type=EXTERNAL --environment_config=localhost:PORT "
+            "with `python -m altalign.pipelines.engine.worker_pool --port PORT` on each of them, "
+            "or DOCKER or PROCESS"
+        )
+    launcher = given.view_as(JobServerOptions).job_server_java_launcher
+    if not portable.job_endpoint and shutil.which(launcher) is None:
+        repair = "install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
+        raise UsageError(f"{launcher}: no such program, and job servers of Spark and Flink run on Java; {repair}")
     return given
 
 
@@ -165,17 +201,14 @@ def jar_of(runner: str, given: PipelineOptions) -> str:
             return path
         where = f"-- --{runner}_job_server_jar={path}" if flag else f"{_JARS[runner]} = {path}"
         raise UsageError(f"{where}: no such file; give the jar of a Beam job server, or none and run `make jars`")
-    if (made := jars() / f"{runner}-job-server-{JOB_SERVER_VERSION}.jar").is_file():
+    # where `make jars` keeps what it brings: outside of any checkout, for it is large and serves all of them
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    folder = Path(os.environ.get("ALTALIGN_JARS") or cache / "altalign" / "jars")
+    if (made := folder / f"{runner}-job-server-{JOB_SERVER_VERSION}.jar").is_file():
         return str(made)
     raise UsageError(
         f"[engine] runner = {runner}: no job server; `make jars` brings one, or name its jar: {_JARS[runner]}=PATH"
     )
-
-
-def jars() -> Path:
-    """Where `make jars` keeps what it brings: outside of any checkout, for it is large and serves all of them."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    return Path(os.environ.get("ALTALIGN_JARS") or cache / "altalign" / "jars")
 
 
 def is_on_cluster(runner: str, given: PipelineOptions) -> bool:
@@ -183,31 +216,44 @@ def is_on_cluster(runner: str, given: PipelineOptions) -> bool:
     return runner in MASTER_FLAGS and not _LOCAL[runner].fullmatch(given.get_all_options()[MASTER_FLAGS[runner]])
 
 
-def java(given: PipelineOptions) -> str:
-    """The path of the program that job servers of Spark and Flink run on.
-
-    Raises:
-        UsageError: there is no such program.
-    """
-    launcher = given.view_as(JobServerOptions).job_server_java_launcher
-    found = shutil.which(launcher)
-    if found is None:
-        repair = "install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
-        raise UsageError(f"{launcher}: no such program, and job servers of Spark and Flink run on Java; {repair}")
-    return found
-
-
-def prism() -> str:
-    """The path of the Prism binary, from the environment.
-
-    Raises:
-        UsageError: it is not named, or is no program.
-    """
-    location = os.environ.get("ALTALIGN_PRISM", "")
-    if not location:
-        repair = "build one with `make prism` and set ALTALIGN_PRISM to its path"
-        raise UsageError(f"[engine] runner = prism: no Prism binary; {repair}")
-    if not os.access(location, os.X_OK) or Path(location).is_dir():
-        repair = "build Prism with `make prism` and give the path of its binary"
-        raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
-    return location
+def _of_dataflow(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
+    """Jobs on Google Cloud's Dataflow: the options that the user has not given."""
+    where = '[engine] runner = "dataflow"'
+    if engine.workers:
+        raise UsageError(
+            f"[engine] workers = {engine.workers}: how many work at once is Dataflow's to say; leave it 0, and bound "
+            "its machines by -- --max_num_workers=N"
+        )
+    given = PipelineOptions(["--runner=DataflowRunner", *flags])
+    values = given.get_all_options()
+    if missing := [f"--{name}" for name in NEEDED if not values[name]]:
+        raise UsageError(
+            f"{where}: {', '.join(missing)} not given; `altalign curate CONFIG -- --project=ID --region=REGION "
+            "--temp_location=gs://BUCKET/tmp --sdk_container_image=IMAGE` has them all, "
+            "and `altalign retry` and `altalign add --test-set` take the same"
+        )
+    if not re.fullmatch(r"gs://[^/]{3,}/.+", values["temp_location"]):  # Beam would make a bucket of its own
+        raise UsageError(f"-- --temp_location={values['temp_location']}: give gs://BUCKET/PATH, of your own bucket")
+    try:
+        from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401 - a job cannot be made without
+    except ImportError as error:
+        raise UsageError(f"{where}: Beam is here without Google Cloud ({error}); {bring('dataflow')}") from None
+    setup, worker = given.view_as(SetupOptions), given.view_as(WorkerOptions)
+    debug, standard = given.view_as(DebugOptions), given.view_as(StandardOptions)
+    if setup.sdk_location == "default":
+        # Beam is in the image; else it is fetched from PyPI and installed anew on every worker
+        setup.sdk_location = "container"
+    if setup.save_main_session is None:
+        # else, where pickles are cloudpickle's, the command's own process is sent along
+        setup.save_main_session = False
+    # nor is pip asked, for every job, what is installed here
+    debug.add_experiment("disable_logging_submission_environment")
+    # a process each vCPU has one unit in memory, not twelve
+    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1
+    worker.disk_size_gb = worker.disk_size_gb or DISK_GB
+    if "enable_prime" not in (given.view_as(GoogleCloudOptions).dataflow_service_options or []):
+        worker.machine_type = worker.machine_type or MACHINE_TYPE
+    hints = standard.resource_hints or []
+    if not any(hint.startswith("min_ram") for hint in hints):
+        standard.resource_hints = [*hints, MIN_RAM]
+    return given

@@ -8,7 +8,6 @@ do not depend on the engine.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, BinaryIO
@@ -34,27 +33,21 @@ _HEAD = struct.Struct("<qqq")
 Slices = npt.NDArray[np.void]  # SLICE[n]
 
 
-@dataclass(frozen=True, slots=True)
 class Groups:
-    """How the buckets are grouped."""
+    """How the buckets of so many partitions, a power of two, are grouped; each has so many kinds of data."""
 
-    partitions: int
-    count: int
-    kinds: int
-
-    @classmethod
-    def of(cls, partitions: int, *, kinds: int = 1) -> "Groups":
-        """The groups of so many partitions, a power of two."""
-        return cls(partitions, min(partitions, GROUPS_AT_MOST), kinds)
+    def __init__(self, partitions: int, *, kinds: int = 1):
+        self.partitions, self.kinds = partitions, kinds
+        self.count = min(partitions, GROUPS_AT_MOST)
 
     def bucket(self, partition: Any, kind: int) -> Any:
         """The bucket with one kind of data of a partition; of an array of partitions an array of buckets."""
         return partition * self.kinds + kind
 
-    def partitions_of(self, group: int) -> range:
-        """The partitions of a group."""
-        size = self.partitions // self.count
-        return range(group * size, (group + 1) * size)
+    @property
+    def size(self) -> int:
+        """How many partitions a group has."""
+        return self.partitions // self.count
 
 
 class SpillWriter:
@@ -103,17 +96,13 @@ def slices_of(index: str, where: Sequence[int]) -> Slices:
 
 
 def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups) -> Iterator[Element]:
-    """Yields one element for each group that has slices in the spill file of a unit.
+    """Yields one element for each group that has slices in the spill file `path` of a unit.
 
-    Args:
-        path: the spill file.
-        order: the unit's place in the order of units.
-        index: the file that has the places of the slices.
-        where: offset and number of these places, as `finish` returned them.
-        groups: the groups of buckets.
+    `order` is the unit's place in the order of units; `where` in the file `index` the places of slices lie, as `finish`
+    returned it.
     """
     places = slices_of(index, where)
-    size = groups.partitions // groups.count * groups.kinds
+    size = groups.size * groups.kinds
     cuts = np.searchsorted(places["bucket"], np.arange(groups.count + 1) * size).tolist()
     names = path.encode() + b"\0" + index.encode()
     for group, (begin, end) in enumerate(pairwise(cuts)):
@@ -172,27 +161,12 @@ class Spilled:
 
     def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[npt.NDArray[Any]]:
         """All slices of each bucket as one array of this dtype, in the same order."""
-        found = [np.empty(self.size([bucket]), np.uint8) for bucket in buckets]
-        rests = {bucket: array.data for bucket, array in zip(buckets, found, strict=True)}
+        filled = [np.empty(self.size([bucket]), np.uint8) for bucket in buckets]
+        rests = {bucket: array.data for bucket, array in zip(buckets, filled, strict=True)}
         for bucket, data in self.slices(buckets):  # each is copied while it is in the CPU's cache
             rests[bucket][: len(data)] = data
             rests[bucket] = rests[bucket][len(data) :]
-        return [array.view(dtype) for array in found]
-
-
-class Gather(beam.PTransform[Any, Any]):
-    """Collections of elements in, (group, values) out: every group, also one that no element names."""
-
-    def __init__(self, groups: Groups):
-        super().__init__()
-        self._groups = groups
-
-    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
-        """Group by number of group."""
-        count = self._groups.count  # a job holds few elements, so workers count the groups themselves
-        names = beam.FlatMap(lambda _: ((group, b"") for group in range(count))).with_output_types(tuple[int, bytes])
-        every = input_or_inputs[0].pipeline | beam.Impulse() | "NameGroups" >> names
-        return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
+        return [array.view(dtype) for array in filled]
 
 
 class MergePartitions(beam.PTransform[Any, Any]):
@@ -205,15 +179,18 @@ class MergePartitions(beam.PTransform[Any, Any]):
         super().__init__()
         self._run, self._marks, self._groups, self._do = run, marks, groups, merge
 
-    def expand(self, input_or_inputs: object) -> Any:  # collections of elements; Beam reads a hint of several wrongly
+    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group, merge the partitions of each."""
-        gathered = input_or_inputs | "GatherGroups" >> Gather(self._groups)
+        count = self._groups.count  # a job holds few elements, so workers count the groups themselves
+        names = beam.FlatMap(lambda _: ((group, b"") for group in range(count))).with_output_types(tuple[int, bytes])
+        every = input_or_inputs[0].pipeline | beam.Impulse() | "NameGroups" >> names
+        gathered = (*input_or_inputs, every) | beam.Flatten() | "GatherGroups" >> beam.GroupByKey()
         return gathered | "MergeGroups" >> pooled(self._run, self._merge)
 
     def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         group, values = grouped
         spilled = Spilled(values)
-        for partition in self._groups.partitions_of(group):
+        for partition in range(group * self._groups.size, (group + 1) * self._groups.size):
             unit = Unit(name=f"{partition:05d}")
             map_unit(self._run, self._marks, unit, lambda run, _, p=partition: self._do(run, p, spilled))
             yield partition
@@ -228,8 +205,8 @@ def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator
             stretches.append((offset, []))
         stretches[-1][1].append(length)
         end = offset + length
-    found = storage.read_ranges(path, [(offset, sum(of_stretch)) for offset, of_stretch in stretches])
-    for data, (_, of_stretch) in zip(found, stretches, strict=True):
+    ranges = [(offset, sum(of_stretch)) for offset, of_stretch in stretches]
+    for data, (_, of_stretch) in zip(storage.read_ranges(path, ranges), stretches, strict=True):
         at = 0
         for length in of_stretch:
             yield data[at : at + length]

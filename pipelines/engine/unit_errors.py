@@ -15,7 +15,7 @@ from altalign.pipelines.run.units import Run
 _DEFECT = "defect"  # the kind of an error that is our fault
 _OF_A_JAVA_TRACE = re.compile(r"\s*(at [\w.$/<>]+\(|\.\.\. \d+ more|Driver stacktrace)")
 _OF_GRPC = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
-_CHARACTERS_SAID = 300  # so much of an engine's error is shown; its log has all
+_CHARACTERS_SHOWN = 300  # so much of an engine's error is shown; its log has all
 
 
 class Reporting:
@@ -28,23 +28,20 @@ class Reporting:
         """The results of the work on one element."""
         try:
             return list(self._work(element))
-        except Exception as error:
-            said = error if isinstance(error, AltalignError) else _readable(error, self._run, "a unit")
-            with suppress(OSError, AltalignError):
-                self._leave(element, error, said)
+        except interrupts.GivenUpError:
             raise
-
-    def _leave(self, element: object, error: Exception, said: AltalignError | None) -> None:
-        if isinstance(error, interrupts.GivenUpError):
-            return
-        if said is None:  # a defect of ours
-            unit = element["name"] if isinstance(element, dict) else element
-            unit = unit[0] if isinstance(unit, tuple) else unit
-            storage.write_bytes(_trace(self._run), "".join(traceback.format_exception(error)).encode())
-            found = {"kind": _DEFECT, "message": f"unit {unit}: {type(error).__name__}: {error}"}
-        else:
-            found = {"kind": type(said).__name__, "message": str(said)}
-        storage.write_json(_path(self._run), found)
+        except Exception as error:
+            message = error if isinstance(error, AltalignError) else _readable(error, self._run, "a unit")
+            with suppress(OSError, AltalignError):
+                if message is None:  # a defect of ours
+                    unit = element["name"] if isinstance(element, dict) else element
+                    unit = unit[0] if isinstance(unit, tuple) else unit
+                    _write_trace(self._run, error)
+                    left = {"kind": _DEFECT, "message": f"unit {unit}: {type(error).__name__}: {error}"}
+                else:
+                    left = {"kind": type(message).__name__, "message": str(message)}
+                storage.write_json(_path(self._run), left)
+            raise
 
 
 @contextmanager
@@ -55,8 +52,13 @@ def raised(run: Run, step: str) -> Iterator[None]:
     """
     storage.delete(_path(run))
     try:
-        with _interruptible():
-            yield
+        with interrupts.handled():  # a signal ends it: Beam swallows some, and calls others an error of a unit
+            try:
+                yield
+            except Exception:
+                interrupts.check()
+                raise
+            interrupts.check()
         storage.delete(_path(run))  # it is from a unit that failed and was then done
     except Exception as error:
         for cause in _chain(error):
@@ -66,9 +68,17 @@ def raised(run: Run, step: str) -> Iterator[None]:
                 raise type(cause)(str(cause).split(" [while running")[0]) from error
             if isinstance(cause, FileNotFoundError) and cause.filename:
                 raise FileNotFoundError(cause.errno, cause.strerror, cause.filename) from error
-            if (said := _readable(cause, run, step)) is not None:
-                raise said from error
-        raise _of_elsewhere(run, step, error) from error
+            if (message := _readable(cause, run, step)) is not None:
+                raise message from error
+        trouble = storage.read_json(_path(run))
+        if trouble and trouble["kind"] != _DEFECT:
+            kinds = {kind.__name__: kind for kind in (UnreadableError, FullDiskError, UsageError)}
+            raise kinds.get(trouble["kind"], AltalignError)(trouble["message"]) from error
+        if not (what := trouble.get("message", "")):  # no unit has left one: what the engine said
+            what = gist(error)
+            with suppress(OSError, AltalignError):
+                _write_trace(run, error)
+        raise AltalignError(f"{run.folder}: {step} failed: {what}; {_trace(run)} has the rest") from error
 
 
 def is_left(run: Run) -> bool:
@@ -84,40 +94,21 @@ def _trace(run: Run) -> str:
     return run.path("log", "trace.txt")
 
 
-def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
-    """The error that a unit left in the run, else what the engine said."""
-    trouble = storage.read_json(_path(run))
-    if trouble and trouble["kind"] != _DEFECT:
-        kinds = {kind.__name__: kind for kind in (UnreadableError, FullDiskError, UsageError)}
-        return kinds.get(trouble["kind"], AltalignError)(trouble["message"])
-    what = trouble.get("message", "")
-    if not what:
-        what = gist(error)
-        with suppress(OSError, AltalignError):
-            storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
-    return AltalignError(f"{run.folder}: {step} failed: {what}; {_trace(run)} has the rest")
+def _write_trace(run: Run, error: Exception) -> None:
+    storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
 
 
 def gist(error: Exception) -> str:
-    """The kind of an error, and its most informative line."""
-    return f"{type(error).__name__}: {_line(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
-
-
-def _line(said: str) -> str:
-    """The most informative line of an error.
-
-    In a Java trace this is the innermost cause, or the first line; in a Python trace the last line; in a gRPC error its
-    details.
-    """
-    if (details := _OF_GRPC.search(said)) is not None:
-        said = details[1].replace("\\n", "\n")
-    all_lines = [line for line in said.splitlines() if line.strip()]
+    """The kind of an error, and its most informative line: of a Java trace the innermost cause, or the first line."""
+    text = str(error)
+    if (details := _OF_GRPC.search(text)) is not None:
+        text = details[1].replace("\\n", "\n")
+    all_lines = [line for line in text.splitlines() if line.strip()]
     lines = [line.strip() for line in all_lines if not _OF_A_JAVA_TRACE.match(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    if causes:
-        return causes[-1]
     is_java = len(lines) < len(all_lines) or any("Exception: " in line for line in lines[:1])
-    return (lines[0] if is_java else lines[-1]) if lines else ""
+    line = (causes or (lines if not is_java else lines[:1]) or [""])[-1]
+    return f"{type(error).__name__}: {line[:_CHARACTERS_SHOWN]}".removesuffix(": ")
 
 
 def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:
@@ -134,18 +125,6 @@ def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None
     if isinstance(error, OSError) and error.filename:
         return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")
     return None
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A signal at any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
-    with interrupts.handled():
-        try:
-            yield
-        except Exception:
-            interrupts.check()
-            raise
-        interrupts.check()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -6,7 +6,6 @@ workers of two executors on one machine for the same worker.
 """
 
 import argparse
-import ipaddress
 import os
 import signal
 import socket
@@ -57,8 +56,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
             self._workers[request.control_endpoint.url, request.worker_id] = worker
         assert worker.stdout is not None  # a pipe
-        with worker.stdout as said:
-            if not said.read(1):
+        with worker.stdout as output:
+            if not output.read(1):
                 why = (
                     f"a worker's Python ended at its start, with exit code {worker.wait()}; "
                     f"what the worker pool of {socket.gethostname()} printed says why"
@@ -105,33 +104,27 @@ def main(argv: Sequence[str]) -> int:
         "--address", default="127.0.0.1", help="to listen at (127.0.0.1: this machine alone can ask for workers)"
     )
     arguments = parser.parse_args(argv)
-    try:
-        is_v6 = ipaddress.ip_address(arguments.address).version == 6
-    except ValueError:
-        parser.error(
-            f"--address {arguments.address}: no IP address; give one of this machine, such as 127.0.0.1 or 0.0.0.0"
-        )
     if not 0 <= arguments.port <= PORT_AT_MOST:  # gRPC would take another one
         parser.error(f"--port {arguments.port}: no port; give one up to {PORT_AT_MOST}, or 0 for a free one")
-    pool, address = WorkerPool(), f"[{arguments.address}]" if is_v6 else arguments.address
+    pool = WorkerPool()
     # else a second pool could listen at the same port, and get half of the requests
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
     try:
-        port = server.add_insecure_port(f"{address}:{arguments.port}")
+        port = server.add_insecure_port(f"{arguments.address}:{arguments.port}")
     except RuntimeError:
         print(  # noqa: T201 - a command of its own
             f"{arguments.address}:{arguments.port}: cannot be listened at; "
-            "another program may be there, give another --port",
+            "another program may be there, give another --port, or an --address of this machine",
             file=sys.stderr,
         )
         return 1
-    asked = threading.Event()
+    is_over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
+        signal.signal(number, lambda *_: is_over.set())
     server.start()
     print(f"listening at {arguments.address}:{port} (process {os.getpid()})", flush=True)  # noqa: T201
-    asked.wait()
+    is_over.wait()
     server.stop(0)
     pool.close()
     return 0

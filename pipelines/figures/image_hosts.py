@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from altalign.data.audit_tables import HOSTS
+from altalign.filters.one_url import host_of
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.web.journal.log import host_of
 
 IMAGES_AT_MOST = 65_536  # about, in the sample
 MOST = 100  # hosts
@@ -21,7 +21,7 @@ def count(
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for image_id, url, is_fetched, is_kept in zip(image_ids, urls, fetched, kept, strict=True):
         if int(image_id[:16], 16) * one_in < 1 << 64:
-            of_host = found[host_of(url)]
+            of_host = found[host_of(url or "")]
             for number, holds in enumerate((True, is_fetched, is_kept)):
                 of_host[number] += holds
     return {host: (images, came, stayed) for host, (images, came, stayed) in sorted(found.items())}

@@ -2,19 +2,19 @@
 
 A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of
 the pool, which are in the run's `work/`, are searched for lower cosines than any threshold, which says how often
-unrelated images are taken for one another. Nothing of the run is changed. What takes long is done in units, under
-`OUT/.calibrating`, which goes at the end: whoever is killed goes on from there.
+unrelated images are taken for one another. Nothing of the run is changed.
 """
 
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data.stages import STAGES, own_files
@@ -28,52 +28,32 @@ from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import calibration_report, gallery, labelled_pairs, learned, test_images
+from altalign.pipelines.near import calibration_report, comparing, gallery, index
 from altalign.pipelines.near.calibration_report import Findings, Looked
-from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search, Tests
-from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.decontaminated import TESTS
+from altalign.pipelines.near.comparing import Pool, PoolImage, Search, Tests
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_range, kept_images
-from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
+from altalign.pipelines.run.units import WORK_VERSION, Run
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
-from altalign.storage import arrays
 from altalign.terminal import many, stderr
 
 POOL = 20_000  # images of the pool that are searched for
-SAMPLE_AT_LEAST = 2 * learned.TRAINING_IMAGES_AT_LEAST
+SAMPLE_AT_LEAST = 2 * index.TRAINING_IMAGES_AT_LEAST
 COPIES_OF_PX = 256  # short side that copies are made of, at least
-COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
 TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
 LOOKED_AT = 50
 
-_SCRATCH = ".calibrating"
-
-
-class CopiesUnit(Unit):
-    """Images whose copies are made."""
-
-    images: list[PoolImage]
-
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """What `altalign calibrate` is asked for.
+    """What `altalign calibrate` is asked for."""
 
-    Attributes:
-        out: the folder that is written.
-        pairs: a file of labelled pairs, or empty.
-        images: a file of their images, or empty.
-        false_positives: allowed per pool image.
-        sample: how many images are sampled.
-    """
-
-    out: str
-    pairs: str
-    images: str
-    false_positives: float
-    sample: int
+    out: str  # the folder that is written
+    pairs: str  # a file of labelled pairs, or empty
+    images: str  # a file of their images, or empty
+    false_positives: float  # allowed per pool image
+    sample: int  # how many images are sampled
 
 
 def calibrate(
@@ -84,7 +64,7 @@ def calibrate(
     with own_files(run.folder):
         _check(run, request)
     with storage.locked(run.folder), own_files(run.folder):
-        findings = _measure(run, request, _scratch(run, request))
+        findings = _measure(run, request)
         _write(findings, request.out, write_page)
     return findings
 
@@ -116,7 +96,7 @@ def _check(run: Run, request: CalibrationRequest) -> None:
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
         )
-    test_images.parts(run)
+    index.parts_of_tests(run.config)
     if not 0 < request.false_positives < inf:
         raise UsageError(
             f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
@@ -130,7 +110,7 @@ def _check(run: Run, request: CalibrationRequest) -> None:
     if bool(request.pairs) != bool(request.images):
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
     if request.pairs:
-        labelled_pairs.check(request.pairs, request.images)
+        comparing.check_labelled(request.pairs, request.images)
     _check_out(run, request.out)
 
 
@@ -160,44 +140,25 @@ def _check_out(run: Run, out: str) -> None:
         )
     if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
-    entries = storage.entries(out)
-    if entries and not {calibration_files.FILE, _SCRATCH} & {*entries}:
+    entries = {name.partition(".partial-")[0] for name in storage.entries(out)}
+    if calibration_files.FILE not in entries and entries - {storage.name(path) for path in _files_of(out)}:
         raise UsageError(
             f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it"
         )
 
 
-def _scratch(run: Run, request: CalibrationRequest) -> Run:
-    """A run beside the run, with the same settings and mirrored views of test images, which are decoys.
-
-    Deletes what another calibration left there.
-    """
-    decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
-    folder = storage.join(request.out, _SCRATCH)
-    scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
-    made = [
-        storage.resolved(run.folder),
-        storage.stamp(run.mark("fetch", "done")).to_json(),
-        request.sample,
-        COPIES_OF_PX,
-        WORK_VERSION,
-    ]
-    grounds = {"rests_on": json.dumps([made, scratch.config.model_dump(mode="json", exclude={"engine"})])}
-    if storage.read_json(scratch.path("grounds.json")) != grounds:
-        storage.delete(folder)
-        storage.write_json(scratch.path("grounds.json"), grounds)
-    return scratch
-
-
-def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
+def _measure(run: Run, request: CalibrationRequest) -> Findings:
     """All that is measured, in order."""
     settings, views = run.config.decontaminate, 1 + run.config.decontaminate.mirrored
-    _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
-    tests, pool = _tests(scratch), _pool(run)
+    tests, pool = _tests(run), _pool(run)
     sample = pool.distinct[: request.sample]
     _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
-    of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
+    with stderr().status(f"copies of {many(len(sample), 'image')} are made"):
+        made = in_threads(
+            partial(_features_of_copies, run), [pool.places[i] for i in sample], run.config.engine.threads
+        )
+    of_copies = np.stack(made)
     calibration = _learned(run, pool.features[training], of_copies[: len(training)])
 
     search, of_decoys = _searches(run, calibration, pool, tests)
@@ -219,7 +180,7 @@ def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
     )
     labelled = None
     if request.pairs:
-        labelled = labelled_pairs.measure(request.pairs, request.images, run.config, calibration, buckets)
+        labelled = comparing.measure_labelled(request.pairs, request.images, run.config, calibration, buckets)
     counts = {
         "training_images": len(training) if calibration.map else 0,
         "copied": len(measured),
@@ -227,13 +188,13 @@ def _measure(run: Run, request: CalibrationRequest, scratch: Run) -> Findings:
         "flat_pool_images": pool.flat,
         "repeated_images": int(sample[-1]) + 1 - len(sample),
         "test_sets": dict(Counter(name for name, _ in tests.names)),
-        "flat_test_images": tests.flat,
+        "flat_test_images": len(tests.names) - len(tests.numbers),
         "views": views,
         "false_positives_at_most": request.false_positives,
         "above_without_bucket": int(((anyhow > above) & ~(inside > above)).sum()),
         "taken_for_copies": true_pairs,
     }
-    looked_at = _looked_at(run, scratch, search, pool, tests, pairs, above)
+    looked_at = _looked_at(run, search, pool, tests, pairs, above)
     transforms = list(TRANSFORMS) * len(measured)
     return Findings(calibration, counts, transforms, inside, pairs, decoys, lines, labelled, looked_at)
 
@@ -263,12 +224,7 @@ def _lines(folder: str, unrelated: Comparisons, decoys: Comparisons) -> list[Lin
 
 
 def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
-    """Refuse, before copies are made, too few images to learn from and to compare.
-
-    Raises:
-        UsageError: too few distinct ones.
-        AltalignError: too few comparisons.
-    """
+    """Refuse, before copies are made, too few images to learn from and to compare."""
     if sample < SAMPLE_AT_LEAST:
         raise UsageError(
             f"{folder}: {sample} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to "
@@ -280,14 +236,6 @@ def _check_size(folder: str, sample: int, images: int, test_images: int) -> None
             f"{many(comparisons, 'comparison')}, too few to fit a rate of false positives; compare a million or more "
             "(a larger run, or more test images)"
         )
-
-
-def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, U], F]) -> None:
-    """Do the units of a step that are not finished, and show how far it is."""
-    if not units:
-        return
-    with progress.watched(scratch, marks.step, units, stderr()):
-        in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, scratch.config.engine.threads)
 
 
 # Images ---------------------------------------------------------------------------------------------------------------
@@ -313,31 +261,25 @@ def _pool(run: Run) -> Pool:
     return Pool(places, np.concatenate([np.zeros((0, dimensions), np.int16), *rows]), flat)
 
 
-def _tests(scratch: Run) -> Tests:
-    table = test_images.table(scratch)
-    numbers = np.flatnonzero(
-        np.array(
-            [one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_
-        )
+def _tests(run: Run) -> Tests:
+    """All test images, with mirrored views, which are decoys."""
+    config = run.config.model_copy(
+        update={"decontaminate": run.config.decontaminate.model_copy(update={"mirrored": True})}
     )
+    with stderr().status("test images are read"):
+        parts = in_threads(partial(index.embedded_tests, config), index.parts_of_tests(config), config.engine.threads)
+    table = pa.concat_tables(parts)
+    columns: list[list[Any]] = [table[name].to_pylist() for name in ("features", "mirrored")]
+    numbers = np.array([i for i, both in enumerate(zip(*columns, strict=True)) if None not in both], np.int64)
     if not len(numbers):
         raise UsageError(
             f"{many(len(table), 'test image')}, and none that is not flat: nothing can be near them; give other "
             "test sets"
         )
-    features, mirrored = (
-        np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table)
-    )
-    names = [
-        (str(of), str(name))
-        for of, name in zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
-    ]
+    features, mirrored = (np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in columns)
+    names: Any = zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
     sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
-    return Tests(names, len(table) - len(numbers), numbers, sha256, features, mirrored)
-
-
-def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
-    return table["features"].to_pylist(), table["mirrored"].to_pylist()
+    return Tests(list(names), list(map(len, parts)), numbers, sha256, features, mirrored)
 
 
 def _bytes(run: Run, place: PoolImage) -> bytes:
@@ -348,51 +290,33 @@ def _bytes(run: Run, place: PoolImage) -> bytes:
     return data
 
 
-def _copies(run: Run, scratch: Run, places: Sequence[PoolImage]) -> np.ndarray:
-    """Features of the copies of images, int16[n, transforms, d]; zeros for one that is flat."""
-
-    def make(scratch: Run, unit: CopiesUnit) -> Facts:
-        made = [features for place in unit["images"] for features in _features_of_copies(run, place)]
-        arrays.save(
-            scratch.work(COPIES.step, f"{unit['name']}.npy"),
-            np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1),
-        )
-        return Facts()
-
-    starts = range(0, len(places), COPIES_PER_UNIT)
-    units = [
-        CopiesUnit(name=f"{i // COPIES_PER_UNIT:05d}", images=list(places[i : i + COPIES_PER_UNIT])) for i in starts
-    ]
-    _do(scratch, COPIES, units, make)
-    return np.concatenate([arrays.read(scratch.work(COPIES.step, f"{unit['name']}.npy")) for unit in units])
-
-
-def _features_of_copies(run: Run, place: PoolImage) -> Iterator[np.ndarray]:
+def _features_of_copies(run: Run, place: PoolImage) -> np.ndarray:
+    """Features of the copies of an image, int16[transforms, d]; zeros for one that is flat."""
     embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, place), run.config.image.pixels_at_most
     short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
     with measuring.enough_memory(place.key, data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
         original = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=short_side_px).pixels
     assert original is not None  # it was decoded when it was fetched, and its bytes are the same
-    for view in (*(copy for _, copy in copies.copies_of(original)), original[:, ::-1]):
+    made = np.zeros((len(TRANSFORMS), embedder.dimensions), np.int16)
+    for row, view in enumerate((*(copy for _, copy in copies.copies_of(original)), original[:, ::-1])):
         interrupts.check()
         features = embedder.features(view if embedder.colour else pixels.gray(view))
-        yield np.zeros(embedder.dimensions, np.int16) if features is None else features
+        if features is not None:
+            made[row] = features
+    return made
 
 
 # What is learned and measured -----------------------------------------------------------------------------------------
 
 
 def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
-    """The map learned from copies of these images, and clusters of the run's own images.
-
-    The threshold is the one in the settings.
-    """
+    """The map learned from copies of these images, and clusters of the run's own, with the settings' threshold."""
     settings, mapped = run.config.decontaminate, None
     if measuring.hooks_of(run.config).embedder.is_mapped:
         shown = of_copies[:, : len(copies.TRANSFORMS)]
         has_features = shown.any(axis=2)
         mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
-    return Calibration(settings.embedder, settings.similarity_above, mapped, learned.centroids_of(run, mapped))
+    return Calibration(settings.embedder, settings.similarity_above, mapped, index.centroids_of(run, mapped))
 
 
 def _cosines_of_copies(
@@ -413,14 +337,14 @@ def _cosines_of_copies(
 
 
 def _looked_at(
-    run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
+    run: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
 ) -> list[Looked]:
     """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
     enough = np.flatnonzero(counted.counts >= counted.above(threshold).hits + LOOKED_AT // 2)
     above = float(measures.THRESHOLDS[enough[-1] if len(enough) else 0])
     pairs = search.around(threshold, above=min(above, threshold), pairs=LOOKED_AT)
     numbers = tests.numbers[pairs.tests].tolist()
-    of_tests = gallery.test_thumbnails(scratch, set(numbers))
+    of_tests = gallery.test_thumbnails(run.config, tests.sizes, set(numbers))
     result = list[Looked]()
     for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
         interrupts.check()
@@ -433,12 +357,14 @@ def _looked_at(
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
+def _files_of(out: str) -> list[str]:
+    return [*calibration_files.files_of(out), storage.join(out, calibration_report.PAGE)]
+
+
 def _write(findings: Findings, out: str, write_page: Callable[[Findings, str], None]) -> None:
     """All files of a calibration, its JSON last; what was there of another one goes first."""
-    for path in [*calibration_files.files_of(out), *(storage.join(out, name) for name in calibration_report.FILES)]:
+    for path in _files_of(out):
         storage.delete(path)
     storage.sweep(out)
-    storage.write_bytes(storage.join(out, calibration_report.CURVES), calibration_report.curves(findings).encode())
     write_page(findings, storage.join(out, calibration_report.PAGE))
     calibration_files.save(out, findings.calibration, findings.facts())
-    storage.delete(storage.join(out, _SCRATCH))

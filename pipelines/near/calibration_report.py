@@ -1,10 +1,8 @@
-"""What a calibration reports: facts as JSON, curves as CSV, a table on the terminal, and sentences.
+"""What a calibration reports: facts as JSON, a table on the terminal, and sentences.
 
 Nothing in it depends on the machine or the time.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,54 +13,40 @@ from rich.console import Console
 from rich.table import Table
 
 from altalign.dedup import thresholds as measures
-from altalign.dedup.thresholds import THRESHOLDS, Comparisons, Line, Share
+from altalign.dedup.thresholds import Comparisons, Line, Share
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near.labelled_pairs import Labelled
+from altalign.pipelines.near.comparing import Labelled
 from altalign.settings.curate import DecontaminateSettings
 from altalign.terminal import many, shown
 
-PAGE, CURVES = "report.html", "curves.csv"
-FILES = (PAGE, CURVES)
+PAGE = "report.html"
 COVERED_FROM = 0.5  # recall; below it a kind of copies is called not covered
-_STEP = 25  # of `THRESHOLDS`, between rows of curves
 
 
 class Looked(NamedTuple):
-    """A pair to look at: its cosine, the key of the pool's image, the test image by set and name, and both as WebP."""
+    """A pair to look at."""
 
     cosine: float
-    key: str
+    key: str  # of the pool's image
     test_set: str
     test_image: str
-    of_pool: bytes
+    of_pool: bytes  # WebP
     of_test: bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All that a calibration measured.
+    """All that a calibration measured."""
 
-    Attributes:
-        calibration: with the threshold that was chosen.
-        counts: what `calibration.json` has of images and settings, under the same names.
-        transforms: of each copy.
-        cosines: of each copy with its original; nan where it has no embedding, or they share no bucket.
-        pairs: of the pool with test images.
-        decoys: of the pool with mirrored test images.
-        lines: of the rate of false positives, and of decoys where they are enough.
-        labelled: what was measured on labelled pairs.
-        looked_at: the pairs nearest to the threshold, the greatest cosine first.
-    """
-
-    calibration: Calibration
-    counts: Mapping[str, Any]
-    transforms: Sequence[str]
-    cosines: np.ndarray
-    pairs: Comparisons
-    decoys: Comparisons
-    lines: Sequence[Line]
+    calibration: Calibration  # with the threshold that was chosen
+    counts: Mapping[str, Any]  # what `calibration.json` has of images and settings, under the same names
+    transforms: Sequence[str]  # of each copy
+    cosines: np.ndarray  # of each copy with its original; nan: it has no embedding, or they share no bucket
+    pairs: Comparisons  # of the pool with test images
+    decoys: Comparisons  # of the pool with mirrored test images
+    lines: Sequence[Line]  # of the rate of false positives, and of decoys where they are enough
     labelled: Labelled | None
-    looked_at: Sequence[Looked]
+    looked_at: Sequence[Looked]  # the pairs nearest to the threshold, the greatest cosine first
 
     @property
     def threshold(self) -> float:
@@ -105,7 +89,13 @@ class Findings:
             "not_covered": self.not_covered,
             "test_images_found": _of_rate(self.pairs, self.lines[0], self.threshold),
             "decoys_found": _of_rate(self.decoys, of_decoys, self.threshold),
-            "labelled_pairs": _of_labelled(self.labelled) if self.labelled else None,
+            "labelled_pairs": self.labelled
+            and {
+                "recall": _of_share(self.labelled.recall),
+                "precision": _of_share(self.labelled.precision),
+                "by_how": {how: _of_share(share) for how, share in self.labelled.by_how.items()},
+                "left_out": self.labelled.left_out,
+            },
         }
 
 
@@ -121,32 +111,6 @@ def _of_share(share: Share) -> dict[str, object]:
 def _of_rate(comparisons: Comparisons, line: Line | None, threshold: float) -> dict[str, object]:
     fitted = {name: _short(value) for name, value in vars(line).items()} if line else None
     return {"above": comparisons.above(threshold).hits, "comparisons": comparisons.compared, "line": fitted}
-
-
-def _of_labelled(labelled: Labelled) -> dict[str, object]:
-    return {
-        "recall": _of_share(labelled.recall),
-        "precision": _of_share(labelled.precision),
-        "by_how": {how: _of_share(share) for how, share in labelled.by_how.items()},
-        "left_out": labelled.left_out,
-    }
-
-
-def curves(findings: Findings) -> str:
-    """The content of `curves.csv`: by threshold what was counted, what the line says, and recall by transform."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    names = list(dict.fromkeys(findings.transforms))
-    table.writerow(
-        ["similarity_above", "pairs_above", "decoys_above", "false_positives_expected", "is_extrapolated"]
-        + [f"recall {name}" for name in names]
-    )
-    for threshold in THRESHOLDS[:-1:_STEP].tolist():
-        recall = measures.recall_by_transform(findings.transforms, findings.cosines, similarity_above=threshold)
-        counted = findings.pairs.above(threshold).hits, findings.decoys.above(threshold).hits
-        rate = f"{findings.expected(threshold):.6g}", findings.is_extrapolated(threshold)
-        table.writerow([threshold, *counted, *rate, *(f"{recall[name].value:.6g}" for name in names)])
-    return text.getvalue()
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
@@ -187,17 +151,14 @@ def sentences(findings: Findings) -> Iterator[str]:
     if counts["above_without_bucket"]:
         lost = many(counts["above_without_bucket"], "copy", "copies")
         yield f"Lost for want of a common bucket: {lost} above the threshold."
-    if findings.labelled:
-        yield from _of_pairs(findings.labelled)
-
-
-def _of_pairs(labelled: Labelled) -> Iterator[str]:
-    left_out = f"; {many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
-    yield f"Labelled pairs: recall {_share(labelled.recall)}; precision {_share(labelled.precision)}{left_out}."
-    shares = labelled.by_how.items()
-    lost = [f"{how} {share.hits} of {share.total}" for how, share in shares if share.hits < share.total]
-    if lost:
-        yield f"Not all found of: {', '.join(lost)}."
+    if labelled := findings.labelled:
+        left_out = (
+            f"; {many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
+        )
+        yield f"Labelled pairs: recall {_share(labelled.recall)}; precision {_share(labelled.precision)}{left_out}."
+        shares = labelled.by_how.items()
+        if lost := [f"{how} {share.hits} of {share.total}" for how, share in shares if share.hits < share.total]:
+            yield f"Not all found of: {', '.join(lost)}."
 
 
 def verdict(findings: Findings) -> str:

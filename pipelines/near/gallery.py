@@ -6,7 +6,7 @@ where the pairs just above it are copies, and those just below it are not.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,13 @@ from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.figures import gallery_rows
-from altalign.pipelines.near import index, test_images
+from altalign.pipelines.near import index
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TESTS
+from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TEST_NAMES, TESTS
 from altalign.pipelines.run.tables.fetched import image_bytes, kept_images
 from altalign.pipelines.run.units import Run
+from altalign.settings.curate import CurateConfig
 
 PER_KIND = 50  # half of them above the threshold and half below it
 
@@ -57,30 +58,30 @@ def _pairs(name: str, pairs: pa.Table) -> Iterator[Pair]:
         yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
 
-def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
+def write(run: Run, above: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
     """Choose pairs and write their thumbnails, and count all pairs by their cosines.
 
     Of the dropped pairs the first are chosen: images are in the order of a hash.
     """
-    counted: Counter[tuple[str, int]] = Counter()
-    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counting(found, "above", counted))]
-    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counting(below, "below", counted))]
+    counts: Counter[tuple[str, int]] = Counter()
+    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counted(above, "above", counts))]
+    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counted(below, "below", counts))]
     chosen += [(DROPPED, pair) for pair, _ in zip(dropped, range(PER_KIND), strict=False)]
     outputs.write_audit(run, GALLERY, list(_rows(run, chosen)))
-    by_cosine = sorted(counted.items())
+    by_cosine = sorted(counts.items())
     cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in by_cosine]
     outputs.write_audit(run, SIMILARITY, cosines)
 
 
-def _counting(pairs: Iterable[Pair], verdict: str, counted: Counter[tuple[str, int]]) -> Iterator[Pair]:
+def _counted(pairs: Iterable[Pair], verdict: str, counts: Counter[tuple[str, int]]) -> Iterator[Pair]:
     for pair in pairs:
-        counted[verdict, int(pair.cosine * 1_000)] += 1
+        counts[verdict, int(pair.cosine * 1_000)] += 1
         yield pair
 
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object]]:
-    names = index.names(run)
-    of_tests = test_thumbnails(run, {pair.test for _, pair in chosen})
+    names, sizes = TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(TESTS)]
+    of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
         if pair.unit not in kept:
@@ -100,19 +101,21 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object
         }
 
 
-def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
-    """Thumbnails of test images by their number; the parts of test sets that hold a wanted image are read again."""
-    found: dict[int, bytes] = {}
-    parts, first = test_images.parts(run), 0
-    for name, facts in run.all_facts(TESTS):
+def test_thumbnails(config: CurateConfig, sizes: Sequence[int], numbers: set[int]) -> dict[int, bytes]:
+    """Thumbnails of test images by their number; the parts of test sets that hold one of them are read again.
+
+    `sizes` has the number of images of each part.
+    """
+    made, first = dict[int, bytes](), 0
+    for part, size in zip(index.parts_of_tests(config), sizes, strict=True):
         interrupts.check()
-        numbers = range(first, first + facts.images)
-        if not wanted.isdisjoint(numbers):
-            for number, (_, data) in zip(numbers, test_sets.images(parts[int(name)]), strict=True):
-                if number in wanted:
-                    found[number] = thumbnail(data)
-        first += facts.images
-    return found
+        of_part = range(first, first + size)
+        if not numbers.isdisjoint(of_part):
+            for number, (_, data) in zip(of_part, test_sets.images(part), strict=True):
+                if number in numbers:
+                    made[number] = thumbnail(data)
+        first += size
+    return made
 
 
 def thumbnail(data: bytes) -> bytes:

@@ -1,46 +1,283 @@
-"""The index of test images: written once, and mapped into the memory of every worker. The pool is never shuffled."""
+"""What decontamination searches with: test images, what the run's own images teach, and the index of test images.
 
+Test images go the way of the pool's: the same decoder, the same size, the same embedder. The index is written once and
+mapped into the memory of every worker; the pool is never shuffled.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
+from altalign.dedup import clusters, copies, embed
 from altalign.dedup.buckets import NEAREST, nearest_clusters
 from altalign.dedup.near_duplicates import TestSide
+from altalign.errors import UnreadableError
+from altalign.filters import pixels
+from altalign.filters.thumbnails import thumbnail
+from altalign.machine import interrupts
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import learned, test_images
-from altalign.pipelines.near.test_images import features_of
+from altalign.pipelines.read import test_sets
+from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
+from altalign.pipelines.run.digests import content, digest
 from altalign.pipelines.run.tables.decontaminated import (
+    AUGMENTED,
+    AUGMENTED_IMAGES,
+    AUGMENTED_ROW,
     INDEX,
     INDEX_ARRAYS,
     ONLY,
+    TEST_IMAGE,
+    TEST_IMAGES,
     TEST_NAMES,
+    TESTS,
+    AugmentedFacts,
+    AugmentedUnit,
     IndexFacts,
+    LearnedFacts,
+    TestFacts,
+    TestUnit,
 )
-from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_bytes, kept_images
+from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, Unit
+from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
 
+# images that a map is learned from: the design was measured with so many
+TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = 340, 20
+TRAINING_IMAGES_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
+TRAINING_SHORT_SIDE_PX = 128
 
-def plan(run: Run) -> list[Unit]:
+Vectors = npt.NDArray[np.int16]  # int16[n, d]
+U = TypeVar("U", TestUnit, AugmentedUnit)
+
+
+def is_searched(run: Run) -> bool:
+    """Whether near-duplicates are looked for at all."""
+    return bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
+
+
+# Test images ----------------------------------------------------------------------------------------------------------
+
+
+def parts_of_tests(config: CurateConfig) -> list[test_sets.Part]:
+    """All parts of all test sets, in the order of the settings."""
+    return [part for test_set in config.decontaminate.named_sets for part in test_sets.parts(test_set)]
+
+
+def plan_tests(run: Run) -> list[TestUnit]:
+    """One unit for each part that is not read yet.
+
+    Parts that were read from other files, or with other settings, are forgotten. The others stay: when a test set is
+    added, only that one is read.
+    """
+    hooks, units = measuring.hooks_of(run.config), list[TestUnit]()
+    files = [content(path) for path in run.config.decontaminate.embedder_files]
+    size = [hooks.colour, hooks.short_side_px]
+    settings = [WORK_VERSION, hooks.embedder.name, files, *size, run.config.decontaminate.mirrored]
+    for number, part in enumerate(parts_of_tests(run.config)):
+        rests_on = [*test_sets.stamps([part]), part.to_json(), settings]
+        units.append(TestUnit(name=f"{number:05d}", part=part.to_json(), digest=digest(rests_on)))
+    return _unfinished(run, TESTS, units)
+
+
+def read_tests(run: Run, unit: TestUnit) -> TestFacts:
+    """Embed the test images of a unit."""
+    part = test_sets.Part.from_json(unit["part"])
+    images = embedded_tests(run.config, part)
+    TEST_IMAGES.write(run, images, unit["name"])
+    return TestFacts(unit["digest"], part.test_set, len(images), images["features"].null_count)
+
+
+def embedded_tests(config: CurateConfig, part: test_sets.Part) -> pa.Table:
+    """The test images of a part, of schema `TEST_IMAGE`.
+
+    Raises:
+        UnreadableError: one of them cannot be read.
+    """
+    hooks, rows = measuring.hooks_of(config), []
+    for name, data in test_sets.images(part):
+        interrupts.check()
+        decoded = measuring.decoded(data, name=name, config=config.image, hooks=hooks)
+        if decoded.pixels is None:
+            size = f"{decoded.width} x {decoded.height} pixels, more than [image] pixels_at_most"
+            damage = decoded.damage or (size if decoded.width else "no known image format")
+            raise UnreadableError(
+                f"{name}: an image of test set {part.test_set} cannot be decoded ({damage}); "
+                "repair it or take it out of the set: copies of what cannot be read would not be found"
+            )
+        views = [decoded.pixels, decoded.pixels[:, ::-1]][: 1 + config.decontaminate.mirrored]
+        features = [hooks.embedder.features(view) for view in views]
+        as_bytes = [None if each is None else each.tobytes() for each in features]
+        rows.append((part.test_set, name, hashlib.sha256(data).hexdigest(), *as_bytes, *[None] * (2 - len(views))))
+    return pa.Table.from_batches([batch(rows, TEST_IMAGE)])
+
+
+def table_of_tests(run: Run) -> pa.Table:
+    """All test images, of schema `TEST_IMAGE`, in the order of the settings."""
+    units = [TEST_IMAGES.read(run, name) for name in run.finished(TESTS.step)]
+    return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
+
+
+def _features_of(column: "pa.ChunkedArray[Any]") -> Vectors:
+    """The features of a column without nulls."""
+    values = cast(list[bytes], column.to_pylist())
+    return np.frombuffer(b"".join(values), np.int16).reshape(len(values), -1) if values else np.zeros((0, 1), np.int16)
+
+
+def _unfinished(run: Run, marks: Marks[TestFacts] | Marks[AugmentedFacts], units: list[U]) -> list[U]:
+    """The units that are not finished. Deletes the marks of units that have changed, or are no longer planned."""
+    digests = {unit["name"]: unit["digest"] for unit in units}
+    for name, facts in run.all_facts(marks):
+        if facts.digest != digests.get(name) or not storage.exists(run.work(marks.step, f"{name}.parquet")):
+            storage.delete(run.mark(marks.step, name))
+    return [unit for unit in units if run.facts(marks, unit["name"]) is None]
+
+
+# What the run's own images teach: the map of the embedder, and the clusters that vectors are sorted into -------------
+
+
+def _sample(run: Run) -> Iterator[tuple[str, int, Vectors]]:
+    """Unit, number and features (int16[d]) of every image that is not flat.
+
+    They come in the order of image_id, which is a hash: the first of them are a sample of all.
+    """
+    for name in run.finished(FETCHED.step):
+        features = FEATURES.array(run, name)
+        for number in np.flatnonzero(features.any(axis=1)).tolist():
+            yield name, number, features[number]
+
+
+def plan_copies(run: Run) -> list[AugmentedUnit]:
+    """The units that copy images for the map to learn from, and are not finished.
+
+    There are none where the embedder has no map, or a calibration brings it.
+    """
+    is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
+    if not (is_searched(run) and is_learned):
+        return []
+    chosen = [(name, number) for name, number, _ in islice(_sample(run), TRAINING_IMAGES)]
+    rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
+    units = list[AugmentedUnit]()
+    for begin in range(0, len(chosen), TRAINING_IMAGES_PER_UNIT):
+        some = [(name, rows[name][number]) for name, number in chosen[begin : begin + TRAINING_IMAGES_PER_UNIT]]
+        places = [(name, row["blob_offset"], row["blob_bytes"]) for name, row in some]
+        rests_on = digest([WORK_VERSION, [row["found_sha256"] for _, row in some]])
+        units.append(AugmentedUnit(name=f"{begin // TRAINING_IMAGES_PER_UNIT:05d}", images=places, digest=rests_on))
+    return _unfinished(run, AUGMENTED, units)
+
+
+def make_copies(run: Run, unit: AugmentedUnit) -> AugmentedFacts:
+    """Write the coefficients of images and of their copies."""
+    made: list[tuple[bytes, int | None]] = []
+    for number, (name, offset, size) in enumerate(unit["images"]):
+        interrupts.check()
+        of_image = enumerate(views(image_bytes(run, name, offset, size)))
+        made += ((each.tobytes(), number if of_view else None) for of_view, each in of_image)
+    AUGMENTED_IMAGES.write(run, pa.Table.from_batches([batch(made, AUGMENTED_ROW)]), unit["name"])
+    return AugmentedFacts(unit["digest"], len(unit["images"]))
+
+
+def views(data: bytes) -> Vectors:
+    """The coefficients of an image, then of its copies: int16[n, 192]; none where it does not decode."""
+    original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=TRAINING_SHORT_SIDE_PX).pixels
+    if original is None:
+        return np.empty((0, embed.COEFFICIENTS), np.int16)
+    seen = [original, *(copy for _, copy in copies.copies_of(original))]
+    return embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in seen]))[0]
+
+
+def plan_map(run: Run) -> list[Unit]:
+    """One unit where near-duplicates are looked for, or none."""
+    return [Unit(name=ONLY)] if is_searched(run) else []
+
+
+def learn(run: Run, _: Unit) -> LearnedFacts:
+    """Learn the map and the clusters, or take those of a calibration; write them to `audit/near_duplicates/`."""
+    settings, embedder = run.config.decontaminate, measuring.hooks_of(run.config).embedder
+    if settings.calibration:
+        calibration = calibration_files.named(settings.calibration, embedder)
+    else:
+        mapped = learned_map(run) if embedder.is_mapped else None
+        centroids = centroids_of(run, mapped)
+        calibration = Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
+    is_learned = calibration.map and not settings.calibration
+    training_images = sum(facts.images for _, facts in run.all_facts(AUGMENTED)) if is_learned else 0
+    facts = LearnedFacts(len(calibration.centroids), training_images)
+    calibration_files.save(outputs.near_duplicates(run), calibration, facts.to_json())
+    return facts
+
+
+def calibration_of(run: Run) -> Calibration:
+    """The calibration that the run learned or was given."""
+    return calibration_files.load(outputs.near_duplicates(run))
+
+
+def centroids_of(run: Run, mapped: embed.Map | None) -> Vectors:
+    """Centroids of a sample of the run's images, int16[clusters, d]; of test images where all of the run's are flat."""
+    count, embedder = run.config.decontaminate.clusters, measuring.hooks_of(run.config).embedder
+    own = [features for _, _, features in islice(_sample(run), clusters.SAMPLES_PER_CLUSTER * count)]
+    features = np.stack(own) if own else _features_of(table_of_tests(run)["features"].drop_null())
+    vectors = mapped.embed(features) if mapped and len(features) else features
+    if len(vectors) and vectors.any():
+        return clusters.train(vectors, count)
+    return np.eye(1, mapped.dimensions if mapped else embedder.dimensions, dtype=np.int16)
+
+
+def learned_map(run: Run) -> embed.Map:
+    """The map that the run's own images teach."""
+    of_images: list[Vectors] = []
+    for name in run.finished(AUGMENTED.step):
+        table = AUGMENTED_IMAGES.read(run, name)
+        is_original = table["copy_of"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
+        of_images += np.split(_features_of(table["features"]), np.flatnonzero(is_original)[1:])
+    return map_of(of_images)
+
+
+def map_of(of_images: Sequence[Vectors]) -> embed.Map:
+    """The map that images teach, each with its copies as `views` gives them.
+
+    Where there are too few of them, it is one that takes the lowest frequencies as they are.
+    """
+    of_images = [each for each in of_images if len(each)]
+    if len(of_images) < TRAINING_IMAGES_AT_LEAST:
+        unchanged = np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
+        return embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), unchanged)
+    originals, changed = np.stack([each[0] for each in of_images]), np.concatenate([each[1:] for each in of_images])
+    copy_of = np.repeat(np.arange(len(of_images)), [len(each) - 1 for each in of_images])
+    return embed.learn_map(originals, changed, copy_of)
+
+
+# The index ------------------------------------------------------------------------------------------------------------
+
+
+def plan_index(run: Run) -> list[Unit]:
     """One unit where there are test sets, or none."""
     return [Unit(name=ONLY)] if run.config.decontaminate.test_sets else []
 
 
-def build(run: Run, _: Unit) -> IndexFacts:
-    """Embed the test images and write the index that the pool is searched for."""
-    calibration, table = learned.calibration_of(run), test_images.table(run)
-    of_test, vectors = _test_vectors(table, calibration, measuring.hooks_of(run.config).embedder.dimensions)
-    side = TestSide.build(vectors, above=calibration.similarity_above)
+def build_index(run: Run, _: Unit) -> IndexFacts:
+    """Write the index of test images: vectors of their views, their clusters, and digests of their bytes."""
+    calibration, table = calibration_of(run), table_of_tests(run)
+    numbers, features = [], []  # of every view of a test image that is not flat
+    for name in ("features", "mirrored"):
+        numbers.append(np.flatnonzero(table[name].is_valid().combine_chunks().to_numpy(zero_copy_only=False)))
+        nothing = np.zeros((0, measuring.hooks_of(run.config).embedder.dimensions), np.int16)
+        features.append(_features_of(table[name].drop_null()) if len(numbers[-1]) else nothing)
+    vectors = calibration.vectors(np.concatenate(features))
     written = {
-        **side.arrays(),
+        **TestSide.build(vectors, above=calibration.similarity_above).arrays(),
         "clusters": nearest_clusters(vectors, calibration.centroids, NEAREST),
-        "test_of": of_test,
+        "test_of": np.concatenate(numbers).astype(np.int32),
         "digests": np.array(
             sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)),
             dtype=[("sha256", "S64"), ("test", "<i4")],
@@ -52,47 +289,22 @@ def build(run: Run, _: Unit) -> IndexFacts:
     return IndexFacts(len(table), table["features"].null_count)
 
 
-def _test_vectors(
-    table: pa.Table, calibration: Calibration, dimensions: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
-    """The image's number (int32[v]) and the vector (int16[v, d]) of every view of a test image that is not flat."""
-    numbers, views = [], []
-    for name in ("features", "mirrored"):
-        has = table[name].is_valid().combine_chunks().to_numpy(zero_copy_only=False)
-        numbers.append(np.flatnonzero(has))
-        views.append(features_of(table[name].drop_null()) if has.any() else np.zeros((0, dimensions), np.int16))
-    return np.concatenate(numbers).astype(np.int32), calibration.vectors(np.concatenate(views))
-
-
-def names(run: Run) -> pa.Table:
-    """Test set and name of every test image, of `TEST_NAME`."""
-    return TEST_NAMES.read(run)
-
-
 @dataclass(frozen=True, eq=False)
 class Index:
-    """What the pool is searched for, mapped into memory; one in a process.
-
-    Attributes:
-        calibration: what makes vectors, and which cosine is a near-duplicate's.
-        side: a vector a view of a test image.
-        clusters: int32[views, k], the nearest clusters of each.
-        test_of: int32[views], the number of its test image.
-        digests: SHA-256 (hex) of every test image and its number, sorted.
-    """
+    """What the pool is searched for, mapped into memory; one in a process."""
 
     calibration: Calibration
-    side: TestSide
-    clusters: npt.NDArray[np.int32]
-    test_of: npt.NDArray[np.int32]
-    digests: npt.NDArray[np.void]
+    side: TestSide  # a vector a view of a test image
+    clusters: npt.NDArray[np.int32]  # int32[views, k], the nearest clusters of each
+    test_of: npt.NDArray[np.int32]  # int32[views], the number of its test image
+    digests: npt.NDArray[np.void]  # SHA-256 (hex) of every test image and its number, sorted
 
-    @classmethod
-    def of(cls, run: Run) -> "Index":
-        """The index of a run."""
-        folder = storage.absolute(run.work(INDEX.step))
-        of_calibration = storage.absolute(outputs.near_duplicates(run))
-        return _index(folder, of_calibration, storage.stamp(storage.join(folder, f"{ONLY}.json")))
+
+def index_of(run: Run) -> Index:
+    """The index of a run."""
+    folder = storage.absolute(run.work(INDEX.step))
+    of_calibration = storage.absolute(outputs.near_duplicates(run))
+    return _index(folder, of_calibration, storage.stamp(storage.join(folder, f"{ONLY}.json")))
 
 
 @lru_cache(maxsize=1)

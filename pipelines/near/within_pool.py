@@ -23,7 +23,7 @@ from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import learned
+from altalign.pipelines.near.index import calibration_of
 from altalign.pipelines.run.tables.decontaminated import (
     CELLS,
     CENTROIDS_OF_CELLS,
@@ -57,8 +57,6 @@ OWN, VISITORS, BYTES = range(3)  # kinds of slices
 _PLACE_BITS = 32
 _IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: that of the image's first pair
 _DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
-# left: the smaller number; key: that of the left image
-# the image that stays for another, and the cosine of the two: NaN where only other images connect them
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
 Rows = npt.NDArray[np.void]  # n rows of one of the dtypes above
@@ -69,14 +67,14 @@ Digests = npt.NDArray[np.uint8]  # uint8[n, 32]
 Gone = Callable[[Run, str], Numbers]
 
 
-def is_wanted(run: Run) -> bool:
+def is_searched(run: Run) -> bool:
     """Whether near-duplicates are looked for within the pool."""
     return run.config.dedup.within_pool != "off"
 
 
 def plan_one(run: Run) -> list[Unit]:
     """One unit where near-duplicates are looked for, else none."""
-    return [Unit(name=ONLY)] if is_wanted(run) else []
+    return [Unit(name=ONLY)] if is_searched(run) else []
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------
@@ -84,32 +82,30 @@ def plan_one(run: Run) -> list[Unit]:
 
 def make_cells(run: Run, _: Unit) -> CellFacts:
     """Find the centroids of cells from a sample of the images that are not flat."""
-    found = sum(len(FEATURES.array(run, name, mapped=True)) for name in run.finished(FETCHED.step))
-    wanted = max(1, round(found / image_groups.IMAGES_PER_CELL))
-    sample = _sample(run, clusters.SAMPLES_PER_CLUSTER * wanted)
-    centroids = image_groups.train_cells(sample, wanted) if len(sample) else np.eye(1, sample.shape[1], dtype=np.int16)
-    CENTROIDS_OF_CELLS.save(run, centroids)
-    return CellFacts(len(centroids))
-
-
-def _sample(run: Run, count: int) -> Vectors:
-    """The vectors of the first `count` images in the order of image_id, a hash; of all where there are fewer."""
-    calibration = learned.calibration_of(run)
-    found = [np.zeros((0, calibration.dimensions), np.int16)]
-    for name in run.finished(FETCHED.step):
+    names, calibration = run.finished(FETCHED.step), calibration_of(run)
+    images = sum(len(FEATURES.array(run, name, mapped=True)) for name in names)
+    cells = max(1, round(images / image_groups.IMAGES_PER_CELL))
+    # those of the first images in the order of image_id, a hash
+    left, sample = clusters.SAMPLES_PER_CLUSTER * cells, [np.zeros((0, calibration.dimensions), np.int16)]
+    for name in names:
         interrupts.check()
         vectors = calibration.vectors_or_zeros(FEATURES.array(run, name))
-        found.append(vectors[vectors.any(axis=1)][:count])
-        count -= len(found[-1])
-        if not count:
+        sample.append(vectors[vectors.any(axis=1)][:left])
+        left -= len(sample[-1])
+        if not left:
             break
-    return np.concatenate(found)
+    vectors = np.concatenate(sample)
+    centroids = (
+        image_groups.train_cells(vectors, cells) if len(vectors) else np.eye(1, vectors.shape[1], dtype=np.int16)
+    )
+    CENTROIDS_OF_CELLS.save(run, centroids)
+    return CellFacts(len(centroids))
 
 
 def groups_of(run: Run) -> Groups:
     """The buckets of a spill file. A partition is a cell, and an equal share of all digests of bytes."""
     cells = run.facts_of(CELLS, ONLY).cells
-    return Groups.of(1 << (cells - 1).bit_length(), kinds=3)
+    return Groups(1 << (cells - 1).bit_length(), kinds=3)
 
 
 # Comparing ------------------------------------------------------------------------------------------------------------
@@ -117,10 +113,13 @@ def groups_of(run: Run) -> Groups:
 
 def plan(run: Run) -> list[PoolImagesUnit]:
     """Units of several fetch units in a row."""
-    names = run.finished(FETCHED.step) if is_wanted(run) else []
+    names = run.finished(FETCHED.step) if is_searched(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
     firsts = enumerate(range(0, len(names), size))
-    return [PoolImagesUnit(name=f"{order:05d}", order=order, first=i, of=names[i : i + size]) for order, i in firsts]
+    return [
+        PoolImagesUnit(name=f"{order:05d}", order=order, first=i, fetch_units=names[i : i + size])
+        for order, i in firsts
+    ]
 
 
 class Compare(beam.PTransform[Any, Any]):
@@ -153,39 +152,39 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
 
     Of images with equal bytes or vectors only the first is scattered; the others are noted as its pairs.
     """
-    calibration, groups = learned.calibration_of(run), groups_of(run)
-    found, sha256, vectors = _images(run, unit, calibration, gone)
-    by_bytes, same_bytes = _copies(found, sha256)
+    calibration, groups = calibration_of(run), groups_of(run)
+    images, sha256, vectors = _images(run, unit, calibration, gone)
+    by_bytes, same_bytes = _copies(images, sha256)
     rows = by_bytes[vectors[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
-    by_vector, same_vector = _copies(found[rows], vectors[rows])
+    by_vector, same_vector = _copies(images[rows], vectors[rows])
     rows = rows[by_vector]
     nearest = nearest_clusters(vectors[rows], CENTROIDS_OF_CELLS.array(run), 2)
-    entries = _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows])
+    entries = _filled(_vector_dtype(vectors.shape[1]), images[rows], vector=vectors[rows])
     with storage.write(SPILLED_VECTORS.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
         for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
             _spill(spill, groups, kind, cells, entries)
         shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
-        _spill(spill, groups, BYTES, shares, _filled(_DIGEST, found[by_bytes], sha256=sha256[by_bytes]))
+        _spill(spill, groups, BYTES, shares, _filled(_DIGEST, images[by_bytes], sha256=sha256[by_bytes]))
         spilled = spill.finish()
     PAIRS_OF_UNIT.save(run, np.concatenate([same_bytes, same_vector]), unit["name"])
-    return CompareFacts(spilled, len(found), len(same_bytes))
+    return CompareFacts(spilled, len(images), len(same_bytes))
 
 
 def _images(run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone) -> tuple[Rows, Digests, Vectors]:
     """The images of a unit (_IMAGE) by rising number, the SHA-256 of their bytes, and their vectors."""
-    found, sha256, vectors = [], [], []
-    for place, name in enumerate(unit["of"], start=unit["first"]):
+    images, sha256, vectors = [], [], []
+    for place, name in enumerate(unit["fetch_units"], start=unit["first"]):
         interrupts.check()
         features = FEATURES.array(run, name)
         numbers = np.setdiff1d(np.arange(len(features)), gone(run, name))
         kept = kept_images(run, name).take(numbers)
         some = np.empty(len(numbers), _IMAGE)
         some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
-        found.append(some)
+        images.append(some)
         sha256.append(_unhexed(kept["found_sha256"], 32))
         vectors.append(calibration.vectors_or_zeros(features[numbers]))
-    every = np.concatenate(found)
+    every = np.concatenate(images)
     order = np.argsort(every["number"], kind="stable")
     return every[order], np.concatenate(sha256)[order], np.concatenate(vectors)[order]
 
@@ -195,19 +194,19 @@ def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> npt.NDArray[np.uint8]
     return np.frombuffer(bytes.fromhex("".join(digits)), np.uint8).reshape(-1, size)
 
 
-def _copies(found: Rows, rows: Digests | Vectors) -> tuple[Numbers, Rows]:
+def _copies(images: Rows, rows: Digests | Vectors) -> tuple[Numbers, Rows]:
     """The places of the images whose rows are the first of their kind, and a pair with that image for each other."""
     distinct, first = image_groups.originals(rows)
     copies = np.flatnonzero(first != np.arange(len(rows)))
-    return distinct, _pairs(found, first[copies], copies, np.ones(len(copies)))
+    return distinct, _pairs(images, first[copies], copies, np.ones(len(copies)))
 
 
-def _pairs(found: Rows, one: Numbers, other: Numbers, cosines: npt.NDArray[np.float64]) -> Rows:
-    """The pairs (PAIR) of images at these places of `found`."""
-    numbers, pairs = found["number"], np.empty(len(one), PAIR)
+def _pairs(images: Rows, one: Numbers, other: Numbers, cosines: npt.NDArray[np.float64]) -> Rows:
+    """The pairs (PAIR) of images at these places; the left one has the smaller number."""
+    numbers, pairs = images["number"], np.empty(len(one), PAIR)
     left, right = np.where(numbers[one] < numbers[other], (one, other), (other, one))
     pairs["left"], pairs["right"] = numbers[left], numbers[right]
-    pairs["cosine"], pairs["key"] = cosines, found["key"][left]
+    pairs["cosine"], pairs["key"] = cosines, images["key"][left]
     return pairs
 
 
@@ -215,9 +214,9 @@ def _vector_dtype(dimensions: int) -> "np.dtype[Any]":
     return np.dtype([*_IMAGE, ("vector", "<i2", dimensions)])
 
 
-def _filled(dtype: "np.dtype[Any]", found: Rows, **more: Digests | Vectors) -> Rows:
-    made = np.empty(len(found), dtype)
-    for name, values in {"number": found["number"], "key": found["key"], **more}.items():
+def _filled(dtype: "np.dtype[Any]", images: Rows, **more: Digests | Vectors) -> Rows:
+    made = np.empty(len(images), dtype)
+    for name, values in {"number": images["number"], "key": images["key"], **more}.items():
         made[name] = values
     return made
 
@@ -233,7 +232,7 @@ def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: npt.NDArra
 
 def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
     """Find the pairs of a cell and, by their bytes, those in a share of all digests."""
-    calibration, groups = learned.calibration_of(run), groups_of(run)
+    calibration, groups = calibration_of(run), groups_of(run)
     with_vectors = _vector_dtype(calibration.dimensions)
     own, visitors = spilled.arrays([groups.bucket(partition, kind) for kind in (OWN, VISITORS)], with_vectors)
     near = image_groups.join(own["vector"], visitors["vector"], above=calibration.similarity_above)
@@ -254,23 +253,18 @@ def replace(run: Run, _: Unit) -> ReplaceFacts:
     """
     files = [PAIRS_OF_UNIT.path(run, name) for name in run.finished(COMPARED.step)]
     files += [PAIRS_OF_CELL.path(run, name) for name in run.finished(JOINED.step)]
-    goes, stays, cosines = _settled(files)
+    left, right, cosines = (
+        np.concatenate([np.zeros(0, PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
+        for name in ("left", "right", "cosine")
+    )
+    goes, stays = image_groups.replaced(left, right)
     kept = np.empty(len(goes), REPLACEMENT)
-    kept["key"], kept["cosine"] = _keys(files, stays), cosines
+    kept["key"] = _keys(files, stays)
+    # NaN where only other images connect the two
+    kept["cosine"] = image_groups.cosines_with_staying(goes, stays, left, right, cosines)
     REPLACED_IMAGES.save(run, goes)
     REPLACED_BY.save(run, kept)
     return ReplaceFacts(len(goes), len(np.unique(kept["key"], axis=0)))
-
-
-def _settled(files: list[str]) -> tuple[Numbers, Numbers, npt.NDArray[np.float64]]:
-    """The images that go by the pairs of these files, rising; which image stays for each, and the cosine of the two."""
-
-    def of_all(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([np.zeros(0, PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
-
-    left, right, cosines = of_all("left"), of_all("right"), of_all("cosine")
-    goes, stays = image_groups.replaced(left, right)
-    return goes, stays, image_groups.cosines_with_staying(goes, stays, left, right, cosines)
 
 
 def _keys(files: list[str], stays: Numbers) -> npt.NDArray[np.uint8]:
@@ -289,7 +283,7 @@ def replaced_in(run: Run, place: int) -> tuple[Numbers, Rows]:
 
     `place` is the place of the fetch unit in their order.
     """
-    if not is_wanted(run):
+    if not is_searched(run):
         return np.zeros(0, np.int64), np.zeros(0, REPLACEMENT)
     goes, kept = (table.array(run, mapped=True) for table in (REPLACED_IMAGES, REPLACED_BY))
     begin, end = np.searchsorted(goes, [place << _PLACE_BITS, (place + 1) << _PLACE_BITS])

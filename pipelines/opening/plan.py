@@ -14,7 +14,7 @@ from altalign.pipelines.opening.inputs_of_stages import resolved
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import empty_files
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
-from altalign.pipelines.web.policy import proxies
+from altalign.pipelines.web import addresses
 from altalign.settings.common import flatten
 from altalign.settings.curate import CurateConfig
 from altalign.storage import parquet
@@ -81,7 +81,7 @@ def print_plan(run: Run, out: Console, anew: str = "", asked: str = "") -> None:
         )
         if asked:
             out.print(asked, soft_wrap=True)
-        if said := proxies.unused():
+        if said := addresses.unused_proxies():
             out.print(said, soft_wrap=True)
     more = " and the images" if run.config.fetch.source == "web" else ""
     out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {there}", soft_wrap=True)

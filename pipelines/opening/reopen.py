@@ -18,7 +18,7 @@ from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.tables.fetched import FETCHED
 from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.web.journal import journal
+from altalign.pipelines.web import journal
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
 from altalign.terminal import many

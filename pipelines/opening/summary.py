@@ -138,7 +138,7 @@ def _of_decontamination(run: Run) -> list[str]:
 
 def _within_pool(run: Run) -> list[str]:
     """A sentence on the images that had copies in the pool, where these were looked for."""
-    if not within_pool.is_wanted(run) or not run.is_done("decontaminate"):
+    if not within_pool.is_searched(run) or not run.is_done("decontaminate"):
         return []
     facts = outputs.found(run)["within_pool"]
     names = ("images_that_go", "images_that_stay_for_others", "images_compared")

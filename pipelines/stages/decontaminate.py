@@ -22,8 +22,8 @@ from altalign.dedup.buckets import IN_A_BUCKET, NEAREST, nearest_clusters, share
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
 from altalign.pipelines.figures import images_and_bytes
-from altalign.pipelines.near import gallery, index, learned, within_pool
-from altalign.pipelines.near.index import Index
+from altalign.pipelines.near import gallery, index, within_pool
+from altalign.pipelines.near.index import Index, index_of
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.tables import decontaminated, fetched, judged
 from altalign.pipelines.run.tables.table import Table
@@ -105,7 +105,7 @@ def plan_found(run: Run) -> list[decontaminated.FindUnit]:
 
 def find(run: Run, unit: decontaminated.FindUnit) -> decontaminated.FoundFacts:
     """Find the test images that are near to the kept images of a fetch unit."""
-    name, index = unit["name"], Index.of(run)
+    name, index = unit["name"], index_of(run)
     features = fetched.FEATURES.array(run, name)
     above = index.calibration.similarity_above
     same = _same_bytes(index, parquet.values(fetched.kept_images(run, name), "found_sha256"))
@@ -201,7 +201,7 @@ def plan(run: Run) -> list[decontaminated.DropUnit]:
 def drop(run: Run, unit: decontaminated.DropUnit) -> decontaminated.DropFacts:
     """Count the rows of a fetch unit; where any go, write these, and the numbers of those that stay."""
     name, failed_counts = unit["name"], FailedCounts()
-    dropped = _dropped(run, unit) if learned.is_wanted(run) else None
+    dropped = _dropped(run, unit) if index.is_searched(run) else None
     if dropped is None or not len(dropped):
         _forget(run, name)
         for stage, source, reason, rows in unit["counts"]:
@@ -247,7 +247,7 @@ def _dropped(run: Run, unit: decontaminated.DropUnit) -> pa.Table:
     if run.config.decontaminate.test_sets:
         near = _nearest(run, unit["name"])
         goes, which = _rows_of(near.images, image_of)
-        of_test = index.names(run).take(near.tests[which])
+        of_test = decontaminated.TEST_NAMES.read(run).take(near.tests[which])
         names = {column: of_test[column] for column in decontaminated.TEST_NAME.names}
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
@@ -300,7 +300,10 @@ def _goes(run: Run) -> Iterator[gallery.Pair]:
 
 def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
     """How many images go because of each test set; an image counts for the set of its nearest test image."""
-    by_image, sets = Counter(pair.test for pair in _goes(run)), index.names(run)["test_set"].to_pylist()
+    by_image, sets = (
+        Counter(pair.test for pair in _goes(run)),
+        decontaminated.TEST_NAMES.read(run)["test_set"].to_pylist(),
+    )
     by_set = Counter[str]()
     for test, images in by_image.items():
         by_set[str(sets[test])] += images
@@ -309,7 +312,7 @@ def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
 
 def _near_test_images(run: Run) -> pa.Table:
     """Every test image with a near-duplicate in the pool, of `NEAR_TEST_IMAGES`, in the order of their numbers."""
-    names = index.names(run)
+    names = decontaminated.TEST_NAMES.read(run)
     images, cosines = np.zeros(len(names), np.int64), np.zeros(len(names))
     for name, facts in run.all_facts(decontaminated.FOUND):
         if facts.pairs:
@@ -324,7 +327,7 @@ def _near_test_images(run: Run) -> pa.Table:
 
 def conclude(run: Run) -> None:
     """Write what was found: `audit/near_duplicates/`, `found.json` at the end."""
-    if not learned.is_wanted(run):
+    if not index.is_searched(run):
         return
     test_sets = Counter[str]()
     for _, facts in run.all_facts(decontaminated.TESTS):
@@ -341,8 +344,8 @@ def conclude(run: Run) -> None:
         found = [facts for _, facts in run.all_facts(decontaminated.FOUND)]
         totals = {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
     settings = {
-        "similarity_above": learned.calibration_of(run).similarity_above,
+        "similarity_above": index.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
-    in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
+    in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_searched(run) else {}
     outputs.write_found(run, {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool})

@@ -37,8 +37,8 @@ from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.tables.table import Table
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web
-from altalign.pipelines.web.journal import journal
-from altalign.pipelines.web.journal.fetch_progress import WebWatch
+from altalign.pipelines.web import journal
+from altalign.pipelines.web.log import WebWatch
 from altalign.rules import own
 from altalign.storage import arrays, parquet
 

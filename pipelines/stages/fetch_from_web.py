@@ -21,8 +21,7 @@ from altalign.pipelines.run.digests import digest
 from altalign.pipelines.run.tables.fetched import FETCHED, FetchUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files
-from altalign.pipelines.web import client
-from altalign.pipelines.web.journal import journal, log, reuse
+from altalign.pipelines.web import client, journal, log
 from altalign.settings.curate import FetchSettings
 from altalign.storage import arrays
 
@@ -66,7 +65,7 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
 
     path = run.work(FETCHED.step, unit["name"])
     in_hand = fetch_from_files.in_hand(run, rows)
-    reuse.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(grounds, run))
+    journal.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(grounds, run))
     with (
         journal.opened(path, grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as told,
@@ -103,7 +102,7 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
 def known(run: Run, unit: FetchUnit, rows: pa.Table, wanted: Sequence[int]) -> int:
     """How many of the wanted images of a unit nobody will be asked for: earlier tries have fetched them, or failed."""
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
-    return len(reuse.known(run, run.work(FETCHED.step, unit["name"]), image_ids, wanted, partial(grounds, run)))
+    return len(journal.known(run, run.work(FETCHED.step, unit["name"]), image_ids, wanted, partial(grounds, run)))
 
 
 def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes | DropReason]]:
@@ -121,7 +120,7 @@ def grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
     urls |= {"fetch.blocked_urls"}  # of no journal: an image in hand whose URL is listed now need not be asked for
     of_web = {name for name in reads if name in domains or name.startswith("fetch.")} - urls
     of_images = reads.keys() - of_web - urls
-    asked, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
+    requests, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
     return journal.JournalGrounds(
-        asked=digest({"images": list(image_ids), **asked}), measured=digest({"rules": RULES_VERSION, **measured})
+        requests=digest({"images": list(image_ids), **requests}), measured=digest({"rules": RULES_VERSION, **measured})
     )

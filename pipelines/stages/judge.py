@@ -226,7 +226,7 @@ def _as_binary(ids: Ids) -> "pa.Array[Any]":
 def buckets_of(run: Run) -> Groups:
     """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
-    return Groups.of(partitions, kinds=2)
+    return Groups(partitions, kinds=2)
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:

@@ -43,7 +43,7 @@ KINDS = ("ngrams", "hot", "texts")
 def buckets_of(run: Run) -> Groups:
     """The buckets of a spill file: partitions of each kind, whose number depends on the size of the pool alone."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
-    return Groups.of(partitions, kinds=len(KINDS) + len(sources(run)))
+    return Groups(partitions, kinds=len(KINDS) + len(sources(run)))
 
 
 def sources(run: Run) -> list[str]:

@@ -19,7 +19,7 @@ from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.figures import gallery_rows, images_and_bytes
 from altalign.pipelines.images import for_shards
-from altalign.pipelines.near import learned
+from altalign.pipelines.near import index
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import manifest, marks, outputs
 from altalign.pipelines.run.shard_files import write_shard
@@ -160,7 +160,7 @@ def _write_totals(run: Run, counts: Counts, shards: manifest.Shards, images: int
     written.COUNTS_OF_RUN.write(run, counts.to_arrow())
     size = sum(facts.bytes for _, facts in shards)
     facts = {"stages": counts.summary(outputs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
-    if learned.is_wanted(run):
+    if index.is_searched(run):
         facts["near_duplicates"] = outputs.found(run)
     storage.write_json(written.SUMMARY.path(run), facts)
     images_and_bytes.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.filters import identity
+from altalign.filters.one_url import host_of
 from altalign.machine import interrupts
 from altalign.pipelines.run.sampled import Sampled
 from altalign.pipelines.run.tables.fetched import first_of_each_image
@@ -26,7 +27,6 @@ from altalign.pipelines.run.tables.judged import (
 )
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.pipelines.trial.bootstrap import Floats, Hosts, Numbers, Sample, size_class
-from altalign.pipelines.web.journal.log import host_of
 from altalign.storage import arrays, parquet
 
 ONLY = "00000"  # the partition of a sample
@@ -75,7 +75,7 @@ def hosts_of(urls: Any) -> npt.NDArray[np.uint64]:
     matches: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
     origins: Any = pc.fill_null(pc.struct_field(matches, "origin"), pa.scalar(""))
     encoded = (origins.combine_chunks() if isinstance(origins, pa.ChunkedArray) else origins).dictionary_encode()
-    names = (host_of(origin).encode() for origin in encoded.dictionary.to_pylist())
+    names = (host_of(origin or "").encode() for origin in encoded.dictionary.to_pylist())
     hashes = [int.from_bytes(blake2b(name, digest_size=8).digest(), "big") for name in names]
     return np.array(hashes, np.uint64)[encoded.indices.to_numpy(zero_copy_only=False)]
 

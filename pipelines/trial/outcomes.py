@@ -15,7 +15,7 @@ from altalign.pipelines.run.tables.fetched import FETCHED
 from altalign.pipelines.run.tables.judged import GROUPED
 from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.trial.bootstrap import Floats
-from altalign.pipelines.web.journal import journal
+from altalign.pipelines.web import journal
 from altalign.storage import parquet
 
 STAGES = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)

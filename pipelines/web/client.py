@@ -6,27 +6,21 @@ import resource
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from altalign.errors import AltalignError
 from altalign.machine import interrupts
 from altalign.pipelines.images import measuring
 from altalign.pipelines.run.domains import Domains
-from altalign.pipelines.web.http import names
-from altalign.pipelines.web.http.names import Names, Resolve
-from altalign.pipelines.web.journal.outcomes import Response, Try
-from altalign.pipelines.web.policy.addresses import Addresses
-from altalign.pipelines.web.schedule.budget import Budget
-from altalign.pipelines.web.schedule.calls import Call, Delivery
-from altalign.pipelines.web.schedule.fetching import Fetching
+from altalign.pipelines.web.addresses import Addresses
+from altalign.pipelines.web.calls import Call, Response
+from altalign.pipelines.web.fetching import Fetching
+from altalign.pipelines.web.schedule import Budget
 from altalign.settings.curate import FetchSettings
 
 if TYPE_CHECKING:
-    from altalign.pipelines.web.http.transport import Transport
-
-__all__ = ["Client", "Response", "Try", "opened"]
+    from altalign.pipelines.web.transport import Resolve
 
 BYTES_IN_FLIGHT_AT_MOST = 512_000_000
 UNIT_DEADLINE_S = 3_600.0  # for the images of a unit; longer while all threads are busy
@@ -38,25 +32,6 @@ LOOKED_UP_S = 0.5  # how often a waiting caller checks whether the command is to
 _LOG = logging.getLogger(__name__)
 
 
-class Load(NamedTuple):
-    """What a client has to do at a moment: images without a response, requests under way, slots, bytes of bodies."""
-
-    unfinished: int
-    running: int
-    slots: int
-    bytes_in_flight: int
-
-
-@dataclass
-class _Parts:
-    """What lives in the loop."""
-
-    names: Names
-    budget: Budget
-    transport: "Transport"
-    fetching: Fetching
-
-
 class Client:
     """Fetches URLs. It is a context manager, and may be used from any thread."""
 
@@ -65,14 +40,14 @@ class Client:
         settings: FetchSettings,
         *,
         bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST,
-        resolve: Resolve = names.of_system,
+        resolve: "Resolve | None" = None,
     ):
         """Starts nothing before the context is entered.
 
         Args:
             settings: `[fetch]`; `blocked_domains` and `blocked_urls` are read here.
             bytes_in_flight_at_most: of bodies in memory at a time.
-            resolve: finds the addresses of host names.
+            resolve: finds the addresses of host names; None: the system does.
 
         Raises:
             UsageError: a block list cannot be read, or has a line that is neither domain nor hash.
@@ -82,7 +57,6 @@ class Client:
         self._domains = Domains.load(settings.blocked_domains)
         self._blocked_urls = measuring.blocked_urls(settings)
         self._loop: asyncio.AbstractEventLoop
-        self._parts: _Parts
 
     def __enter__(self) -> Self:
         """Starts the loop."""
@@ -91,7 +65,7 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run_forever, name="altalign-web", daemon=True)
         self._thread.start()
         try:
-            self._parts = self._run(self._open())
+            self._run(self._open())
         except BaseException:
             self._stop()
             raise
@@ -119,69 +93,64 @@ class Client:
             AltalignError: the client was closed, the network is gone, this machine lacks resources, or there is a
                 defect.
         """
-        call = Call(urls, UNIT_DEADLINE_S)
-        budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
-        self._soon(lambda: fetching.begin(call))
-        arrived = list[Delivery]()  # in reverse, so that a popped response is held by the caller alone
+        call, held_bytes = Call(urls, UNIT_DEADLINE_S), 0
+        self._soon(lambda: self._fetching.begin(call))
+        arrived = list[Response | BaseException]()  # in reverse, so that a popped response is held by the caller alone
         try:
             for _ in urls:
                 if not arrived:
                     arrived = self._next(call, on_quiet)
                     arrived.reverse()
-                delivery = arrived.pop()
-                held_bytes = delivery.bytes
-                if delivery.response is None:
-                    raise _as_error(delivery.error) from delivery.error
-                response = delivery.response
-                del delivery
+                response = arrived.pop()
+                if isinstance(response, AltalignError):
+                    raise type(response)(str(response)) from response
+                if isinstance(response, BaseException):
+                    why = f"{type(response).__name__}: {response}; this is a defect, please report it"
+                    raise AltalignError(f"fetching from the web failed: {why}") from response
+                held_bytes = _bytes_of(response)
                 yield response
                 del response
-                budget.give_back(held_bytes)
+                self._budget.give_back(held_bytes)
                 held_bytes = 0
         finally:
-            budget.give_back(held_bytes + sum(delivery.bytes for delivery in arrived))
+            self._budget.give_back(held_bytes + sum(map(_bytes_of, arrived)))
             self._soon(lambda: self._drop(call))
 
-    def load(self) -> Load:
-        """How much there is to do at this moment."""
-        fetching, budget = self._parts.fetching, self._parts.budget
-        return Load(fetching.unfinished, len(fetching.schedule.under_way), fetching.schedule.slots, budget.in_flight)
-
-    async def _open(self) -> _Parts:
+    async def _open(self) -> None:
         # the HTTP library takes as long to load as everything else
-        from altalign.pipelines.web.http.transport import Transport
+        from altalign.pipelines.web.transport import Transport
 
-        settings, open_at_most = self._settings, _open_at_most(self._settings.threads)
+        settings = self._settings
+        # how many requests may be under way, given the limit on open files; idle connections are open files, too
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = 65_536 if files == resource.RLIM_INFINITY else files
+        open_at_most = max(OPEN_AT_LEAST, min(OPEN_PER_SLOT * settings.threads, (files - FILES_OF_OTHERS) // 2))
         addresses = Addresses(settings.ports, settings.allow_addresses)
         # the reserve is for a body and what it is decoded to
-        budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
-        kept_names = Names(self._resolve, min(open_at_most, names.AT_ONCE))
-        transport = Transport(
-            names=kept_names,
+        self._budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
+        self._transport = Transport(
+            resolve=self._resolve,
             addresses=addresses,
-            budget=budget,
+            budget=self._budget,
             user_agent=settings.user_agent_sent,
             connections_at_most=open_at_most,
         )
-        fetching = Fetching(
+        self._fetching = Fetching(
             settings,
-            transport.ask,
+            self._transport.ask,
             blocked_urls=self._blocked_urls,
             domains=self._domains,
             addresses=addresses,
-            budget=budget,
+            budget=self._budget,
             open_at_most=open_at_most,
         )
-        return _Parts(kept_names, budget, transport, fetching)
 
     async def _close(self) -> None:
-        parts = self._parts
-        parts.fetching.defect(AltalignError("the client that fetches from the web was closed"))
-        for close in (parts.fetching.close, parts.transport.close, parts.names.close):
-            await close()
+        self._fetching.defect(AltalignError("the client that fetches from the web was closed"))
+        await self._fetching.close()
+        await self._transport.close()
 
-    def _next(self, call: Call, on_quiet: Callable[[], None]) -> list[Delivery]:
-        """The next deliveries of the loop."""
+    def _next(self, call: Call, on_quiet: Callable[[], None]) -> list[Response | BaseException]:
         while True:
             with suppress(Empty):
                 return call.deliveries.get(timeout=LOOKED_UP_S)
@@ -192,13 +161,14 @@ class Client:
 
     def _drop(self, call: Call) -> None:
         """Drops a call, and gives back the bytes of what was delivered meanwhile."""
-        self._parts.fetching.drop(call)
-        self._loop.call_soon(self._give_back, call)
 
-    def _give_back(self, call: Call) -> None:
-        with suppress(Empty):
-            while True:
-                self._parts.budget.give_back(sum(delivery.bytes for delivery in call.deliveries.get_nowait()))
+        def give_back() -> None:
+            with suppress(Empty):
+                while True:
+                    self._budget.give_back(sum(map(_bytes_of, call.deliveries.get_nowait())))
+
+        self._fetching.drop(call)
+        self._loop.call_soon(give_back)
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -216,24 +186,13 @@ class Client:
         """Handles errors in callbacks. Ours are defects; whoever made a request knows the errors of its connection."""
         error = context.get("exception")
         if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
-            self._parts.fetching.defect(error)
+            self._fetching.defect(error)
         else:
             _LOG.debug("%s", context.get("message"), exc_info=error)
 
 
-def _open_at_most(slots: int) -> int:
-    """How many requests may be under way, given the limit on open files; idle connections are open files, too."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = 65_536 if files == resource.RLIM_INFINITY else files
-    return max(OPEN_AT_LEAST, min(OPEN_PER_SLOT * slots, (files - FILES_OF_OTHERS) // 2))
-
-
-def _as_error(error: BaseException | None) -> AltalignError:
-    if isinstance(error, AltalignError):
-        return type(error)(str(error))
-    return AltalignError(
-        f"fetching from the web failed: {type(error).__name__}: {error}; this is a defect, please report it"
-    )
+def _bytes_of(response: Response | BaseException) -> int:
+    return len(response.body or b"") if isinstance(response, Response) else 0
 
 
 # the clients of this process by their settings, each with the number of its users

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from altalign.pipelines.engine import dataflow
+from altalign.pipelines.engine.options import DISK_GB, MACHINE_TYPE, MIN_RAM, NEEDED
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, ROWS_PER_UNIT
 from altalign.pipelines.stages import judge, tables
 from tests.docs.blocks import ROOT
@@ -104,10 +104,10 @@ def test_measured_figures_are_of_the_benchmarks() -> None:
 
 def test_defaults_of_jobs_are_those_of_the_code() -> None:
     for flag in (
-        f"--machine_type={dataflow.MACHINE_TYPE}",
-        f"--disk_size_gb={dataflow.DISK_GB}",
-        f"--resource_hints={dataflow.MIN_RAM}",
+        f"--machine_type={MACHINE_TYPE}",
+        f"--disk_size_gb={DISK_GB}",
+        f"--resource_hints={MIN_RAM}",
     ):
         assert f"`{flag}`" in GUIDE
-    for name in dataflow.NEEDED:
+    for name in NEEDED:
         assert f"--{name}" in GUIDE

@@ -18,7 +18,7 @@ from altalign.cli import main
 from altalign.data.stages import STAGES
 from altalign.demo import draw
 from altalign.demo.scenes import random_scene
-from altalign.pipelines.near import learned
+from altalign.pipelines.near import index
 from tests.end_to_end.runs import rows_in
 from tests.filters.pictures import encoded
 
@@ -97,7 +97,7 @@ def _write(folder: Path) -> None:
 def _curated(folder: Path) -> Path:
     _write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned, "TRAINING_IMAGES", AUGMENTED)
+        patch.setattr(index, "TRAINING_IMAGES", AUGMENTED)
         patch.chdir(folder)
         curate("--set", "engine.workers=1")
     return folder
@@ -112,7 +112,7 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(curated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: pool, test set and config, and no run."""
-    monkeypatch.setattr(learned, "TRAINING_IMAGES", AUGMENTED)
+    monkeypatch.setattr(index, "TRAINING_IMAGES", AUGMENTED)
     for path in curated.iterdir():
         if path.name != "run":
             (tmp_path / path.name).symlink_to(path)

@@ -27,7 +27,7 @@ import pytest
 
 from altalign.cli import main
 from altalign.data.stages import STAGES
-from altalign.pipelines.web.journal import journal, log
+from altalign.pipelines.web import journal, log
 from altalign.storage import local
 from tests.end_to_end.runs import ROOT
 

@@ -147,7 +147,7 @@ def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
 @contextmanager
 def somebodys_prism(prism: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint of a job server that is not the command's; one of its own cannot start meanwhile."""
-    from altalign.pipelines.engine.job_server import serving
+    from altalign.pipelines.engine.jobs import serving
     from altalign.pipelines.engine.options import options
     from altalign.settings.curate import EngineSettings
 

@@ -2,7 +2,6 @@
 its mistakes in one line.
 """
 
-import csv
 import io
 import json
 import re
@@ -19,8 +18,6 @@ from PIL import Image
 from altalign.cli import main
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images import calibration_files
-from altalign.pipelines.near import test_images
-from altalign.storage import arrays
 from tests.end_to_end.runs import tree
 from tests.filters.pictures import encoded
 from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
@@ -49,7 +46,7 @@ short_side_above_px = 20
 test_sets = [{name = "mine", path = "tests.parquet"}]
 """
 POOL, TESTS, FLAT = 290, 230, 5
-FILES = ["calibration.json", "centroids.npy", "curves.csv", "map_matrix.npy", "map_mean.npy", "report.html"]
+FILES = ["calibration.json", "centroids.npy", "map_matrix.npy", "map_mean.npy", "report.html"]
 
 
 def jpeg(pixels: np.ndarray, quality: int = 90) -> bytes:
@@ -151,9 +148,6 @@ def test_the_threshold_is_the_smallest_within_the_budget(calibrated: Path) -> No
     decoys = facts["decoys_found"]["line"]
     if decoys is None or decoys["intercept"] < line["intercept"]:
         assert expected[0] <= 1e-3 < expected[1]
-    rows = list(csv.DictReader(io.StringIO((calibrated / "curves.csv").read_text(encoding="utf-8"))))
-    above = [row for row in rows if float(row["similarity_above"]) >= facts["similarity_above"]]
-    assert all(float(row["false_positives_expected"]) <= 1e-3 for row in above)
 
 
 def test_the_terminal_says_what_is_not_covered_at_80_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,36 +172,18 @@ def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = ["calibrate", "run", "again", "--sample", "64", "--set", "engine.workers=4"]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr("altalign.pipelines.near.calibration.COPIES_PER_UNIT", 20)
-
-        def killed_at_the_third(path: str, array: np.ndarray) -> None:
-            if path.endswith("copies/00002.npy"):
-                raise KeyboardInterrupt
-            save(path, array)
-
-        save = arrays.save
-        patch.setattr(arrays, "save", killed_at_the_third)
+        patch.setattr(calibration_files, "save", killed)  # when all but it is written
         assert main(again) == 130
-    assert [path.name for path in (folder / "again").iterdir()] == [".calibrating"]
-    finished = folder / "again" / ".calibrating" / "work" / "copies" / "00000.json"
-    made = finished.stat().st_mtime_ns if finished.exists() else None
-    begun_again = []
-    with monkeypatch.context() as patch:
-        patch.setattr(test_images, "read", lambda *_: begun_again.append("tests"))
+    assert [path.name for path in (folder / "again").iterdir()] == ["report.html"]
+    (folder / "again" / "centroids.npy.partial-12345678").write_bytes(b"")
+    for _ in range(2):  # one that is there is made anew
         assert main(again) == 0
-    assert begun_again == []
-    assert made is not None
-    assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
-    # One that is there is made anew, and what another calibration has begun there is not gone on with.
-    (folder / "again" / ".calibrating" / "work" / "copies").mkdir(parents=True)
-    (folder / "again" / ".calibrating" / "grounds.json").write_text('{"rests_on": "another run"}', encoding="utf-8")
-    (folder / "again" / ".calibrating" / "work" / "copies" / "00000.json").write_text(
-        '{"unit": "00000"}', encoding="utf-8"
-    )
-    (folder / "again" / "curves.csv.partial-12345678").write_bytes(b"")
-    assert main(["calibrate", "run", "again", "--sample", "64"]) == 0
-    assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
+        assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
 
 
 def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(

@@ -19,7 +19,7 @@ from PIL import Image
 from altalign.dedup import embed
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
-from altalign.pipelines.near import learned
+from altalign.pipelines.near import index
 from altalign.pipelines.run.tables.decontaminated import FOUND as FOUND_PAIRS
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import decontaminate
@@ -329,7 +329,7 @@ def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_im
     curate("--set", "engine.workers=4")
     assert tree(judged / "run") == tree(curated / "run")
     config = CurateConfig.load(judged / "config.toml")
-    assert learned.calibration_of(Run("run", config, ())).map is not None
+    assert index.calibration_of(Run("run", config, ())).map is not None
 
 
 def test_the_summary_says_what_each_test_set_cost_and_above_what(
@@ -424,7 +424,7 @@ def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(
         (tmp_path / "tests" / f"{number}.jpg").write_bytes(data)
     (tmp_path / "config.toml").write_text(CONFIG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(learned, "TRAINING_IMAGES", 100)
+    monkeypatch.setattr(index, "TRAINING_IMAGES", 100)
     curate("--until", "decontaminate", "--set", "image.short_side_above_px=100")
     found = names(dropped(tmp_path / "run"))
     recall = {kind: sum(name.startswith(f"{kind}-") for name in found) / len(tests) for kind in kinds}

@@ -19,7 +19,7 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from altalign.pipelines.web.journal import journal
+from altalign.pipelines.web import journal
 from altalign.storage import clients, objects, parquet
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input

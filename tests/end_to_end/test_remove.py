@@ -20,7 +20,7 @@ from altalign.data.reasons import KEPT
 from altalign.data.stages import REPORT
 from altalign.machine import processes
 from altalign.pipelines.images import embedders
-from altalign.pipelines.near import cluster
+from altalign.pipelines.near import shard_images
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import summary, tree, write_input
 
@@ -165,10 +165,9 @@ def test_all_of_a_run_may_go(run: Path) -> None:
 
 def test_near_copies_go_where_that_is_asked_for(run: Path) -> None:
     rows = rows_of(run)
-    stems = cluster.stems_of("run")
-    images = {image.image_id: image for stem in stems for image in cluster.rows_of("run", stem)[1]}
-    vector_of = cluster.Vectors(embedders.load("dct"))
-    vector_of.learn(list(images.values()))
+    stems = shard_images.stems_of("run")
+    images = {image.image_id: image for stem in stems for image in shard_images.rows_of("run", stem)[1]}
+    vector_of = shard_images.Vectors(embedders.load("dct"), list(images.values()))
     vectors = {
         name: vector.astype(float) for name, vector in zip(images, vector_of.each([*images.values()]), strict=True)
     }

@@ -19,7 +19,8 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
-from altalign.pipelines.web.client import Client, Response
+from altalign.pipelines.web.calls import Response
+from altalign.pipelines.web.client import Client
 from tests.end_to_end.runs import altalign, summary, tree
 from tests.end_to_end.web_inputs import (
     Asked,

@@ -21,7 +21,7 @@ from altalign.dedup import embed
 from altalign.dedup import image_groups as cells
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import learned
+from altalign.pipelines.near import index
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
 from altalign.settings.curate import CurateConfig
@@ -286,7 +286,7 @@ def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(
 ) -> None:
     """In cells of 300, where 15,000 are usual: fewer images share one, so more could be lost."""
     monkeypatch.setattr(cells, "IMAGES_PER_CELL", 300)
-    monkeypatch.setattr(learned, "TRAINING_IMAGES", 40)
+    monkeypatch.setattr(index, "TRAINING_IMAGES", 40)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.toml").write_text(CLIP_ART, encoding="utf-8")
     assert main(["curate", "config.toml"]) == 0
@@ -296,7 +296,7 @@ def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(
         images, features = kept_images(run, name), FEATURES.array(run, name)
         ids += images["image_id"].to_pylist()
         digests += images["found_sha256"].to_pylist()
-        of_unit = learned.calibration_of(run).vectors(features)
+        of_unit = index.calibration_of(run).vectors(features)
         of_unit[~features.any(axis=1)] = 0
         vectors.append(of_unit)
     near, everything = [], np.concatenate(vectors)

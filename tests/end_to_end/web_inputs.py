@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign.data.key import image_id
-from altalign.pipelines.web.journal import journal
+from altalign.pipelines.web import journal
 from tests.web_server.running import WebServer
 
 CONFIG = """

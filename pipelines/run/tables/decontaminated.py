@@ -129,7 +129,7 @@ class PoolImagesUnit(Unit):
 
     order: int
     first: int
-    of: list[str]
+    fetch_units: list[str]
 
 
 @dataclass(frozen=True)

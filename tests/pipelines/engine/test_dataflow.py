@@ -31,9 +31,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from altalign import cli
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
-from altalign.pipelines.engine import dataflow
 from altalign.pipelines.engine.jobs import create, pipeline
-from altalign.pipelines.engine.options import check_places, options
+from altalign.pipelines.engine.options import DISK_GB, MACHINE_TYPE, check_places, options
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.units import InputFile, Run
@@ -89,14 +88,6 @@ def test_a_number_of_workers_is_refused() -> None:
         options(EngineSettings(runner="dataflow", workers=4), FLAGS)
 
 
-@pytest.mark.parametrize(
-    "flag", ["--job_name=mine", "--streaming", "--template_location=gs://bucket/t", "--update", "--dry_run=True"]
-)
-def test_flags_that_make_another_thing_of_a_job_are_refused(flag: str) -> None:
-    with pytest.raises(UsageError, match=rf"^-- {flag.split('=')[0]}: "):
-        options(ENGINE, [*FLAGS, flag])
-
-
 def test_flags_that_beam_does_not_know_are_refused() -> None:
     with pytest.raises(UsageError, match="no_such_flag"):
         options(ENGINE, [*FLAGS, "--no_such_flag=1"])
@@ -111,20 +102,10 @@ def test_beam_without_google_cloud_is_refused_with_what_brings_it() -> None:
         options(ENGINE, FLAGS)
 
 
-@needs_google_cloud
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--temp_location=s3://bucket/tmp", "Invalid GCS path"),
-        ("--temp_location=/tmp", "Invalid GCS path"),
-        ("--temp_location=gs://b", "Invalid GCS bucket"),  # Beam alone would make a bucket of its own
-        ("--project=12345", "Project ID, not project number"),
-    ],
-)
-def test_what_dataflow_would_refuse_is_refused_before_any_work(flag: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
-        options(ENGINE, [*FLAGS, flag])
-    assert len(str(caught.value).splitlines()) == 1
+@pytest.mark.parametrize("place", ["s3://bucket/tmp", "/tmp", "gs://bucket"])
+def test_a_place_of_temporary_files_that_is_no_folder_of_a_bucket_is_refused(place: str) -> None:
+    with pytest.raises(UsageError, match=f"^-- --temp_location={place}: give gs://BUCKET/PATH"):
+        options(ENGINE, [*FLAGS, f"--temp_location={place}"])
 
 
 ON_STORES = {
@@ -198,18 +179,18 @@ def test_what_is_not_said_closes_the_traps_and_what_is_said_stays() -> None:
     assert given.view_as(DebugOptions).number_of_worker_harness_threads == 1
     worker = given.view_as(WorkerOptions)
     assert (worker.machine_type, worker.disk_size_gb, worker.sdk_container_image) == (
-        dataflow.MACHINE_TYPE,
-        dataflow.DISK_GB,
+        MACHINE_TYPE,
+        DISK_GB,
         IMAGE,
     )
-    said = [
+    own = [
         "--machine_type=n2-highmem-8",
         "--disk_size_gb=300",
         "--number_of_worker_harness_threads=2",
         "--max_num_workers=40",
         "--resource_hint=min_ram=16GB",
     ]
-    worker = (given := options(ENGINE, [*FLAGS, *said])).view_as(WorkerOptions)
+    worker = (given := options(ENGINE, [*FLAGS, *own])).view_as(WorkerOptions)
     assert (worker.machine_type, worker.disk_size_gb, worker.max_num_workers) == ("n2-highmem-8", 300, 40)
     assert given.view_as(DebugOptions).number_of_worker_harness_threads == 2
     assert given.get_all_options()["resource_hints"] == ["min_ram=16GB"]
@@ -261,7 +242,7 @@ def watch_jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The job of every step of a curation, by name; and of fetching from the web."""
-    folder, found = tmp_path_factory.mktemp("dataflow"), dict[str, Any]()
+    folder, by_step = tmp_path_factory.mktemp("dataflow"), dict[str, Any]()
     write_input(folder, rows=120)
     (folder / "config.toml").write_text(CONFIG + '\n[dedup]\nwithin_pool = "keep_one_image"\n', encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -278,12 +259,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                     of_dry.setattr(curate, "check_marks", lambda *_: None)  # nothing is done
                     run_step(each, step, dry())
                 if step.plan(each):
-                    found[name] = made.pop()
+                    by_step[name] = made.pop()
             run_step(run, step, given, *shown)
 
         patch.setattr(curate, "run_step", also_built)
         assert cli.main(["curate", "config.toml"]) == 0
-    return found
+    return by_step
 
 
 STEPS = list(dict.fromkeys(step.marks.step for steps, _ in curate.PIPELINE.values() for step in steps))
@@ -327,7 +308,7 @@ def test_every_part_of_a_job_runs_in_our_image_with_our_hints(jobs: dict[str, An
 def test_a_job_has_the_options_of_workers_and_the_name_of_its_run_and_step(jobs: dict[str, Any], step: str) -> None:
     given = jobs[step].options
     worker, debug = given.view_as(WorkerOptions), given.view_as(DebugOptions)
-    assert (worker.machine_type, worker.disk_size_gb) == (dataflow.MACHINE_TYPE, dataflow.DISK_GB)
+    assert (worker.machine_type, worker.disk_size_gb) == (MACHINE_TYPE, DISK_GB)
     assert debug.number_of_worker_harness_threads == 1
     assert "use_runner_v2" in debug.experiments
     assert "no_use_multiple_sdk_containers" not in debug.experiments  # a process each vCPU
@@ -344,9 +325,9 @@ def test_groupings_have_keys_of_deterministic_coders_and_bytes_alone(jobs: dict[
     for name, each in components.transforms.items():
         if each.spec.urn != "beam:transform:group_by_key:v1":
             continue
-        of = coder(job, next(iter(each.inputs.values())))
-        assert of.spec.urn == "beam:coder:kv:v1"
-        key, value = (components.coders[part].spec.urn for part in of.component_coder_ids)
+        pair = coder(job, next(iter(each.inputs.values())))
+        assert pair.spec.urn == "beam:coder:kv:v1"
+        key, value = (components.coders[part].spec.urn for part in pair.component_coder_ids)
         assert key == "beam:coder:varint:v1", each.unique_name
         assert name in reshuffled or value == "beam:coder:bytes:v1", each.unique_name
 
@@ -466,8 +447,8 @@ def test_an_interrupt_cancels_the_job_whose_page_was_printed(
     with pytest.raises(KeyboardInterrupt), pipeline(run, "extract", dry()) as job:
         _ = job | create(run, units(1))
     assert sent.is_cancelled
-    said = capsys.readouterr().err.replace("\n", "")
+    output = capsys.readouterr().err.replace("\n", "")
     assert (
         "extract: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-22_00_00_00-1?project=made-up"
-        in said
+        in output
     )

@@ -14,38 +14,37 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from altalign.errors import AltalignError
-from altalign.pipelines.engine import job_server
+from altalign.pipelines.engine import jobs
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run.units import Run
-from altalign.settings.curate import CurateConfig, EngineSettings
+from altalign.settings.curate import EngineSettings
 from tests.end_to_end.runs import environ
+from tests.support.runs import run_of
 
 PATIENCE_S = 300
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "prism"}}, where="test")
-    run = Run(str(tmp_path), config, ())
+    run = run_of(tmp_path, engine={"runner": "prism"})
     (tmp_path / "log").mkdir()
     monkeypatch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
     with (
         pytest.raises(AltalignError, match=r"Prism does not answer at localhost:\d+; .*prism.log has what it said"),
-        started(run, options(config.engine, [])),
+        started(run, options(run.config.engine, [])),
     ):
         raise AssertionError
 
 
 @pytest.mark.parametrize(
-    ("named", "wanted"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")]
+    ("named", "expected"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")]
 )
-def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, wanted: str) -> None:
+def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, expected: str) -> None:
     for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("no_proxy", named)
     for _ in range(2):
-        job_server._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
-        assert os.environ["no_grpc_proxy"] == wanted  # noqa: SIM112 - the name that gRPC reads
+        jobs._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
+        assert os.environ["no_grpc_proxy"] == expected  # noqa: SIM112 - the name that gRPC reads
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal at a parent's death")
@@ -54,7 +53,7 @@ def test_a_server_answers_as_long_as_the_block_and_its_error_is_a_line(
 ) -> None:
     monkeypatch.setenv("ALTALIGN_PRISM", prism)
     given = options(EngineSettings(runner="prism"), [])
-    asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    question = beam_job_api_pb2.DescribePipelineOptionsRequest()
 
     def use(endpoint: str) -> None:
         assert is_listened_at(endpoint)
@@ -63,13 +62,13 @@ def test_a_server_answers_as_long_as_the_block_and_its_error_is_a_line(
             grpc.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel,
         ):
             stub = beam_job_api_pb2_grpc.JobServiceStub(channel)
-            stub.DescribePipelineOptions(asked, timeout=0.2, wait_for_ready=True)
+            stub.DescribePipelineOptions(question, timeout=0.2, wait_for_ready=True)
 
     with (
         pytest.raises(
             AltalignError, match=r"Prism does not answer \(DEADLINE_EXCEEDED: .*log has what the server said"
         ),
-        job_server.serving("prism", given, str(tmp_path / "log")) as endpoint,
+        jobs.serving("prism", given, str(tmp_path / "log")) as endpoint,
     ):
         use(endpoint)
     assert not is_listened_at(endpoint)
@@ -80,7 +79,7 @@ def test_a_server_ends_with_a_killed_parent(prism: str, tmp_path: Path) -> None:
     program = f"""
         import sys
         from altalign.settings.curate import EngineSettings
-        from altalign.pipelines.engine.job_server import serving
+        from altalign.pipelines.engine.jobs import serving
         from altalign.pipelines.engine.options import options
         with serving("prism", options(EngineSettings(runner="prism"), []), {str(tmp_path / "log")!r}) as endpoint:
             print(endpoint, flush=True)

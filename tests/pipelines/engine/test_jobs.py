@@ -13,17 +13,15 @@ from altalign.errors import AltalignError
 from altalign.pipelines.engine import jobs
 from altalign.pipelines.engine.jobs import ELEMENTS_AT_MOST, create, pipeline
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run.units import Run
-from altalign.settings.curate import CurateConfig
+from tests.support.runs import run_of
 
 
 def test_many_elements_are_read_from_a_file_of_the_run(tmp_path: Path) -> None:
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "prism"}}, where="test")
-    run = Run(str(tmp_path), config, ())
+    run = run_of(tmp_path, engine={"runner": "prism"})
     units = [{"name": f"{number:06d}", "caption": "ä\n" * (number % 3)} for number in range(2 * ELEMENTS_AT_MOST + 1)]
     with beam.Pipeline(runner="FnApiRunner") as built:
-        found = built | create(run, units)
-        assert_that(found, equal_to(units))
+        elements = built | create(run, units)
+        assert_that(elements, equal_to(units))
     assert built.to_runner_api().ByteSize() < 100 * ELEMENTS_AT_MOST
     assert len(storage.names(run.work("elements"))) == 1
 
@@ -48,10 +46,9 @@ def test_a_job_that_a_cluster_gives_up_is_begun_again(
     leaves: list[str],
     count: int,
 ) -> None:
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test")
-    run, seen = Run(str(tmp_path / "run"), config, ()), []
+    run, seen = run_of(tmp_path / "run", engine={"runner": "spark"}), []
     given = options(
-        config.engine, [f"--spark_master_url={master}", "--environment_type=DOCKER", "--job_endpoint=host:1"]
+        run.config.engine, [f"--spark_master_url={master}", "--environment_type=DOCKER", "--job_endpoint=host:1"]
     )
 
     class Job:
@@ -85,11 +82,7 @@ def test_units_that_workers_have_left_elsewhere_are_missed(
     tmp_path: Path, runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "MARKS_SHOW_WITHIN_S", 0.0)
-    run = Run(
-        str(tmp_path),
-        CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": runner}}, where="test"),
-        (),
-    )
+    run = run_of(tmp_path, engine={"runner": runner})
     units = [{"name": "000000"}, {"name": "000001"}]
     storage.write_json(run.mark("extract", "000000"), {})
     with pytest.raises(
@@ -106,10 +99,6 @@ def test_units_that_workers_have_left_elsewhere_are_missed(
 def test_marks_that_a_file_system_of_the_network_shows_late_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(
-        str(tmp_path),
-        CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test"),
-        (),
-    )
+    run = run_of(tmp_path, engine={"runner": "spark"})
     monkeypatch.setattr(jobs.time, "sleep", lambda _: storage.write_json(run.mark("extract", "000000"), {}))
     jobs.check_marks(run, "extract", [{"name": "000000"}])

@@ -33,8 +33,8 @@ def in_order(pool: Pooled, elements: Iterator[Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_pool_keeps_the_order_of_elements_and_of_what_each_brings(count: int) -> None:
-    found = list(in_order(Pooled(lambda x: [(x, i) for i in range(x % 4)], count), iter(range(50))))
-    assert found == [(x, i) for x in range(50) for i in range(x % 4)]
+    results = list(in_order(Pooled(lambda x: [(x, i) for i in range(x % 4)], count), iter(range(50))))
+    assert results == [(x, i) for x in range(50) for i in range(x % 4)]
 
 
 def test_an_element_that_ends_first_waits_for_those_before_it() -> None:
@@ -128,25 +128,25 @@ def test_a_failing_element_raises_while_elements_still_come() -> None:
             raise UnreadableError("page 2 of the file")
         return [x]
 
-    found = []
+    done = []
     with pytest.raises(UnreadableError, match="page 2"):  # noqa: PT012 - what was found before it counts
         for x in in_order(Pooled(work, 2), iter(range(1_000_000_000))):  # whoever went on to the end would never end
-            found.append(x)
-    assert found == [0, 1]
+            done.append(x)
+    assert done == [0, 1]
 
 
 def test_what_is_held_is_held_as_long_as_there_may_be_work() -> None:
-    said = []
+    events = []
 
     @contextmanager
     def held() -> Iterator[None]:
-        said.append("opened")
+        events.append("opened")
         yield
-        said.append("closed")
+        events.append("closed")
 
-    pool = Pooled(lambda x: said.append(x) or [x], 2, held)
+    pool = Pooled(lambda x: events.append(x) or [x], 2, held)
     assert list(in_order(pool, iter("ab"))) == ["a", "b"]
-    assert (said[0], sorted(said[1:3]), said[3:]) == ("opened", ["a", "b"], ["closed"])
+    assert (events[0], sorted(events[1:3]), events[3:]) == ("opened", ["a", "b"], ["closed"])
 
 
 @pytest.mark.parametrize("failing", [0, 1])

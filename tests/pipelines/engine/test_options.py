@@ -17,14 +17,14 @@ from altalign.settings.curate import EngineSettings
 def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
     jars_there: Path, runner: Any, master: str
 ) -> None:
-    found = options(EngineSettings(runner=runner, workers=3), []).get_all_options(retain_unknown_options=True)
-    assert found[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
-    assert found["environment_type"] == "LOOPBACK"
-    assert found["environment_cache_millis"] == 60_000
+    values = options(EngineSettings(runner=runner, workers=3), []).get_all_options(retain_unknown_options=True)
+    assert values[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
+    assert values["environment_type"] == "LOOPBACK"
+    assert values["environment_cache_millis"] == 60_000
     jar = str(jars_there / f"{runner}-job-server-{JOB_SERVER_VERSION}.jar")
-    assert (found["files_to_stage"], found[f"{runner}_job_server_jar"]) == ([jar], jar)
+    assert (values["files_to_stage"], values[f"{runner}_job_server_jar"]) == ([jar], jar)
     if runner == "flink":
-        assert found["parallelism"] == 3
+        assert values["parallelism"] == 3
     of_user = options(
         EngineSettings(runner=runner),
         ["--environment_cache_millis=5", "--files_to_stage=mine.jar", "--job_endpoint=host:1"],
@@ -38,7 +38,7 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
 
 
 @pytest.mark.parametrize(
-    ("runner", "workers", "flags", "said"),
+    ("runner", "workers", "flags", "message"),
     [
         (
             "spark",
@@ -65,10 +65,10 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
 )
 @pytest.mark.usefixtures("jars_there")
 def test_what_an_engine_cannot_honour_is_refused(
-    monkeypatch: pytest.MonkeyPatch, runner: Any, workers: int, flags: list[str], said: str
+    monkeypatch: pytest.MonkeyPatch, runner: Any, workers: int, flags: list[str], message: str
 ) -> None:
     monkeypatch.setenv("ALTALIGN_PRISM", sys.executable)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         options(EngineSettings(runner=runner, workers=workers), flags)
 
 
@@ -104,9 +104,9 @@ def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_flags_go_to_beam_and_unknown_ones_are_refused() -> None:
-    found = options(EngineSettings(), ["--direct_running_mode=in_memory", "--direct_num_workers=1"])
-    assert found.view_as(StandardOptions).runner == "FnApiRunner"
-    assert found.view_as(DirectOptions).direct_running_mode == "in_memory"
+    given = options(EngineSettings(), ["--direct_running_mode=in_memory", "--direct_num_workers=1"])
+    assert given.view_as(StandardOptions).runner == "FnApiRunner"
+    assert given.view_as(DirectOptions).direct_running_mode == "in_memory"
     with pytest.raises(UsageError, match="no_such_flag: Beam has no such flag"):
         options(EngineSettings(), ["--no_such_flag=1"])
     for flags in (["--runner=PrismRunner"], ["--runner", "PrismRunner"]):
@@ -121,7 +121,7 @@ def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_worker
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--streaming", "---"], "-- ---: no flag of Beam, which are --NAME or --NAME=VALUE"),
         (["--=x"], "-- --=x: no flag of Beam"),
@@ -133,8 +133,8 @@ def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_worker
 @pytest.mark.parametrize("runner", ["embedded", "spark", "flink"])
 @pytest.mark.usefixtures("jars_there")
 def test_what_beam_cannot_read_is_one_line(
-    runner: Any, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    runner: Any, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         options(EngineSettings(runner=runner), flags)
     assert capsys.readouterr().err == ""

@@ -1,5 +1,4 @@
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 import apache_beam as beam
@@ -15,13 +14,15 @@ from altalign.errors import UnreadableError
 from altalign.pipelines.engine import spilled_groups
 from altalign.pipelines.engine.spilled_groups import (
     Element,
-    Gather,
     Groups,
+    MergePartitions,
     Spilled,
     SpillWriter,
     elements,
     slices_of,
 )
+from altalign.pipelines.run.units import Facts, Marks, Run
+from tests.support.runs import run_of
 
 PARTITIONS, KINDS = 128, 3
 Unit = list[tuple[int, bytes]]  # (bucket, slice) in order of writing
@@ -36,27 +37,25 @@ def spilled(folder: Path, order: int, unit: Unit) -> list[int]:
 
 
 def grouped(folder: Path, units: dict[int, Unit]) -> dict[int, list[bytes]]:
-    found: dict[int, list[bytes]] = defaultdict(list)
+    values: dict[int, list[bytes]] = defaultdict(list)
     for order, unit in units.items():
         path = str(folder / f"{order}.spill")
-        for group, value in elements(
-            path, order, path, spilled(folder, order, unit), Groups.of(PARTITIONS, kinds=KINDS)
-        ):
-            found[group].append(value)
-    return found
+        for group, value in elements(path, order, path, spilled(folder, order, unit), Groups(PARTITIONS, kinds=KINDS)):
+            values[group].append(value)
+    return values
 
 
 def read_all(values: dict[int, list[bytes]]) -> dict[int, bytes]:
     """Bytes of each bucket, read group by group, a partition at a time."""
-    groups, found = Groups.of(PARTITIONS, kinds=KINDS), {}
+    groups, content = Groups(PARTITIONS, kinds=KINDS), {}
     for group in range(groups.count):
         gathered = Spilled(values.get(group, []))
-        for partition in groups.partitions_of(group):
+        for partition in range(group * groups.size, (group + 1) * groups.size):
             buckets = [partition * KINDS + kind for kind in range(KINDS)]
             for bucket, array in zip(buckets, gathered.arrays(buckets, np.uint8), strict=True):
                 assert array.tobytes() == b"".join(data for _, data in gathered.slices([bucket]))
-                found[bucket] = array.tobytes()
-    return found
+                content[bucket] = array.tobytes()
+    return content
 
 
 units = st.lists(
@@ -83,9 +82,8 @@ def test_every_bucket_gets_its_bytes_in_the_order_of_units(
 
 
 def test_there_are_few_groups_and_each_partition_is_in_one() -> None:
-    assert [Groups.of(partitions).count for partitions in (8, 64, 128, 4096)] == [8, 64, 64, 64]
-    groups = Groups.of(256)
-    assert [p for group in range(groups.count) for p in groups.partitions_of(group)] == list(range(256))
+    assert [Groups(partitions).count for partitions in (8, 64, 128, 4096)] == [8, 64, 64, 64]
+    assert Groups(256).size * Groups(256).count == 256
 
 
 def test_units_come_in_order_beyond_one_byte_and_names_may_be_of_any_script(tmp_path: Path) -> None:
@@ -103,7 +101,7 @@ def test_a_unit_that_spilled_nothing_has_no_elements(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_is_an_error_with_its_name(tmp_path: Path, left: int) -> None:
     where = spilled(tmp_path, 0, [(0, b"x" * 20), (200, b"y" * 20)])
     path = tmp_path / "0.spill"
-    values = [value for _, value in elements(str(path), 0, str(path), where, Groups.of(PARTITIONS, kinds=KINDS))]
+    values = [value for _, value in elements(str(path), 0, str(path), where, Groups(PARTITIONS, kinds=KINDS))]
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(UnreadableError, match=f"^{path}: cut short$"):
         slices_of(str(path), where)
@@ -111,18 +109,23 @@ def test_a_file_that_was_cut_is_an_error_with_its_name(tmp_path: Path, left: int
         Spilled(values).arrays([0, 200])
 
 
-def test_every_group_comes_out_of_a_gathering(tmp_path: Path) -> None:
-    def seen(element: tuple[int, Iterable[bytes]]) -> tuple[int, list[tuple[int, bytes]]]:
-        return element[0], list(Spilled(element[1]).slices([0, 2]))
+def test_every_partition_is_merged_of_several_collections_also_an_empty_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    groups, path = Groups(4), str(tmp_path / "0.spill")
 
-    groups = Groups.of(4)
-    path = str(tmp_path / "0.spill")
-    found: list[Element] = list(elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups))
+    def merge(run: Run, partition: int, gathered: Spilled) -> Facts:
+        slices = [[bucket, data.decode()] for bucket, data in gathered.slices([partition])]
+        storage.write_json(run.path(f"{partition}.json"), {"slices": slices})
+        return Facts()
+
+    some: list[Element] = list(elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups))
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
         elsewhere = pipeline | "Nothing" >> beam.Create([]).with_output_types(tuple[int, bytes])
-        spills = pipeline | "Some" >> beam.Create(found).with_output_types(tuple[int, bytes])
-        gathered = (spills, elsewhere) | Gather(groups) | beam.Map(seen)
-        assert_that(gathered, equal_to([(0, [(0, b"zero")]), (1, []), (2, [(2, b"two")]), (3, [])]))
+        spills = pipeline | "Some" >> beam.Create(some).with_output_types(tuple[int, bytes])
+        merged = (spills, elsewhere) | MergePartitions(run, Marks("merged", Facts), groups, merge)
+        assert_that(merged, equal_to([0, 1, 2, 3]))
+    slices = [storage.read_json(run.path(f"{partition}.json"))["slices"] for partition in range(4)]
+    assert slices == [[[0, "zero"]], [], [[2, "two"]], []]
 
 
 @pytest.mark.parametrize("held_bytes", [1, 5, 1 << 20])
@@ -131,5 +134,5 @@ def test_what_is_held_before_it_is_written_changes_nothing_that_is_read(
 ) -> None:
     monkeypatch.setattr(spilled_groups, "HELD_BYTES", held_bytes)
     unit = [(5, b"aa"), (0, b"b"), (5, b"cc"), (1, b"ddd"), (0, b"e"), (5, b"f")]
-    found = read_all(grouped(tmp_path, {0: unit}))
-    assert {bucket: data for bucket, data in found.items() if data} == {0: b"be", 1: b"ddd", 5: b"aaccf"}
+    content = read_all(grouped(tmp_path, {0: unit}))
+    assert {bucket: data for bucket, data in content.items() if data} == {0: b"be", 1: b"ddd", 5: b"aaccf"}

@@ -223,7 +223,7 @@ def test_count_counts_as_a_plain_loop(counted: Run, pairs: list[Pair], plain: Co
         ("over_shared_texts", plain.images, counted.config.text.images_per_text_at_most),
         ("over_captioned_images", plain.texts, counted.config.image.texts_per_image_at_most),
     ):
-        above = sorted(len(of) for of in sets.values() if len(of) > limit)
+        above = sorted(len(keys) for keys in sets.values() if len(keys) > limit)
         assert sorted(np.load(counted.path("tables", f"{name}_counts.npy")).tolist()) == above
         hashes = np.load(counted.path("tables", f"{name}.npy"))
         assert (hashes[1:] > hashes[:-1]).all()
@@ -240,8 +240,8 @@ def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(
     kept = [firsts[ids] for ids in sorted(firsts)]
     assert 0 < len(kept) < len(passed) < len(pairs)
     table = pa.concat_tables(GROUPED_SURVIVORS.read(judged, name) for name in judged.finished(GROUPED.step))
-    found = [(row["image_id"].hex(), row["key"].hex(), row["file"], row["row"]) for row in table.to_pylist()]
-    assert found == [(*ids, pair.file, pair.row) for ids, pair in zip(sorted(firsts), kept, strict=True)]
+    images = [(row["image_id"].hex(), row["key"].hex(), row["file"], row["row"]) for row in table.to_pylist()]
+    assert images == [(*ids, pair.file, pair.row) for ids, pair in zip(sorted(firsts), kept, strict=True)]
     counts = outputs.counts_of(judged)
     counts.reconcile([Stage.EXTRACT, Stage.JUDGE], pairs=len(kept))
     assert counts.dropped(Stage.JUDGE)["pair_repeated"] == len(passed) - len(kept)
@@ -250,18 +250,18 @@ def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(
 def test_gather_copies_the_first_image_in_hand_of_every_survivor(
     gathered: Run, pairs: list[Pair], plain: Counted
 ) -> None:
-    wanted = {pair.identity for pair in pairs if passes(pair, plain, gathered.config)}
+    passing = {pair.identity for pair in pairs if passes(pair, plain, gathered.config)}
     places: dict[str | None, Pair] = {}
     for pair in pairs:
-        if pair.image and pair.identity in wanted:
+        if pair.image and pair.identity in passing:
             places.setdefault(pair.identity, pair)
     assert len(places) > 5
     for file in (0, 1):
         name = f"{file:06d}"
         blob, index = storage.read_bytes(GATHERED_IMAGES.path(gathered, name)), GATHERED_INDEX.array(gathered, name)
-        found = [(row, blob[offset : offset + length]) for row, offset, length in index.tolist()]
-        assert found == sorted((pair.row, pair.image) for pair in places.values() if pair.file == file)
-        assert gathered.facts_of(GATHERED, name).images == len(found)
+        images = [(row, blob[offset : offset + length]) for row, offset, length in index.tolist()]
+        assert images == sorted((pair.row, pair.image) for pair in places.values() if pair.file == file)
+        assert gathered.facts_of(GATHERED, name).images == len(images)
 
 
 @pytest.mark.parametrize(

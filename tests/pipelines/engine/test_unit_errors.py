@@ -15,19 +15,13 @@ from altalign.errors import AltalignError, CountsError, FullDiskError, Unreadabl
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.engine.unit_errors import raised
-from altalign.pipelines.run.units import Run
-from altalign.settings.curate import CurateConfig
-
-
-def run_of(folder: Path) -> Run:
-    return Run(str(folder / "run"), CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test"), ())
-
+from tests.support.runs import run_of
 
 # A real pipeline -----------------------------------------------------------------------------------------------------
 
 
 def fails_with(folder: Path, work: Callable[[Any], Any]) -> pytest.ExceptionInfo[AltalignError]:
-    run = run_of(folder)
+    run = run_of(folder / "run")
     with (
         pytest.raises(AltalignError) as caught,
         raised(run, "tables/units"),
@@ -110,7 +104,7 @@ def chained(*errors: BaseException) -> RuntimeError:
 def test_whatever_a_pipeline_raises_becomes_the_error_that_a_user_can_read(
     tmp_path: Path, error: Exception, kind: type[AltalignError], message: str
 ) -> None:
-    with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path), "judge/units"):
+    with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path / "run"), "judge/units"):
         raise error
     assert caught.type is kind
     assert message in str(caught.value)
@@ -120,7 +114,7 @@ def test_whatever_a_pipeline_raises_becomes_the_error_that_a_user_can_read(
 
 @pytest.mark.parametrize("error", [chained(KeyboardInterrupt()), KeyboardInterrupt()])
 def test_an_interrupt_stays_one(tmp_path: Path, error: BaseException) -> None:
-    with pytest.raises(KeyboardInterrupt), raised(run_of(tmp_path), "judge/units"):
+    with pytest.raises(KeyboardInterrupt), raised(run_of(tmp_path / "run"), "judge/units"):
         raise error
 
 
@@ -130,7 +124,7 @@ def test_an_interrupt_from_outside_ends_the_command_whatever_the_runner_made_of_
     is_swallowed: bool,  # noqa: FBT001
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), raised(run_of(tmp_path), "judge/units"):  # noqa: PT012 - what a runner does meanwhile
+    with pytest.raises(KeyboardInterrupt), raised(run_of(tmp_path / "run"), "judge/units"):  # noqa: PT012 - what a runner does meanwhile
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         if not is_swallowed:
@@ -139,12 +133,12 @@ def test_an_interrupt_from_outside_ends_the_command_whatever_the_runner_made_of_
 
 
 def test_an_error_that_only_speaks_of_interrupts_is_none(tmp_path: Path) -> None:
-    with pytest.raises(AltalignError, match="judge/units failed"), raised(run_of(tmp_path), "judge/units"):
+    with pytest.raises(AltalignError, match="judge/units failed"), raised(run_of(tmp_path / "run"), "judge/units"):
         raise ValueError("KeyboardInterrupt.html")
 
 
 def test_an_error_of_another_process_is_read_from_the_run_and_an_old_one_is_not(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
+    run = run_of(tmp_path / "run")
     trouble = {"kind": "UnreadableError", "message": "b.csv: cut"}
     storage.write_json(run.path("log", "trouble.json"), trouble)
     with pytest.raises(AltalignError, match="extract failed: RuntimeError: in several lines"), raised(run, "extract"):
@@ -191,7 +185,7 @@ GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
 
 
 @pytest.mark.parametrize(
-    ("said", "gist"),
+    ("message", "gist"),
     [
         (
             SPARK,
@@ -210,10 +204,10 @@ GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
     ],
 )
 def test_of_what_an_engine_says_the_line_that_tells_most_is_shown_and_all_of_it_kept(
-    tmp_path: Path, said: str, gist: str
+    tmp_path: Path, message: str, gist: str
 ) -> None:
-    with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path), "extract"):
-        raise RuntimeError(said)
+    with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path / "run"), "extract"):
+        raise RuntimeError(message)
     trace = tmp_path / "run" / "log" / "trace.txt"
     assert str(caught.value) == f"{tmp_path}/run: extract failed: {gist} {trace} has the rest"
-    assert said in trace.read_text()
+    assert message in trace.read_text()

@@ -23,7 +23,7 @@ def test_images_of_the_sample_are_counted_by_host(rows: list[tuple[int, str | No
         [ended > 1 for _, _, ended in rows],
         one_in=one_in,
     )
-    sample = [(image_hosts.host_of(url), ended) for number, url, ended in rows if number >> 64 < 2**64 // one_in]
+    sample = [(image_hosts.host_of(url or ""), ended) for number, url, ended in rows if number >> 64 < 2**64 // one_in]
     assert {host: images for host, (images, _, _) in found.items()} == Counter(host for host, _ in sample)
     assert {host: came for host, (_, came, _) in found.items() if came} == Counter(
         host for host, ended in sample if ended > 0
@@ -46,4 +46,4 @@ def test_images_of_the_sample_are_counted_by_host(rows: list[tuple[int, str | No
     ],
 )
 def test_a_url_without_a_host_has_an_empty_one(url: str | None, host: str) -> None:
-    assert image_hosts.host_of(url) == host
+    assert image_hosts.host_of(url or "") == host

@@ -23,10 +23,9 @@ from altalign.errors import UsageError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import calibration_report, labelled_pairs
+from altalign.pipelines.near import calibration_report, comparing
 from altalign.pipelines.near.calibration_report import Findings, Looked
-from altalign.pipelines.near.labelled_pairs import Labelled
-from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search
+from altalign.pipelines.near.comparing import Labelled, Pool, PoolImage, Search
 from altalign.settings.curate import CurateConfig
 from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
@@ -109,7 +108,7 @@ def plain_pairs(drawn: Drawn) -> list[tuple[float, int, int]]:
 def test_every_pair_is_counted_but_those_of_the_same_bytes(
     drawn_search: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("altalign.pipelines.near.pool_against_tests._COMPARISONS_AT_A_TIME", 1)
+    monkeypatch.setattr("altalign.pipelines.near.comparing._COMPARISONS_AT_A_TIME", 1)
     counted, pairs = drawn_search.search.counted(), plain_pairs(drawn_search)
     assert counted.compared == 230 * 60
     for at in (0.5, 0.7, 0.9, 0.97):
@@ -146,10 +145,10 @@ def png(pixels: np.ndarray) -> bytes:
 def drawn(tmp_path: Path) -> tuple[str, str]:
     """Labelled pairs of three drawn images, their mirror images, a flat one, and a broken one."""
     rng = np.random.default_rng(1)
-    found = {f"{name}": np.kron(rng.integers(0, 255, (8, 8)), np.ones((16, 16))).astype(np.uint8) for name in "abc"}
-    files = {name: png(pixels) for name, pixels in found.items()} | {
-        "a again": png(np.repeat(found["a"], 2, axis=0)),
-        "a flipped": png(found["a"][:, ::-1]),
+    drawings = {f"{name}": np.kron(rng.integers(0, 255, (8, 8)), np.ones((16, 16))).astype(np.uint8) for name in "abc"}
+    files = {name: png(pixels) for name, pixels in drawings.items()} | {
+        "a again": png(np.repeat(drawings["a"], 2, axis=0)),
+        "a flipped": png(drawings["a"][:, ::-1]),
     }
     files |= {"flat": png(np.full((64, 64), 9, np.uint8)), "broken": files["b"][:60]}
     rows = [
@@ -171,12 +170,12 @@ def drawn(tmp_path: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_labelled_pairs_are_found_as_they_are_or_in_a_mirror(drawn: tuple[str, str], *, mirrored: bool) -> None:
-    measured = labelled_pairs.measure(
+    measured = comparing.measure_labelled(
         *drawn, config_with(mirrored=mirrored), Calibration("dct", 0.95, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS
     )
-    found = 2 + mirrored
-    assert measured.recall == Share(found, 4)  # taller, as it is, flip or not, and flat, which is never found
-    assert measured.precision == Share(found, found)
+    hits = 2 + mirrored
+    assert measured.recall == Share(hits, 4)  # taller, as it is, flip or not, and flat, which is never found
+    assert measured.precision == Share(hits, hits)
     assert measured.by_how == {
         "taller": Share(1, 1),
         "flip": Share(int(mirrored), 1),
@@ -190,7 +189,7 @@ def test_a_pair_whose_image_is_not_there_is_named(drawn: tuple[str, str]) -> Non
     pairs, of_images = drawn
     pq.write_table(pa.table({"image_a": ["a"], "image_b": ["z"], "relation": ["near"]}), pairs)
     with pytest.raises(UsageError, match='image "z" is not in'):
-        labelled_pairs.measure(
+        comparing.measure_labelled(
             pairs,
             of_images,
             config_with(mirrored=False),
@@ -204,21 +203,21 @@ def test_files_without_the_columns_are_refused(drawn: tuple[str, str]) -> None:
     with pytest.raises(
         UsageError, match=r'^--pairs .*images\.parquet: no column "image_a" \(there are image, image_bytes\)'
     ):
-        labelled_pairs.check(of_images, of_images)
+        comparing.check_labelled(of_images, of_images)
     with pytest.raises(UsageError, match=r'^--images .*pairs\.parquet: no column "image" '):
-        labelled_pairs.check(pairs, pairs)
+        comparing.check_labelled(pairs, pairs)
     with pytest.raises(UsageError, match=r"^--images nowhere: no such file"):
-        labelled_pairs.check(pairs, "nowhere")
-    labelled_pairs.check(pairs, of_images)
+        comparing.check_labelled(pairs, "nowhere")
+    comparing.check_labelled(pairs, of_images)
 
 
 @needs_shared
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
     files = [str(SHARED / f"near_duplicates_{name}.parquet") for name in ("pairs", "images")]
-    labelled_pairs.check(*files)
+    comparing.check_labelled(*files)
     calibration = Calibration("dct", 0.975, LOWEST, NO_BUCKETS.centroids)
-    measured = labelled_pairs.measure(*files, config_with(mirrored=mirrored), calibration, NO_BUCKETS)
+    measured = comparing.measure_labelled(*files, config_with(mirrored=mirrored), calibration, NO_BUCKETS)
     # of 4 flips and rotations the flips, and in a mirror alone
     assert measured.recall == Share(27 + 2 * mirrored, 31)
     assert measured.precision.value == 1.0
@@ -302,14 +301,14 @@ def test_nobody_is_left_to_believe_that_what_is_lost_is_covered(findings: Findin
     calibration_report.show(findings, Console(file=out, width=80, markup=False, highlight=False))
     shown = out.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
-    said = " ".join(shown.split())
-    assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). " in said
-    assert "Such copies of test images stay in the data." in said
-    assert "Threshold: a cosine above 0.9." in said
-    assert "extrapolated" in said
-    assert "Lost for want of a common bucket: 1 copy above the threshold." in said
-    assert "recall 3 of 4 (75.0%" in said
-    assert "2 pairs left out" in said
+    text = " ".join(shown.split())
+    assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). " in text
+    assert "Such copies of test images stay in the data." in text
+    assert "Threshold: a cosine above 0.9." in text
+    assert "extrapolated" in text
+    assert "Lost for want of a common bucket: 1 copy above the threshold." in text
+    assert "recall 3 of 4 (75.0%" in text
+    assert "2 pairs left out" in text
 
 
 def test_where_half_of_every_kind_is_found_nothing_is_said_to_be_lost(findings: Findings) -> None:
@@ -329,17 +328,6 @@ def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: F
     assert "&lt;script&gt;alert(1)" in page
     assert page.count("<figure>") == 2
     assert page.index("Above: dropped") < page.index("k1") < page.index("At it or below: kept") < page.index("k2")
-
-
-def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findings: Findings) -> None:
-    head, *rows = [line.split(",") for line in calibration_report.curves(findings).splitlines()]
-    at = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [float(row["similarity_above"]) for row in at] == [i / 400 for i in range(200, 400)]
-    for row in at:
-        above = float(row["similarity_above"])
-        assert int(row["pairs_above"]) == findings.pairs.above(above).hits
-        assert float(row["false_positives_expected"]) == pytest.approx(97 * findings.lines[0].rates(above), rel=1e-5)
-        assert float(row["recall jpeg 75"]) == sum(cosine > above for cosine in (0.99, 0.98, 0.97, 0.96)) / 4
 
 
 def test_what_is_expected_is_never_below_what_decoys_say(findings: Findings) -> None:

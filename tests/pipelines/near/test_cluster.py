@@ -20,12 +20,12 @@ ALIKE, OTHERS = 70, 70
 
 def two_kinds() -> list[Pair]:
     """Pairs of two pictures, each saved at many sizes; every third image has two captions."""
-    found = []
+    made = []
     for number in range(ALIKE + OTHERS):
         image = picture(1 if number < ALIKE else 2, (40 + number % 35, 40))
         url = f"https://example.org/{number}.jpg"
-        found += [Pair(image, f"{caption} {number}", url) for caption in ("a kite", "a ring")[: 1 + (number % 3 == 0)]]
-    return sorted(found, key=lambda pair: (pair.image_id, pair.key))
+        made += [Pair(image, f"{caption} {number}", url) for caption in ("a kite", "a ring")[: 1 + (number % 3 == 0)]]
+    return sorted(made, key=lambda pair: (pair.image_id, pair.key))
 
 
 def clusters(folder: Path) -> dict[str, int]:
@@ -40,23 +40,23 @@ def facts(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("embedder", ["dct", "phash"])
 def test_images_that_look_alike_are_together_whatever_their_captions(tmp_path: Path, embedder: str) -> None:
-    of = two_kinds()
-    write_run(tmp_path / "run", of, per_shard=40)
+    samples = two_kinds()
+    write_run(tmp_path / "run", samples, per_shard=40)
     assert cli.main(["score", str(tmp_path / "run"), "--clusters", "2", "--embedder", embedder]) == 0
-    found = clusters(tmp_path / "run")
-    assert list(found) == [pair.key for pair in of]
-    kinds = {pair.key: int(pair.caption.split()[-1]) < ALIKE for pair in of}
-    assert len({(found[key], kinds[key]) for key in found}) == 2
-    assert facts(tmp_path / "run")["pairs"] == [list(found.values()).count(cluster) for cluster in (0, 1)]
+    by_key = clusters(tmp_path / "run")
+    assert list(by_key) == [pair.key for pair in samples]
+    kinds = {pair.key: int(pair.caption.split()[-1]) < ALIKE for pair in samples}
+    assert len({(by_key[key], kinds[key]) for key in by_key}) == 2
+    assert facts(tmp_path / "run")["pairs"] == [list(by_key.values()).count(cluster) for cluster in (0, 1)]
 
 
 def test_each_image_is_in_the_cluster_of_the_nearest_centroid(tmp_path: Path) -> None:
-    of = sorted(pairs(200), key=lambda pair: pair.image_id)
-    write_run(tmp_path / "run", of)
+    samples = sorted(pairs(200), key=lambda pair: pair.image_id)
+    write_run(tmp_path / "run", samples)
     assert cli.main(["score", str(tmp_path / "run"), "--clusters", "3", "--embedder", "phash"]) == 0
     embedder = embedders.load("phash")
     vectors: list[npt.NDArray[np.int16]] = []
-    for pair in of:
+    for pair in samples:
         seen = pixels.decode(pair.image, pixels_at_most=10**9, colour=False, short_side_px=128).pixels
         assert seen is not None
         features = embedder.features(seen)
@@ -66,16 +66,16 @@ def test_each_image_is_in_the_cluster_of_the_nearest_centroid(tmp_path: Path) ->
     for vector in vectors:
         products = [sum(a * b for a, b in zip(vector.tolist(), row, strict=True)) for row in centroids.tolist()]
         expected.append(products.index(max(products)))
-    assert clusters(tmp_path / "run") == dict(zip((pair.key for pair in of), expected, strict=True))
+    assert clusters(tmp_path / "run") == dict(zip((pair.key for pair in samples), expected, strict=True))
 
 
 def test_neither_the_shards_nor_the_number_of_threads_change_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = sorted(pairs(150), key=lambda pair: pair.image_id)
+    samples = sorted(pairs(150), key=lambda pair: pair.image_id)
     for name, per_shard, threads in (("a", 20, 1), ("b", 77, 4)):
-        write_run(tmp_path / name, of, per_shard=per_shard)
-        monkeypatch.setattr("altalign.pipelines.near.cluster.cores", lambda threads=threads: threads)
+        write_run(tmp_path / name, samples, per_shard=per_shard)
+        monkeypatch.setattr("altalign.pipelines.near.shard_images.cores", lambda threads=threads: threads)
         assert cli.main(["score", str(tmp_path / name), "--clusters", "2"]) == 0
     assert clusters(tmp_path / "a") == clusters(tmp_path / "b")
 
@@ -84,8 +84,8 @@ def test_few_images_make_fewer_clusters_and_flat_ones_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flat = picture(0, (1, 1))
-    of = [*pairs(70), *(Pair(flat, f"nothing {n}", f"https://flat.example/{n}") for n in range(5))]
-    write_run(tmp_path / "run", sorted(of, key=lambda pair: pair.image_id))
+    samples = [*pairs(70), *(Pair(flat, f"nothing {n}", f"https://flat.example/{n}") for n in range(5))]
+    write_run(tmp_path / "run", sorted(samples, key=lambda pair: pair.image_id))
     assert cli.main(["score", str(tmp_path / "run"), "--clusters", "100"]) == 0
     assert "1 cluster instead of 100 (each needs 64 images) of 75 to 75 pairs" in capsys.readouterr().out
     assert facts(tmp_path / "run")["flat_images"] == 5
@@ -122,9 +122,9 @@ def test_what_cannot_be_clustered_is_one_line(
     write_run(tmp_path / "run", pairs(3))
     write_run(tmp_path / "flat", [Pair(picture(0, (1, 1)), "nothing", "https://flat.example")])
     assert cli.main(["score", *argv]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"altalign: {line}")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"altalign: {line}")
+    assert output.count("\n") == 1
 
 
 def test_clusters_go_with_the_shards_that_they_are_of() -> None:

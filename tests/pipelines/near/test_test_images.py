@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from altalign.dedup import embed
-from altalign.pipelines.near import learned, test_images
+from altalign.pipelines.near import index
 from altalign.pipelines.run.tables.decontaminated import TESTS
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.settings.curate import CurateConfig
@@ -30,10 +30,10 @@ def run_of(folder: Path, **decontaminate: Any) -> Run:
 
 def read(run: Run) -> list[str]:
     """Read what is to be read; the test sets of these units."""
-    units = test_images.plan(run)
+    units = index.plan_tests(run)
     for unit in units:
-        map_unit(run, TESTS, unit, test_images.read)
-    assert test_images.plan(run) == []
+        map_unit(run, TESTS, unit, index.read_tests)
+    assert index.plan_tests(run) == []
     return [unit["part"]["test_set"] for unit in units]
 
 
@@ -48,7 +48,7 @@ def test_only_a_set_that_is_new_or_has_changed_is_read(folder: Path) -> None:
     a, b = ({"name": name, "path": str(folder / name)} for name in "ab")
     assert read(run_of(folder, test_sets=[a])) == ["a"]
     assert read(run_of(folder, test_sets=[a, b])) == ["b"]
-    both = test_images.table(run_of(folder, test_sets=[a, b]))
+    both = index.table_of_tests(run_of(folder, test_sets=[a, b]))
     assert both.select(["test_set", "test_image"]).to_pylist() == [
         {"test_set": "a", "test_image": "1.png"},
         {"test_set": "a", "test_image": "2.png"},
@@ -56,9 +56,9 @@ def test_only_a_set_that_is_new_or_has_changed_is_read(folder: Path) -> None:
     ]
     picture(folder / "b" / "1.png", 77)
     assert read(run_of(folder, test_sets=[a, b])) == ["b"]
-    assert test_images.table(run_of(folder, test_sets=[a, b]))["features"][2] != both["features"][2]
+    assert index.table_of_tests(run_of(folder, test_sets=[a, b]))["features"][2] != both["features"][2]
     assert read(run_of(folder, test_sets=[a])) == []  # one less: what was read of it goes
-    assert len(test_images.table(run_of(folder, test_sets=[a]))) == 2
+    assert len(index.table_of_tests(run_of(folder, test_sets=[a]))) == 2
 
 
 @pytest.mark.parametrize("other", [{"mirrored": True}, {"embedder": "phash"}])
@@ -71,13 +71,13 @@ def test_another_way_of_reading_reads_all_anew(folder: Path, other: dict[str, An
 def test_the_mirrored_view_is_the_mirror_of_the_coefficients(folder: Path) -> None:
     run = run_of(folder, test_sets=[str(folder / "a")], mirrored=True)
     read(run)
-    for row in test_images.table(run).to_pylist():
+    for row in index.table_of_tests(run).to_pylist():
         straight, turned = (np.frombuffer(row[name], np.int16) for name in ("features", "mirrored"))
         assert (embed.mirrored(straight) == turned).all()
 
 
 def test_too_few_images_teach_no_map(folder: Path) -> None:
-    mapped = learned.learned_map(run_of(folder, test_sets=[str(folder / "a")]))
+    mapped = index.learned_map(run_of(folder, test_sets=[str(folder / "a")]))
     coefficients = np.zeros((1, embed.COEFFICIENTS), np.int16)
     coefficients[0, :3] = (300, 0, -400)
     assert mapped.embed(coefficients)[0, :4].tolist() == [19_660, 0, -26_214, 0]

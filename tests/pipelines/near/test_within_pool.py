@@ -91,19 +91,19 @@ def kept_of(run: Run) -> dict[int, tuple[int, float]]:
     assert len(steps) == 3
     for step in steps:
         curate.run_step(run, step, options(run.config.engine, []))
-    found: dict[int, tuple[int, float]] = {}
+    by_number: dict[int, tuple[int, float]] = {}
     for place in range(len(run.finished(FETCHED.step))):
         numbers, kept = within_pool.replaced_in(run, place)
         for number, key, cosine in zip(numbers.tolist(), kept["key"], kept["cosine"].tolist(), strict=True):
-            found[place * PER_FETCH_UNIT + number] = int(key.tobytes().hex(), 16) - 1, cosine
-    return found
+            by_number[place * PER_FETCH_UNIT + number] = int(key.tobytes().hex(), 16) - 1, cosine
+    return by_number
 
 
 def facts_of(run: Run) -> dict[str, int]:
     return within_pool.facts_of(run)
 
 
-def wanted(images: Pool, above: float = ABOVE, gone: Sequence[int] = ()) -> dict[int, int]:
+def expected_of(images: Pool, above: float = ABOVE, gone: Sequence[int] = ()) -> dict[int, int]:
     """What a comparison of all with all says: for each image that goes the smallest of its group."""
     near = [(a, b) for a, b in pairs_by_matrix(images.vectors, images.vectors, above) if a < b] if above < 1 else []
     by_bytes: dict[str, int] = {}
@@ -126,9 +126,9 @@ def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_one_cell_what_goes_is_what_a_comparison_of_all_says_and_the_smallest_stays(tmp_path: Path) -> None:
     images = pool(1)
     run = fetched(tmp_path, images)
-    found = kept_of(run)
-    expected = wanted(images)
-    assert {number: stays for number, (stays, _) in found.items()} == expected
+    kept = kept_of(run)
+    expected = expected_of(images)
+    assert {number: stays for number, (stays, _) in kept.items()} == expected
     assert len(expected) > 200
     assert facts_of(run) == {
         "cells": 1,
@@ -167,19 +167,19 @@ def test_a_cosine_is_the_one_with_what_stays_or_none_at_all(tmp_path: Path) -> N
 def test_in_cells_hardly_a_pair_is_lost_none_is_invented_and_equal_bytes_are_never(tmp_path: Path) -> None:
     images = pool(3, 1_500, 500)
     run = fetched(tmp_path, images)
-    found, expected = kept_of(run), wanted(images)
+    kept, expected = kept_of(run), expected_of(images)
     assert facts_of(run)["cells"] > 10
-    assert found.keys() <= expected.keys()
-    assert len(found) > 0.95 * len(expected)
-    for number, (stays, _) in found.items():
+    assert kept.keys() <= expected.keys()
+    assert len(kept) > 0.95 * len(expected)
+    for number, (stays, _) in kept.items():
         assert stays < number
-        assert stays not in found
+        assert stays not in kept
         assert expected.get(stays, stays) == expected[number]
     first: dict[str, int] = {}
     for number, digest in enumerate(images.digests):
         before = first.setdefault(digest, number)
         if before != number:
-            assert found[number][0] == found.get(before, (before,))[0]
+            assert kept[number][0] == kept.get(before, (before,))[0]
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +217,10 @@ def test_what_goes_because_of_a_test_image_is_compared_with_none(
 ) -> None:
     images = pool(5)
     run = fetched(tmp_path, images)
-    gone = sorted(set(wanted(images).values()))[::2]  # those that would stay
+    gone = sorted(set(expected_of(images).values()))[::2]  # those that would stay
     monkeypatch.setitem(curate.PIPELINE, "decontaminate", _without(gone))
-    found = {number: stays for number, (stays, _) in kept_of(run).items()}
-    assert found == wanted(images, gone=gone)
+    kept = {number: stays for number, (stays, _) in kept_of(run).items()}
+    assert kept == expected_of(images, gone=gone)
     assert facts_of(run)["images_compared"] == len(images.digests) - len(gone)
 
 
@@ -250,9 +250,9 @@ def test_a_pool_of_no_images_or_flat_ones_alone_has_exact_copies_at_most(tmp_pat
 
 def test_with_a_threshold_that_no_cosine_is_above_bytes_alone_decide(tmp_path: Path) -> None:
     images = pool(6, 100, 40)
-    found = kept_of(fetched(tmp_path, images, above=1.0))
-    assert {number: stays for number, (stays, _) in found.items()} == wanted(images, above=1.0)
-    assert len(found) == len(images.digests) - len(set(images.digests))
+    kept = kept_of(fetched(tmp_path, images, above=1.0))
+    assert {number: stays for number, (stays, _) in kept.items()} == expected_of(images, above=1.0)
+    assert len(kept) == len(images.digests) - len(set(images.digests))
 
 
 def test_nothing_is_planned_where_it_is_not_asked_for(tmp_path: Path) -> None:

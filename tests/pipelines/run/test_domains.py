@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from altalign.errors import UsageError
 from altalign.pipelines.run.domains import Domains
-from altalign.pipelines.web.http.target import Target
+from altalign.pipelines.web.calls import Target
 
 TEXT = (
     "\ufeff# of others\n\nexample.org\nSub.Example.COM. # and why\nbücher.example\r\n[2606:4700::1]\n192.0.2.7\nco.uk\n"

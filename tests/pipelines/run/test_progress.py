@@ -11,7 +11,7 @@ from altalign import storage
 from altalign.errors import StoreError
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
-from altalign.pipelines.web.journal import fetch_progress as web_progress
+from altalign.pipelines.web import log as web_progress
 from altalign.settings.curate import CurateConfig
 
 PATIENCE_S = 300  # a test that waits longer has failed
@@ -120,7 +120,7 @@ def test_a_store_that_does_not_answer_for_a_while_does_not_end_the_watch(
 ) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
     monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(web_progress, "SECONDS_BETWEEN_LOOKS", 0.001)
+    monkeypatch.setattr(web_progress, "SECONDS_BETWEEN_STATS", 0.001)
     run, file, asked, names = run_of(tmp_path), io.StringIO(), threading.Event(), storage.names
     units: list[Unit] = [{**unit, "images": 1_000} for unit in UNITS]
     watch = web_progress.WebWatch if kind == "web" else progress.Watch

@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from altalign.filters.one_url import host_of
 from altalign.pipelines.trial import drawing
-from altalign.pipelines.web.journal.log import host_of
 from tests.pipelines.trial.test_bootstrap import recorded
 
 
@@ -44,7 +44,7 @@ def test_hosts_are_those_of_the_log() -> None:
         "no url",
     ]
     found = drawing.hosts_of(pa.chunked_array([urls], pa.string()))
-    names = [host_of(url) for url in urls]
+    names = [host_of(url or "") for url in urls]
     assert names[:2] == ["a.example", "a.example"]
     for one, of_one in zip(names, found.tolist(), strict=True):
         assert [of_one == other for other in found.tolist()] == [one == name for name in names]

@@ -4,19 +4,35 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
+from altalign.pipelines.web.calls import Fetch
 from altalign.pipelines.web.client import Client
-from altalign.pipelines.web.schedule.calls import Fetch
 
 STEP_S = 0.2  # more at once is what a process sees that stood still
 LOOKS_EVERY_S = 0.002
+
+
+class Load(NamedTuple):
+    """What a client has to do at a moment: images without a response, requests under way, slots, bytes of bodies."""
+
+    unfinished: int
+    running: int
+    slots: int
+    bytes_in_flight: int
+
+
+def load_of(client: Client) -> Load:
+    fetching = client._fetching
+    unfinished = sum(len(call.left) for call in list(fetching._calls))
+    return Load(unfinished, len(fetching.schedule.under_way), fetching.schedule.slots, client._budget.in_flight)
 
 
 class Clock:
     """Adds seconds to the time that the loop of an open client has."""
 
     def __init__(self, client: Client):
-        self._loop, self._under_way = client._loop, client._parts.fetching.schedule.under_way
+        self._loop, self._under_way = client._loop, client._fetching.schedule.under_way
         real, self.passed_s = self._loop.time, 0.0
         self._loop.time = lambda: real() + self.passed_s
 

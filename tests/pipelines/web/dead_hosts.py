@@ -81,20 +81,20 @@ def fetch(hosts: int, timeout_s: float) -> dict[str, object]:
     urls = [f"http://{kind}-{number}.test:{PORTS.get(kind, WEB)}/a" for number, kind in enumerate(kinds)]
     allowed = {"allow_addresses": ["127.0.0.0/8"], "ports": [WEB, NOBODY, SILENT]}
     settings = FetchSettings.model_validate({"source": "web", "timeout_s": timeout_s, **allowed})
-    found, threads, last_good_s = Counter[str](), 0, 0.0
+    counts, threads, last_good_s = Counter[str](), 0, 0.0
     loop_s = asyncio.new_event_loop().time
     began_s = loop_s()
     with Client(settings) as client:
         for response in client.fetch(urls):
             kind = kinds[response.number]
-            found[f"{kind}: {response.reason or 'in hand'}"] += 1
+            counts[f"{kind}: {response.reason or 'in hand'}"] += 1
             threads = max(threads, threading.active_count())
             if kind == "good":
                 last_good_s = loop_s() - began_s
         seconds = loop_s() - began_s
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    said = {"peak_mb": int(peak.split()[1]) // 1024, "threads": threads, "seconds": round(seconds, 1)}
-    return {"found": dict(sorted(found.items())), **said, "last_good_s": round(last_good_s, 1)}
+    measured = {"peak_mb": int(peak.split()[1]) // 1024, "threads": threads, "seconds": round(seconds, 1)}
+    return {"counts": dict(sorted(counts.items())), **measured, "last_good_s": round(last_good_s, 1)}
 
 
 def main() -> None:

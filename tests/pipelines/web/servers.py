@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from altalign.pipelines.web.schedule.calls import Fetch
+from altalign.pipelines.web.calls import Fetch
 
 # What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that
 # short); HANG waits for ever, and DRIP sends a byte now and then, for ever.
@@ -23,7 +23,7 @@ RESET, CLOSE, HANG, DRIP = "reset", "close", "hang", "drip"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Received:
     """A request as it came."""
 
     target: str
@@ -37,7 +37,7 @@ class Server:
 
     script: dict[str, Steps]
     certificate: Path | None = None
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[Received] = field(default_factory=list)
     hung: Counter[str] = field(default_factory=Counter)  # how many requests for a path have come to hang or to drip
     port: int = 0
     connections: int = 0
@@ -47,7 +47,7 @@ class Server:
     @property
     def paths(self) -> Counter[str]:
         """How often each path was asked for."""
-        return Counter(each.target for each in self.asked)
+        return Counter(each.target for each in self.requests)
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"{'https' if self.certificate else 'http'}://{host}:{self.port}{path}"
@@ -115,7 +115,7 @@ class Server:
             line, *lines = head.split("\r\n")
             headers = dict(part.split(": ", 1) for part in lines if part)
             target = line.split(" ")[1]
-            self.asked.append(Asked(target, headers, connection))
+            self.requests.append(Received(target, headers, connection))
             steps = self.script.get(target, script(404))
             for step in steps(self.paths[target]) if callable(steps) else steps:
                 if isinstance(step, bytes):
@@ -162,7 +162,7 @@ def silent(backlog: int = 100) -> Iterator[int]:
 
 
 @contextmanager
-def greeting(said: bytes) -> Iterator[int]:
+def greeting(words: bytes) -> Iterator[int]:
     """The port of a server that speaks first, and closes."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -173,7 +173,7 @@ def greeting(said: bytes) -> Iterator[int]:
                 while True:
                     connection, _ = listening.accept()
                     with connection:
-                        connection.sendall(said)
+                        connection.sendall(words)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -198,12 +198,12 @@ class Pointing:
 
     address: str = "127.0.0.1"
     others: dict[str, list[str] | Exception] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    lookups: list[str] = field(default_factory=list)
 
     async def addresses(self, host: str) -> Sequence[str]:
-        self.asked.append(host)
+        self.lookups.append(host)
         await asyncio.sleep(0)
-        found = self.others.get(host, [self.address])
-        if isinstance(found, Exception):
-            raise found
-        return found
+        answer = self.others.get(host, [self.address])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from altalign.data.reasons import DropReason
+from altalign.pipelines.web import transport
+from altalign.pipelines.web.calls import Fetch
 from altalign.pipelines.web.client import Client
-from altalign.pipelines.web.http import names
-from altalign.pipelines.web.schedule.calls import Fetch
 from tests.pipelines.web.clock import Clock
 from tests.pipelines.web.servers import Pointing, Server, Steps, script
 from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
@@ -18,12 +18,12 @@ from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
 
 def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that answers every second time with the address of a neighbour, which listens."""
-    monkeypatch.setattr(names, "KEPT_S", 0.0)
+    monkeypatch.setattr(transport, "NAME_KEPT_S", 0.0)
 
     class Rebinding(Pointing):
         async def addresses(self, host: str) -> Sequence[str]:
             await super().addresses(host)
-            return ["127.0.0.1" if self.asked.count(host) % 2 else "127.0.0.2"]
+            return ["127.0.0.1" if self.lookups.count(host) % 2 else "127.0.0.2"]
 
     resolver = Rebinding()
     answers: dict[str, Steps] = {
@@ -37,11 +37,14 @@ def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeyp
         urls = [server.url("/image", f"{n}.test") for n in range(20) for _ in range(2)]
         settings = settings_of(server.port, honour_robots=True, retries=0, connections_per_host=1)
         with Client(settings, resolve=resolver.addresses) as client:
-            found = list(client.fetch(urls))
+            responses = list(client.fetch(urls))
         with pytest.raises(BlockingIOError):
             neighbour.accept()
-    assert {(response.body, response.reason) for response in found} == {(IMAGE, None), (None, DropReason.HTTP_REFUSED)}
-    assert all("127.0.0.2 (loopback)" in response.detail for response in found if response.reason)
+    assert {(response.body, response.reason) for response in responses} == {
+        (IMAGE, None),
+        (None, DropReason.HTTP_REFUSED),
+    }
+    assert all("127.0.0.2 (loopback)" in response.detail for response in responses if response.reason)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,10 +56,10 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv("no_proxy", raising=False)
         urls = [server.url("/image", "a.test"), "http://10.0.0.1/image", "http://inside.test/image"]
         resolver = Pointing(others={"inside.test": ["10.0.0.1"]})
-        found = fetch(urls, settings_of(server.port, retries=0, honour_robots=True), resolver)
-    assert [found[url].body for url in urls] == [IMAGE, None, None]
-    assert [found[url].reason for url in urls[1:]] == [DropReason.HTTP_REFUSED] * 2
-    assert (proxy.connections, proxy.asked) == (0, [])
+        responses = fetch(urls, settings_of(server.port, retries=0, honour_robots=True), resolver)
+    assert [responses[url].body for url in urls] == [IMAGE, None, None]
+    assert [responses[url].reason for url in urls[1:]] == [DropReason.HTTP_REFUSED] * 2
+    assert (proxy.connections, proxy.requests) == (0, [])
 
 
 @pytest.mark.faults
@@ -73,19 +76,19 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
         return real(b"127.0.0.1", *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(names, "AT_ONCE", lookups_at_once)
+    monkeypatch.setattr(transport, "LOOKUPS_AT_ONCE", lookups_at_once)
     with Server({"/image": script(200, IMAGE)}) as server:
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
         settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings) as client:
-            clock, lookups = Clock(client), client._parts.names._under_way
+            clock, lookups = Clock(client), client._transport.names._under_way
 
             def waits(task: Fetch) -> bool:
                 lookup = lookups.get(task.target.host)
                 return "hang" in task.target.host or (lookup is not None and not lookup.begins.is_set())
 
             clock.go_on_while(waits)
-            found = {urls[response.number]: response for response in client.fetch(urls)}
+            responses = {urls[response.number]: response for response in client.fetch(urls)}
             clock.go_on(30)  # until no name hangs
-    assert [found[url].body for url in urls[::2]] == [IMAGE] * 24
-    assert {found[url].reason for url in urls[1::2]} <= {DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE}
+    assert [responses[url].body for url in urls[::2]] == [IMAGE] * 24
+    assert {responses[url].reason for url in urls[1::2]} <= {DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE}

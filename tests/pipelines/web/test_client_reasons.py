@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign.pipelines.web.client import Client, Response
+from altalign.pipelines.web.calls import Response
+from altalign.pipelines.web.client import Client
 from altalign.settings.curate import FetchSettings
 from tests.web_server import cases
 from tests.web_server.cases import Case
@@ -152,14 +153,14 @@ def test_of_a_large_body_little_more_is_taken_than_the_limit(finished: Finished)
 
 @pytest.mark.faults
 def test_robots_txt_is_asked_for_once_a_host(finished: Finished) -> None:
-    asked = [event.host for event in finished.events if event.event == "request" and event.target == "/robots.txt"]
-    again = sorted({host for host in asked if asked.count(host) > 1 and not host.startswith("hang-")})
+    hosts = [event.host for event in finished.events if event.event == "request" and event.target == "/robots.txt"]
+    again = sorted({host for host in hosts if hosts.count(host) > 1 and not host.startswith("hang-")})
     # so they are tried again
     kinds = ("error", "unavailable", "too-many", "hang", "drip", "stall", "head-without-end", "reset", "flaky")
     fails = {f"{kind}.robots.test" for kind in kinds}
     # a redirect leads to the first, and to the second from itself
     assert sorted(set(again) - fails) == ["deny.robots.test", "loop.robots.test"]
-    assert asked.count("deny-folder.robots.test") == 1  # of two images
+    assert hosts.count("deny-folder.robots.test") == 1  # of two images
 
 
 @pytest.mark.faults

@@ -33,12 +33,12 @@ def test_ten_thousand_hosts_half_of_which_are_dead(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    found = {tuple(what.split(": ")): number for what, number in said["found"].items()}
-    assert {reason for kind, reason in found if kind == "good"} == {"in hand"}
+    result = json.loads(done.stdout)
+    counts = {tuple(what.split(": ")): number for what, number in result["counts"].items()}
+    assert {reason for kind, reason in counts if kind == "good"} == {"in hand"}
     for kind in DEAD:
-        assert {reason for dead, reason in found if dead == kind} <= MIXED.get(kind, {"http_unreachable"})
-    assert sum(found.values()) == HOSTS
-    assert found["good", "in hand"] == HOSTS // 2
-    assert said["peak_mb"] < PEAK_MB
-    assert said["threads"] <= THREADS
+        assert {reason for dead, reason in counts if dead == kind} <= MIXED.get(kind, {"http_unreachable"})
+    assert sum(counts.values()) == HOSTS
+    assert counts["good", "in hand"] == HOSTS // 2
+    assert result["peak_mb"] < PEAK_MB
+    assert result["threads"] <= THREADS

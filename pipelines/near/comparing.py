@@ -1,0 +1,214 @@
+"""What a calibration compares: images of the pool with test images, below any threshold; and labelled pairs.
+
+Labelled pairs are two Parquet files: one of pairs (`image_a`, `image_b`, `relation`, and perhaps `how`), one of images
+(`image`, `image_bytes`). A relation of `exact` or `near` means a near-duplicate; any other means that they are two
+images.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from altalign import storage
+from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
+from altalign.dedup.thresholds import (
+    SEARCHED_ABOVE,
+    Buckets,
+    Comparisons,
+    Share,
+    nearest_to,
+    of_best_view,
+    recall_and_precision,
+    recall_by_transform,
+)
+from altalign.errors import UsageError
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.images import measuring
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.settings.curate import CurateConfig
+from altalign.storage import parquet
+
+NEAR = ("exact", "near")
+PAIR_COLUMNS, IMAGE_COLUMNS, HOW = ("image_a", "image_b", "relation"), ("image", "image_bytes"), "how"
+
+# so that what is found above a low cosine fits in memory
+_COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
+
+T = TypeVar("T")
+
+
+class PoolImage(NamedTuple):
+    """An image of the pool: its first key, its fetch unit, the place of its bytes in the blob, and their kind."""
+
+    key: str
+    unit: str
+    offset: int
+    bytes: int
+    sha256: str
+
+
+class Pool(NamedTuple):
+    """A sample of the run's images, those with the smallest image_id, which is a hash; `flat` were passed over."""
+
+    places: list[PoolImage]
+    features: np.ndarray  # int16[n, d]
+    flat: int
+
+    @property
+    def distinct(self) -> np.ndarray:
+        """Rows of the first image with each sequence of bytes: none is both shown to the map and searched for."""
+        return np.sort(np.unique([place.sha256 for place in self.places], return_index=True)[1])
+
+
+class Tests(NamedTuple):
+    """Test images."""
+
+    names: list[tuple[str, str]]  # of all: test set, test image
+    sizes: list[int]  # how many each part of a test set has
+    numbers: np.ndarray  # of those that are not flat, int64[n]; the rest is of these
+    sha256: np.ndarray  # of their bytes
+    features: np.ndarray  # int16[n, d]
+    mirrored: np.ndarray  # of their mirror images
+
+
+class Search:
+    """The pool against test images; pairs of the same bytes are left out of all that comes."""
+
+    def __init__(
+        self, vectors: np.ndarray, sha256: np.ndarray, tests: np.ndarray, of_tests: np.ndarray, threads: int
+    ) -> None:
+        """Vectors (int16[n, d]) and SHA-256 of bytes (S64[n]) of the pool and of test images; how many threads work."""
+        self._vectors, self._sha256, self._of_tests, self._threads = vectors, sha256, of_tests, threads
+        self._side = TestSide.build(tests, above=SEARCHED_ABOVE)
+
+    def counted(self) -> Comparisons:
+        """All pairs, counted by cosine."""
+
+        def count(block: slice) -> Comparisons:
+            pairs = self._pairs(block, above=SEARCHED_ABOVE)
+            return Comparisons.from_cosines(pairs.cosines, len(self._vectors[block]) * len(self._of_tests))
+
+        return sum(self._of_blocks(count), Comparisons.from_cosines(np.zeros(0), 0))
+
+    def around(self, threshold: float, *, above: float, pairs: int) -> Pairs:
+        """The `pairs` pairs nearest to a threshold among those above another, by rising cosine."""
+
+        def nearest(block: slice) -> Pairs:
+            return _nearest(self._pairs(block, above=above), threshold, pairs)
+
+        parts = self._of_blocks(nearest)
+        return _nearest(Pairs(*map(np.concatenate, zip(*parts, strict=True))), threshold, pairs)
+
+    def _of_blocks(self, work: Callable[[slice], T]) -> Sequence[T]:
+        rows = min(_ROWS_AT_MOST, max(_ROWS_AT_LEAST, _COMPARISONS_AT_A_TIME // max(1, len(self._of_tests))))
+        blocks = [slice(begin, begin + rows) for begin in range(0, len(self._vectors), rows)]
+        return in_threads(work, blocks, self._threads)
+
+    def _pairs(self, block: slice, *, above: float) -> Pairs:
+        pairs = find_pairs(self._vectors[block], self._side, above=above)
+        pairs = pairs._replace(rows=pairs.rows + block.start)
+        return _where(pairs, np.flatnonzero(self._sha256[pairs.rows] != self._of_tests[pairs.tests]))
+
+
+def _nearest(pairs: Pairs, threshold: float, count: int) -> Pairs:
+    return _where(pairs, nearest_to(threshold, pairs.cosines, pairs=count))
+
+
+def _where(pairs: Pairs, rows: np.ndarray) -> Pairs:
+    return Pairs(pairs.rows[rows], pairs.tests[rows], pairs.cosines[rows])
+
+
+# Labelled pairs ------------------------------------------------------------------------------------------------------
+
+
+class Labelled(NamedTuple):
+    """What was measured on labelled pairs."""
+
+    recall: Share
+    precision: Share
+    by_how: dict[str, Share]  # of near-duplicates, by what was done to them
+    left_out: int  # pairs with an image that cannot be decoded
+
+
+def check_labelled(pairs: str, of_images: str) -> None:
+    """Refuse files that hold no labelled pairs.
+
+    Raises:
+        UsageError: a file is not there, or has not the columns.
+        UnreadableError: a file is no Parquet.
+    """
+    for option, path, columns in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):
+        if not storage.exists(path):
+            raise UsageError(
+                f"{option} {path}: no such file; give a Parquet file with the columns {', '.join(columns)}"
+            )
+        with parquet.reading(path) as file:
+            names = file.schema_arrow.names
+        for name in columns:
+            if name not in names:
+                raise UsageError(
+                    f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs '
+                    f"{', '.join(columns)}"
+                )
+
+
+def measure_labelled(
+    pairs: str, of_images: str, config: CurateConfig, calibration: Calibration, buckets: Buckets
+) -> Labelled:
+    """Recall and precision on labelled pairs, with the mirrored view where the settings ask for it.
+
+    Raises:
+        UsageError: a pair names an image that is not there.
+        UnreadableError: a file is broken.
+    """
+    with parquet.reading(pairs) as file:
+        columns = [*PAIR_COLUMNS, *({HOW} & set(file.schema_arrow.names))]
+    rows = [row for batch in parquet.read_whole(pairs, columns) for row in batch.to_pylist()]
+    vectors = _vectors(of_images, config, calibration)
+    for row in rows:
+        for name in (row["image_a"], row["image_b"]):
+            if name not in vectors:
+                raise UsageError(f'--pairs {pairs}: image "{name}" is not in {of_images}; give the file that has it')
+    known = [
+        (row, a, b)
+        for row in rows
+        if (a := vectors[row["image_a"]]) is not None and (b := vectors[row["image_b"]]) is not None
+    ]
+    if not known:
+        return Labelled(Share(0, 0), Share(0, 0), {}, len(rows))
+    views = range(1 + config.decontaminate.mirrored)
+    cosines, _ = of_best_view(
+        np.stack([a[0] for _, a, _ in known]), [np.stack([b[view] for _, _, b in known]) for view in views], buckets
+    )
+    is_near = np.array([row["relation"] in NEAR for row, _, _ in known])
+    recall, precision = recall_and_precision(cosines, is_near, similarity_above=calibration.similarity_above)
+    how = [str(row.get(HOW) or row["relation"]) for row, _, _ in known]
+    near = np.flatnonzero(is_near)
+    by_how = recall_by_transform([how[i] for i in near], cosines[near], similarity_above=calibration.similarity_above)
+    return Labelled(recall, precision, by_how, len(rows) - len(known))
+
+
+def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[object, np.ndarray | None]:
+    """Vectors of each image and its mirror image by name, int16[2, d].
+
+    They are zeros where the image is flat, and None where it cannot be decoded.
+    """
+    hooks = measuring.hooks_of(config)
+    vectors: dict[object, np.ndarray | None] = {}
+    for batch in parquet.read_whole(path, IMAGE_COLUMNS):
+        for row in batch.to_pylist():
+            interrupts.check()
+            decoded = measuring.decoded(
+                row["image_bytes"] or b"", name=str(row["image"]), config=config.image, hooks=hooks
+            ).pixels
+            if decoded is None:
+                vectors[row["image"]] = None
+                continue
+            views = [hooks.embedder.features(view) for view in (decoded, decoded[:, ::-1])]
+            nothing = np.zeros((1, calibration.dimensions), np.int16)
+            vectors[row["image"]] = np.concatenate(
+                [nothing if view is None else calibration.vectors(view[np.newaxis]) for view in views]
+            )
+    return vectors

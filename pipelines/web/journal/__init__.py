@@ -1,1 +1,0 @@
-"""What a run keeps about its fetching: journal, log, progress."""

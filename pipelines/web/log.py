@@ -1,0 +1,307 @@
+"""The log of fetching in `log/fetch/`, for people and other programs, and its progress. No result depends on it.
+
+- `NAME.jsonl`: one line of JSON for each try of a unit, in the order in which images ended. It only grows, so that the
+  history stays.
+- `NAME_stats.json`: how far the unit is, in the form of img2dataset's `write_stats`, followed by keys of our own;
+  rewritten while the unit is under way.
+- `progress.json`: the progress of the whole run, from the statistics of its units; a bar or lines show it too.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TypedDict, cast
+
+import orjson
+from rich.console import Console, Group
+
+from altalign import storage
+from altalign.data import schema
+from altalign.data.reasons import DropReason
+from altalign.errors import AltalignError, UnreadableError
+from altalign.filters import image, one_url
+from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.run import progress
+from altalign.pipelines.run.tables.fetched import FetchUnit
+from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.web import addresses
+from altalign.pipelines.web.calls import Response, Try
+from altalign.pipelines.web.journal import Gathered
+from altalign.terminal import bar_columns, shown
+
+SECONDS_BETWEEN_STATS = 1.0  # also between looks at them
+HOSTS_AT_MOST = 20  # in statistics and progress: those with the most failures
+HOSTS_COUNTED = 100_000  # above this number, hosts with the fewest failures are forgotten
+
+
+class Statistics(TypedDict, total=False):
+    """How far a unit is: the counts of img2dataset, then our own. All of them are there but in logs of others."""
+
+    count: int
+    successes: int
+    failed_to_download: int
+    failed_to_resize: int
+    status_dict: dict[str, int]
+    images: int
+    bytes: int
+    hosts: dict[str, int]
+    duration: float
+    start_time: float
+    end_time: float
+    responses: int
+
+
+class UnitLog:
+    """The log of a unit under way."""
+
+    def __init__(self, path: str, image_ids: Sequence[str], urls: Sequence[str | None], lines: storage.Growing):
+        self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, Gathered(lines)
+        self._before = _stats(path)
+        self._begin_s, self._begin = time.time(), time.monotonic()
+        self._written = self._begin - SECONDS_BETWEEN_STATS
+        self._responses = self._before.get("responses", 0)
+
+    def tries(self, number: int, response: Response) -> None:
+        """Logs the tries of an image, or why it was not asked for; the lines are written with the next statistics."""
+        self._responses += 1
+        url, code, reason, detail = self._urls[number] or "", response.http_code, response.reason, response.detail
+        for each in response.tries or [Try(url, None, time.time(), 0.0, code, reason, detail, 0)]:
+            line: schema.Try = {
+                "image_id": self._image_ids[number],
+                "url": each.url,
+                "address": each.address,
+                "started": round(each.started_s, 3),
+                "seconds": round(each.seconds, 3),
+                "status": each.status,
+                "reason": each.reason,
+                "detail": each.detail,
+                "bytes": each.bytes,
+            }
+            self._lines.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def stats(self, outcomes: Mapping[int, Outcome], *, is_last: bool = False) -> None:
+        """Writes how far the unit is, at most once a second."""
+        if is_last or time.monotonic() >= self._written + SECONDS_BETWEEN_STATS:
+            self._written = time.monotonic()
+            self.flush()
+            times = {
+                "duration": round(self._before.get("duration", 0.0) + self._written - self._begin, 3),
+                "start_time": self._before.get("start_time", self._begin_s),
+                "end_time": time.time(),
+                "responses": self._responses,
+            }
+            storage.write_json(f"{self._path}_stats.json", {**statistics(outcomes, self._urls), **times})
+
+    def flush(self) -> None:
+        """Writes the lines that are not written yet."""
+        self._lines.flush()
+
+
+@contextmanager
+def opened(run: Run, name: str, image_ids: Sequence[str], urls: Sequence[str | None]) -> Iterator[UnitLog]:
+    """Opens the log of a unit; if a kill has cut its last line, ends that line first."""
+    path = run.path("log", "fetch", name)
+    with storage.growing(f"{path}.jsonl") as lines:
+        if lines.bytes and storage.read_range(f"{path}.jsonl", lines.bytes - 1, 1) != b"\n":
+            lines.write(b"\n")
+        log = UnitLog(path, image_ids, urls, lines)
+        try:
+            yield log
+        finally:
+            log.flush()
+
+
+def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> None:
+    """Rewrites the statistics of a unit that is not under way, from its journal."""
+    path = run.path("log", "fetch", name)
+    storage.write_json(f"{path}_stats.json", {**_stats(path), **statistics(outcomes, urls)})
+
+
+def _stats(path: str) -> Statistics:
+    """The last statistics; empty if they are missing or not JSON, for a log is no reason to stop."""
+    try:
+        return cast(Statistics, storage.read_json(f"{path}_stats.json"))
+    except UnreadableError:
+        return {}
+
+
+def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> Statistics:
+    """The counts of img2dataset (without times), then images of the unit, bytes in hand, and the worst hosts."""
+    statuses = Counter(map(status_of, outcomes.values()))
+    hosts = Counter(
+        one_url.host_of(urls[number] or "") for number, outcome in outcomes.items() if outcome.reason is not None
+    )
+    failed = sum(hosts.values())
+    return {
+        "count": len(outcomes),
+        "successes": statuses["success"],
+        "failed_to_download": failed,
+        "failed_to_resize": len(outcomes) - failed - statuses["success"],
+        "status_dict": dict(statuses.most_common()),
+        "images": len(urls),
+        "bytes": sum(outcome.bytes for outcome in outcomes.values()),
+        "hosts": dict(sorted(hosts.items(), key=lambda host: (-host[1], host[0]))[:HOSTS_AT_MOST]),
+    }
+
+
+def status_of(outcome: Outcome) -> str:
+    """`success`, the reason why fetching failed (with the status code), or why the bytes are not a whole image."""
+    if outcome.reason is DropReason.HTTP_STATUS:
+        return f"{outcome.reason} {outcome.http_code}"
+    if outcome.reason is not None:
+        return outcome.reason.value
+    if outcome.measured.format is None:
+        return image.image_undecodable.name
+    return image.image_damaged.name if outcome.measured.damage is not None else "success"
+
+
+# Progress -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Totals:
+    """Totals over all units of a run: images that ended, that failed, and that do not decode.
+
+    `hosts` sums each unit's worst hosts. `responses` also counts images that were asked for again or forgotten.
+    """
+
+    responses: int = 0
+    ended: int = 0
+    failed: int = 0
+    no_images: int = 0
+    bytes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    hosts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, stats: Statistics) -> None:
+        """Adds the statistics of a unit."""
+        self.responses += stats.get("responses", 0)
+        self.ended += stats.get("count", 0)
+        self.failed += stats.get("failed_to_download", 0)
+        self.no_images += stats.get("failed_to_resize", 0)
+        self.bytes += stats.get("bytes", 0)
+        self.statuses.update(stats.get("status_dict", {}))
+        self.hosts.update(stats.get("hosts", {}))
+        if len(self.hosts) > 2 * HOSTS_COUNTED:
+            self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
+
+    def worst_hosts(self) -> dict[str, int]:
+        """The hosts with the most failures."""
+        return dict(self.hosts.most_common(HOSTS_AT_MOST))
+
+    def reasons(self) -> dict[str, int]:
+        """Why images could not be fetched, the most frequent reason first."""
+        return {status: number for status, number in self.statuses.most_common() if status.startswith("http_")}
+
+
+class WebWatch(progress.Watch):
+    """Counts images instead of units, for a unit waits long for its last images."""
+
+    def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
+        super().__init__(run, step, units, console)
+        self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
+        self._under_way, self._finished_totals = {unit["name"] for unit in units}, Totals()
+        self._statistics: dict[str, tuple[storage.Stamp, Statistics]] = {}  # of units under way
+        self._read_statistics()
+        self._before_this = self._totals.responses
+        if line := addresses.unused_proxies():
+            console.print(line, style="yellow", soft_wrap=True)
+
+    def look(self) -> None:
+        """Looks at the statistics until told to stop."""
+        if self._console.is_terminal:
+            self._bar()
+            return
+        line_at, is_over = self._begin + progress.LINE_EVERY_S, False
+        while not is_over:
+            is_over = self.stop.wait(min(SECONDS_BETWEEN_STATS, progress.LINE_EVERY_S))
+            self._update()
+            if is_over or time.monotonic() >= line_at:
+                self._console.print(self._summary(), soft_wrap=True)
+                line_at += progress.LINE_EVERY_S
+
+    def _read_statistics(self) -> None:
+        """Adds up the statistics of the units, which are rewritten as they go: those of the files that changed."""
+        folder, names = self._run.path("log", "fetch"), list[str]()
+        with suppress(OSError, AltalignError):
+            names = storage.names(folder, "_stats.json")
+        for unit in self._under_way.intersection(name.removesuffix("_stats.json") for name in names):
+            with suppress(OSError, AltalignError):  # another process changes it: a log is no reason to stop
+                path = storage.join(folder, f"{unit}_stats.json")
+                stamp = storage.stamp(path)
+                if unit in self._statistics and self._statistics[unit][0] == stamp:
+                    continue
+                stats = cast(Statistics, storage.read_json(path))
+                self._statistics[unit] = stamp, stats
+                if stats.get("count") == stats.get("images"):
+                    self._under_way.remove(unit)
+                    self._finished_totals.add(self._statistics.pop(unit)[1])
+        self._totals = deepcopy(self._finished_totals)
+        for _, stats in self._statistics.values():
+            self._totals.add(stats)
+
+    def _update(self) -> None:
+        """Reads the statistics and writes `progress.json`."""
+        self._read_statistics()
+        totals = self._totals
+        content = {
+            "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "units": len(self._rows),
+            "units_finished": len(self._finished()),
+            "images": self._images,
+            "ended": totals.ended,
+            "fetched": totals.ended - totals.failed,
+            "no_images": totals.no_images,
+            "bytes": totals.bytes,
+            "seconds": round(time.monotonic() - self._begin, 1),
+            "images_per_s": round(self._images_per_s(), 1),
+            "seconds_left": self._seconds_left(),
+            "reasons": totals.reasons(),
+            "hosts": totals.worst_hosts(),
+        }
+        with suppress(OSError, AltalignError):  # a full disk is reported by what writes the data
+            storage.write_json(self._run.path("log", "fetch", "progress.json"), content)
+
+    def _images_per_s(self) -> float:
+        """The speed of this attempt."""
+        return (self._totals.responses - self._before_this) / max(1e-3, time.monotonic() - self._begin)
+
+    def _seconds_left(self) -> int | None:
+        speed = self._images_per_s()
+        return round((self._images - self._totals.ended) / speed) if speed else None
+
+    def _summary(self) -> str:
+        units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
+        left = self._seconds_left()
+        end = "time left unknown" if left is None else f"about {left} s left"
+        if self.stop.is_set():
+            end = f"{time.monotonic() - self._begin:.1f} s"
+        images = f"{self._totals.ended:,} of {self._images:,} images, {self._images_per_s():,.0f} images/s"
+        return ", ".join([units, images, self._outcomes(), end])
+
+    def _outcomes(self) -> str:
+        """The share of success, bytes, the most frequent reasons, and the hosts with the most failures."""
+        totals = self._totals
+        share = (totals.ended - totals.failed) / max(1, totals.ended)
+        parts = [f"{share:.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
+        parts += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
+        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in list(totals.worst_hosts().items())[:3])
+        return ", ".join([*parts, *([f"most failures: {worst}"] if worst else [])])
+
+    def _bar(self) -> None:
+        from rich.live import Live
+        from rich.progress import Progress
+        from rich.text import Text
+
+        bar, below = Progress(*bar_columns("images {task.fields[speed]}"), console=self._console), Text()
+        task = bar.add_task(self._name, total=self._images, speed="")
+        with Live(Group(bar, below), console=self._console):
+            is_over = False
+            while not is_over:
+                is_over = self.stop.wait(SECONDS_BETWEEN_STATS)
+                self._update()
+                bar.update(task, completed=self._totals.ended, speed=f"{self._images_per_s():,.0f} images/s")
+                below.plain = self._outcomes()

@@ -1,1 +1,0 @@
-"""Decides what may be asked at all: addresses, domains, robots.txt."""

@@ -1,0 +1,404 @@
+"""One request over HTTP/1.1, and lookups of names. No other module knows the HTTP library.
+
+Connections go to the addresses that were checked, never to a name. No cookies are kept, no proxy is used (see
+`addresses.unused_proxies`), and ~/.netrc is not read.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import ContextVar
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from altalign.data.reasons import DropReason
+from altalign.pipelines.read.coding import CodingError, decoded
+from altalign.pipelines.web.addresses import Addresses
+from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, RequestError
+from altalign.pipelines.web.schedule import Budget
+
+LINE_BYTES_AT_MOST = 32_768  # of a header
+HEADERS_AT_MOST = 256
+ADDRESSES_AT_MOST = 4  # of a host; they are tried in parallel if the first does not answer soon
+PEERS_AT_MOST = 20_000
+IDLE_S = 2.0  # how long an idle connection is kept
+# of an unwanted body: reading it costs less than another connection
+DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
+READ_AHEAD_BYTES = 131_072  # of a body that waits for the budget; up to twice this is read
+FIRST_SHARE_BYTES = 262_144  # of the budget, before a body is read
+
+NAME_KEPT_S = 300.0  # the system reports no time to live; most on the web are between a minute and an hour
+NAMES_KEPT = 20_000
+LOOKUP_S = 60.0  # longer than any resolver takes by default
+# Most lookups take milliseconds, those at dead name servers up to 30 s, and none can be ended. Measured with 2,000
+# names, half of them dead for 10 s: the last good image came after 61 s with 192 at once, after 14 s with 512, for 8 MB
+# more. Each lookup may have a file open: `Client` has fewer under way where few files may be open.
+LOOKUPS_AT_ONCE = 512
+
+NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+# The addresses of a host, at least one, the preferred first. It raises an OSError if there are none (a `gaierror` of
+# NOT_THERE), or the lookup failed.
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+
+
+class _Lookup(NamedTuple):
+    """A lookup; `begins` is set when it leaves the queue."""
+
+    task: "asyncio.Task[tuple[str, ...]]"
+    begins: asyncio.Event
+
+
+class Names:
+    """Keeps the addresses that are found; callers that ask for the same name share one lookup."""
+
+    def __init__(self, resolve: Resolve, at_once: int = LOOKUPS_AT_ONCE):
+        """No more than `at_once` lookups are under way; the others wait for their turn."""
+        self._resolve, self._turn = resolve, asyncio.Semaphore(at_once)
+        self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+        self._under_way: dict[str, _Lookup] = {}
+
+    async def addresses(
+        self, host: str, held_up: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[str, ...]:
+        """The addresses of a name, as `Resolve` gives them.
+
+        `held_up` is entered while the lookup waits for its turn: no server is to blame.
+        """
+        kept_until, addresses = self._kept.get(host, (0.0, ()))
+        if asyncio.get_running_loop().time() < kept_until:
+            return addresses
+        lookup = self._under_way.get(host)
+        if lookup is None:
+            begins = asyncio.Event()
+            lookup = self._under_way[host] = _Lookup(asyncio.create_task(self._look_up(host, begins)), begins)
+            # or asyncio would complain of an error if all callers that waited have left
+            lookup.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if not lookup.begins.is_set():
+            with held_up():
+                await lookup.begins.wait()
+        return await asyncio.shield(lookup.task)
+
+    async def close(self) -> None:
+        """Ends the lookups under way."""
+        tasks = [lookup.task for lookup in self._under_way.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_up(self, host: str, begins: asyncio.Event) -> tuple[str, ...]:
+        try:
+            async with self._turn:
+                begins.set()
+                async with asyncio.timeout(LOOKUP_S):
+                    addresses = tuple(await self._resolve(host))
+            self._kept[host] = asyncio.get_running_loop().time() + NAME_KEPT_S, addresses
+            self._kept.move_to_end(host)
+            if len(self._kept) > NAMES_KEPT:
+                self._kept.popitem(last=False)
+            return addresses
+        finally:
+            begins.set()
+            del self._under_way[host]
+
+
+async def system_addresses(host: str) -> Sequence[str]:
+    """The addresses that the system has for a name, looked up in a thread: `getaddrinfo` cannot be interrupted.
+
+    The thread is a daemon, so one that hangs at a dead name server (30 s by default) keeps no process alive.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(addresses: list[str], error: OSError | None) -> None:
+        if not result.done():
+            result.set_result(addresses) if error is None else result.set_exception(error)
+
+    def look_up() -> None:
+        addresses, error = list[str](), None
+        try:
+            entries = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+        except (OSError, UnicodeError) as raised:
+            error = raised if isinstance(raised, OSError) else socket.gaierror(socket.EAI_NONAME, "no name")
+        with suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(settle, addresses, error)
+
+    try:
+        threading.Thread(target=look_up, name="altalign-names", daemon=True).start()
+    except RuntimeError:  # this machine has no more threads
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
+    return await result
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+# the request of the current asyncio task, for the callbacks of the library
+_REQUEST: ContextVar[Request] = ContextVar("request")
+
+
+class _RefusedError(OSError):
+    """None of the host's addresses may be reached."""
+
+
+class _GoneError(Exception):
+    """The connection was lost before an answer came; the library would silently ask again."""
+
+
+class Transport:
+    """Makes requests; belongs to one loop."""
+
+    def __init__(
+        self,
+        *,
+        resolve: Resolve | None,
+        addresses: Addresses,
+        budget: Budget,
+        user_agent: str,
+        connections_at_most: int,
+    ):
+        """Must be called in the loop. With `connections_at_most` connections open, none is kept for later."""
+        self._addresses, self._budget, self._connections_at_most = addresses, budget, connections_at_most
+        self._sockets = set[socket.socket]()  # also some that are closed by now
+        self._peers = dict[str, str]()  # the address that was connected to last, by origin
+        self.names = Names(resolve or system_addresses, min(connections_at_most, LOOKUPS_AT_ONCE))
+        self._resolver, self._user_agent = _CheckedResolver(self.names, addresses), user_agent
+        self._keeping = self._session({}, keepalive_timeout=IDLE_S)
+        self._closing = self._session({"Connection": "close"}, force_close=True)
+
+    def _session(self, headers: dict[str, str], **connector: Any) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                resolver=self._resolver,
+                use_dns_cache=False,  # Names keeps them
+                limit=0,  # the schedule has limits
+                socket_factory=self._socket,
+                ssl=_tls(),
+                **connector,
+            ),
+            headers={"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity", **headers},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # the schedule ends requests that take too long
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+            auto_decompress=False,
+            trust_env=False,
+            requote_redirect_url=False,
+            max_line_size=LINE_BYTES_AT_MOST,
+            max_field_size=LINE_BYTES_AT_MOST,
+            max_headers=HEADERS_AT_MOST,
+            read_bufsize=READ_AHEAD_BYTES,
+            middlewares=(_once,),
+        )
+
+    def _socket(self, info: Any) -> socket.socket:
+        """The last check, of the address that is connected to. Literal addresses come here without being resolved."""
+        family, kind, proto, _, (address, port, *_) = info
+        request = _REQUEST.get()
+        request.address = address
+        if refusal := self._addresses.refusal(address, port):
+            raise _RefusedError(f"{address}:{port} ({refusal}) may not be reached (fetch.allow_addresses)")
+        opened = socket.socket(family=family, type=kind, proto=proto)
+        if len(self._sockets) >= self._connections_at_most:
+            self._sockets = _open(self._sockets)
+        self._sockets.add(opened)
+        if len(self._peers) >= PEERS_AT_MOST:
+            self._peers.clear()
+        self._peers[request.target.origin] = address
+        return opened
+
+    async def close(self) -> None:
+        """Closes all connections, and ends the lookups under way."""
+        await self._keeping.close()
+        await self._closing.close()
+        while _open(self._sockets):
+            await asyncio.sleep(0)  # they close in the loop's next turns
+        await self.names.close()
+
+    async def ask(self, request: Request) -> Answer:
+        """Makes a request and returns its answer, which may be a redirect.
+
+        Raises:
+            RequestError: there is no answer, or its body is unusable.
+        """
+        _REQUEST.set(request)
+        request.keeps_alive = request.keeps_alive and len(self._sockets) < self._connections_at_most
+        session = self._keeping if request.keeps_alive else self._closing
+        try:
+            response = await session.get(URL(request.target.url, encoded=True), allow_redirects=False)
+            try:
+                return await self._answer(request, response)
+            finally:
+                response.close()
+        except _GoneError as gone:
+            # a kept connection may have been closed meanwhile, or because of the request: nobody knows
+            raise RequestError(DropReason.HTTP_BROKEN, _in_words(gone.__cause__)) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _failed(error, request) from None
+
+    async def _answer(self, request: Request, response: aiohttp.ClientResponse) -> Answer:
+        request.status = response.status
+        request.address = request.address or self._peers.get(request.target.origin)  # of a kept connection
+        answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in HEADERS_READ})
+        length = response.content_length
+        if response.status != 200:
+            if request.keeps_alive and length is not None and length <= DRAINED_BYTES_AT_MOST:
+                # also a timeout: a body that does not come costs the connection, not the answer
+                with suppress(aiohttp.ClientError, OSError):
+                    async with asyncio.timeout(DRAINED_S_AT_MOST):
+                        await response.content.read()
+            return answer
+        request.check(answer)
+        if length is not None and length > request.bytes_at_most and not request.is_cut:
+            raise RequestError(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
+        encoding = ",".join(response.headers.getall("Content-Encoding", []))
+        body = await self._body(request, response.content, length, is_encoded=bool(encoding))
+        if encoding:
+            most, body = request.bytes_at_most, decoded(body, encoding, request.bytes_at_most)
+            if len(body) > most and not request.is_cut:
+                detail = f"more than {most:,} bytes, decoded from {request.bytes:,}"
+                raise RequestError(DropReason.HTTP_TOO_LARGE, detail)
+            body = body[:most]
+        if not body and not request.is_cut:
+            raise RequestError(DropReason.HTTP_BROKEN, "empty body")
+        return answer._replace(body=body)
+
+    async def _body(
+        self, request: Request, content: aiohttp.StreamReader, length: int | None, *, is_encoded: bool
+    ) -> bytes:
+        """Reads the body as sent, within the request's share of the budget."""
+        most, body = request.bytes_at_most, BytesIO()
+        needed = min(length or most, most) + most * is_encoded
+        await self._budget.take(request, min(FIRST_SHARE_BYTES, needed))
+        async for part in content.iter_any():
+            request.bytes += len(part)
+            if request.bytes > most and not request.is_cut:
+                raise RequestError(DropReason.HTTP_TOO_LARGE, f"more than {most:,} bytes")
+            if request.share < needed and (is_encoded or request.bytes > request.share):
+                await self._budget.take(request, needed - request.share)
+            body.write(part)
+            if request.bytes > most:
+                body.truncate(most)
+                break
+        return body.getvalue()
+
+
+def _open(sockets: set[socket.socket]) -> set[socket.socket]:
+    return {each for each in sockets if each.fileno() >= 0}
+
+
+async def _once(
+    request: aiohttp.ClientRequest, handler: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]]
+) -> aiohttp.ClientResponse:
+    """Keeps the library from asking again after a request was lost."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _GoneError from error
+
+
+class _CheckedResolver(AbstractResolver):
+    """Finds the addresses of a name that may be reached."""
+
+    def __init__(self, names: Names, addresses: Addresses):
+        self._names, self._addresses = names, addresses
+
+    async def resolve(
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002
+    ) -> list[ResolveResult]:
+        request = _REQUEST.get()
+        addresses = await self._names.addresses(host.rstrip("."), request.held_up)
+        refusals = {address: self._addresses.refusal(address, port) for address in addresses}
+        if all(refusals.values()):
+            request.address = next(iter(addresses), None)
+            refused = ", ".join(f"{address} ({refusal})" for address, refusal in refusals.items()) or "no address"
+            raise _RefusedError(f"{host} is {refused}, which may not be reached (fetch.allow_addresses)")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in [address for address, refusal in refusals.items() if not refusal][:ADDRESSES_AT_MOST]
+        ]
+
+    async def close(self) -> None:
+        """Does nothing: the names belong to the client."""
+
+
+def _failed(error: Exception, request: Request) -> RequestError:
+    """Translates an error of the library for the caller."""
+    target = request.target
+    where = f"{request.address or target.host}:{target.port}"
+    cause: Any = getattr(error, "os_error", None) or error
+    if isinstance(cause, _RefusedError):
+        return RequestError(DropReason.HTTP_REFUSED, str(cause))
+    if isinstance(cause, OSError) and cause.errno in _OURS and not isinstance(cause, socket.gaierror):
+        return RequestError(DropReason.HTTP_UNREACHABLE, f"this machine: {_in_words(cause)}", is_ours=True)
+    if isinstance(cause, socket.gaierror):
+        detail = f"{target.host}: {cause.strerror or cause}"
+        return RequestError(DropReason.HTTP_UNREACHABLE, detail, is_certain=cause.errno in NOT_THERE)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: certificate: {why}")
+    if isinstance(error, aiohttp.ClientSSLError):
+        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: TLS: {_in_words(cause)}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: {_in_words(cause)}")
+    if isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
+        detail = f"{target.host}: no name that can be looked up"
+        return RequestError(DropReason.HTTP_UNREACHABLE, detail, is_certain=True)
+    if isinstance(error, TimeoutError):  # of a lookup, which is ended before the request where it takes very long
+        return RequestError(DropReason.HTTP_TIMEOUT, f"{target.host}: no address")
+    if isinstance(error, CodingError):
+        return RequestError(DropReason.HTTP_BROKEN, str(error))
+    if isinstance(error, aiohttp.ClientPayloadError):
+        detail = f"cut or broken after {request.bytes:,} bytes: {_in_words(error.__cause__ or error)}"
+        return RequestError(DropReason.HTTP_BROKEN, detail)
+    return RequestError(DropReason.HTTP_BROKEN, _in_words(error))
+
+
+def _in_words(error: BaseException | None) -> str:
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed without an answer"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"no HTTP: {error.message or error}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The TLS settings of this process. If the system has no certificates (slim containers), certifi's are used."""
+    context = ssl.create_default_context()
+    folder = ssl.get_default_verify_paths().capath
+    if not context.get_ca_certs() and not (folder and any(Path(folder).iterdir())):
+        with suppress(ImportError):
+            import certifi
+
+            context.load_verify_locations(certifi.where())
+    return context
