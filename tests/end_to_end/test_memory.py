@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from altalign.machine.memory import MB, needed
+from altalign.machine.memory import MB
 from tests.end_to_end.runs import command, environ, tree
 
 pytestmark = pytest.mark.faults
