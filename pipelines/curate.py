@@ -23,22 +23,21 @@ from altalign.pipelines.opening.plan import print_plan
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.tables.counted import COUNTED
-from altalign.pipelines.run.tables.decontaminated import (
+from altalign.pipelines.run.image_tables import (
     AUGMENTED,
     CELLS,
     COMPARED,
     DECONTAMINATED,
+    FETCHED,
     FOUND,
+    GATHERED,
     INDEX,
     LEARNED,
     REPLACED,
     TESTS,
 )
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED, GATHERED
-from altalign.pipelines.run.tables.judged import JUDGED
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.shard_tables import WRITTEN
+from altalign.pipelines.run.text_tables import COUNTED, EXTRACTED, JUDGED
 from altalign.pipelines.run.units import F, Facts, Marks, Run, U
 from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
 from altalign.settings.curate import CurateConfig

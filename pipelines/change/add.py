@@ -37,12 +37,10 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.read import folder as image_folder
 from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run.image_tables import FETCHED, TESTS
 from altalign.pipelines.run.removal_list import of_run
-from altalign.pipelines.run.sampled import Grown, has_work
-from altalign.pipelines.run.tables.decontaminated import TESTS
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.units import Facts, InputFile, Marks, Run
+from altalign.pipelines.run.text_tables import EXTRACTED
+from altalign.pipelines.run.units import Facts, Grown, InputFile, Marks, Run, has_work
 from altalign.pipelines.stages import write
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change, parquet

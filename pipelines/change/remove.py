@@ -29,9 +29,9 @@ from altalign.pipelines.derive import copy_shards, counting
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.near import nearness
-from altalign.pipelines.run import manifest, shard_files
+from altalign.pipelines.run import outputs, shard_files
 from altalign.pipelines.run.removal_list import Request
-from altalign.pipelines.run.tables.written import ShardFacts, files_of
+from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.atomic_change import Change
@@ -205,7 +205,7 @@ def _conclude(
     parent: Parent,
     found: Found,
     anew: Sequence[ShardFacts],
-    shards: manifest.Shards,
+    shards: outputs.Shards,
     deleted: Sequence[str],
     lineage: Mapping[str, Any] | None,
 ) -> None:

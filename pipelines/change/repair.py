@@ -20,7 +20,7 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.inputs_of_stages import grounds_of, resolved
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.marks import Damage
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 

@@ -15,7 +15,7 @@ from altalign.pipelines.derive import units
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
 from altalign.pipelines.figures import gallery_rows
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.derived import CHOSEN
+from altalign.pipelines.run.shard_tables import CHOSEN
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 

@@ -17,8 +17,7 @@ from apache_beam.runners.runner import PipelineResult
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError, bring
-from altalign.pipelines.run.digests import files_named
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import Run, files_named
 from altalign.settings.curate import CurateConfig, EngineSettings
 
 STORES = ("gs://", "s3://")  # what workers see; temporary files of Dataflow's own are on gs:// alone

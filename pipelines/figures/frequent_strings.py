@@ -17,7 +17,7 @@ from altalign.data.audit_tables import EDGE_NGRAMS, FREQUENT
 from altalign.dedup.hash_tables import log2_counts
 from altalign.filters import one_caption, words
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.counted import WANTED_HASHES
+from altalign.pipelines.run.text_tables import WANTED_HASHES
 from altalign.pipelines.run.units import Run
 
 MOST = 50  # texts, and as many images

@@ -23,10 +23,16 @@ from altalign.filters import bounds, image, pixels, thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, DropFacts
-from altalign.pipelines.run.tables.fetched import FETCHED, FETCHED_ROWS, FetchFacts, image_range
-from altalign.pipelines.run.tables.judged import GROUPED, JUDGE_SAMPLE, JUDGED
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.image_tables import (
+    DECONTAMINATED,
+    FETCHED,
+    FETCHED_ROWS,
+    DropFacts,
+    FetchFacts,
+    image_range,
+)
+from altalign.pipelines.run.shard_tables import WRITTEN
+from altalign.pipelines.run.text_tables import GROUPED, JUDGE_SAMPLE, JUDGED
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.ranges import Range

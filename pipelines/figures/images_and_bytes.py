@@ -14,9 +14,8 @@ from altalign import storage
 from altalign.data.audit_tables import DROPPED_IMAGES, FUNNEL
 from altalign.data.reasons import CURATED, Stage
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED, FunnelRow, ImagesRow, first_of_each_image
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FunnelRow, ImagesRow, first_of_each_image
+from altalign.pipelines.run.text_tables import EXTRACTED
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 

@@ -16,7 +16,7 @@ from altalign.filters import identity
 from altalign.pipelines.figures import caption_scripts, frequent_strings, gallery_rows, histograms
 from altalign.pipelines.figures.dropped_texts import Judged
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.tables.judged import JUDGE_SAMPLE, MEASURED_TEXTS, SEEN_STRINGS
+from altalign.pipelines.run.text_tables import JUDGE_SAMPLE, MEASURED_TEXTS, SEEN_STRINGS
 from altalign.pipelines.run.units import Run
 from altalign.rules import reason_words
 from altalign.storage import parquet

@@ -15,7 +15,7 @@ from altalign.filters import pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
 from altalign.pipelines.images import block_lists, embedders, nsfw_model
-from altalign.pipelines.run.digests import files_named
+from altalign.pipelines.run.units import files_named
 from altalign.settings.curate import CurateConfig, ImageSettings
 
 

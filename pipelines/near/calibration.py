@@ -32,8 +32,7 @@ from altalign.pipelines.near import calibration_report, gallery, labelled_pairs,
 from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.pool_against_tests import Pool, PoolImage, Search, Tests
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.decontaminated import TESTS
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_range, kept_images
+from altalign.pipelines.run.image_tables import FEATURES, FETCHED, TESTS, image_range, kept_images
 from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig

@@ -28,7 +28,7 @@ from altalign.machine.threads import in_threads
 from altalign.pipelines.images import embedders
 from altalign.pipelines.images.embedders import Embedder
 from altalign.pipelines.near import learned
-from altalign.pipelines.run.digests import content
+from altalign.pipelines.run.units import content
 from altalign.settings.curate import DecontaminateSettings
 
 Vector = npt.NDArray[np.int16]

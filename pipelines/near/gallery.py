@@ -19,8 +19,7 @@ from altalign.pipelines.figures import gallery_rows
 from altalign.pipelines.near import index, test_images
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TESTS
-from altalign.pipelines.run.tables.fetched import image_bytes, kept_images
+from altalign.pipelines.run.image_tables import FOUND, LESS_SIMILAR, SIMILAR, TESTS, image_bytes, kept_images
 from altalign.pipelines.run.units import Run
 
 PER_KIND = 50  # half of them above the threshold and half below it

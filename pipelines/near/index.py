@@ -16,13 +16,7 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned, test_images
 from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import (
-    INDEX,
-    INDEX_ARRAYS,
-    ONLY,
-    TEST_NAMES,
-    IndexFacts,
-)
+from altalign.pipelines.run.image_tables import INDEX, INDEX_ARRAYS, ONLY, TEST_NAMES, IndexFacts
 from altalign.pipelines.run.units import Run, Unit
 from altalign.storage import arrays
 

@@ -17,18 +17,20 @@ from altalign.pipelines.near import test_images
 from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.digests import digest
-from altalign.pipelines.run.tables.decontaminated import (
+from altalign.pipelines.run.image_tables import (
     AUGMENTED,
     AUGMENTED_IMAGES,
     AUGMENTED_ROW,
+    FEATURES,
+    FETCHED,
     ONLY,
     AugmentedFacts,
     AugmentedUnit,
     LearnedFacts,
+    image_bytes,
+    kept_images,
 )
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_bytes, kept_images
-from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
+from altalign.pipelines.run.units import WORK_VERSION, Run, Unit, digest
 
 TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = (
     340,

@@ -16,8 +16,7 @@ from altalign.machine import interrupts
 from altalign.pipelines.images import measuring
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.stretches import batch
-from altalign.pipelines.run.digests import content, digest
-from altalign.pipelines.run.tables.decontaminated import (
+from altalign.pipelines.run.image_tables import (
     TEST_IMAGE,
     TEST_IMAGES,
     TESTS,
@@ -26,7 +25,7 @@ from altalign.pipelines.run.tables.decontaminated import (
     TestFacts,
     TestUnit,
 )
-from altalign.pipelines.run.units import WORK_VERSION, Marks, Run
+from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, content, digest
 
 U = TypeVar("U", TestUnit, AugmentedUnit)
 

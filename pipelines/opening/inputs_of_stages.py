@@ -12,8 +12,7 @@ from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import STAGES
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.read import test_sets
-from altalign.pipelines.run.digests import content, digest, files_named
-from altalign.pipelines.run.units import WORK_VERSION, InputFile, Module
+from altalign.pipelines.run.units import WORK_VERSION, InputFile, Module, content, digest, files_named
 from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig
 

@@ -12,7 +12,7 @@ from altalign.errors import UnreadableError
 from altalign.pipelines import read
 from altalign.pipelines.opening.inputs_of_stages import resolved
 from altalign.pipelines.read import test_sets
-from altalign.pipelines.run import empty_files
+from altalign.pipelines.run import pool
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
 from altalign.pipelines.web.policy import proxies
 from altalign.settings.common import flatten
@@ -33,7 +33,7 @@ def print_plan(run: Run, out: Console, anew: str = "", asked: str = "") -> None:
     `anew` is the stage that runs anew with all that follow, `asked` a sentence on images that were asked for before.
     """
     sizes = [stamp.size for stamp in run.stamps()]
-    empty_files.check(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
+    pool.name_empty_files(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
     first = next((file.path for file in run.files), "")
     rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=first))
     changed = _not_defaults(run.config)

@@ -9,7 +9,7 @@ from altalign import storage
 from altalign.data.stages import STAGES, RunRecord, StageRecord
 from altalign.errors import AltalignError
 from altalign.pipelines.opening.inputs_of_stages import Grounds
-from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.text_tables import EXTRACTED
 from altalign.pipelines.run.units import Run
 
 

@@ -13,11 +13,9 @@ from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunR
 from altalign.errors import UsageError
 from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
 from altalign.pipelines.run import marks as vouched
-from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.judged import GROUPED
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.image_tables import FETCHED
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
+from altalign.pipelines.run.units import SET_ASIDE, Grown, Run, fetched_before, has_work
 from altalign.pipelines.web.journal import journal
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change

@@ -11,13 +11,12 @@ from altalign import storage
 from altalign.data import listing
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
-from altalign.pipelines.run.tables import counted, decontaminated, derived, extracted, fetched, judged, written
-from altalign.pipelines.run.tables.decontaminated import AUGMENTED, TESTS
+from altalign.pipelines.run import image_tables, shard_tables, text_tables
+from altalign.pipelines.run.image_tables import AUGMENTED, TESTS
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.storage import Written
 
-_MODULES = (extracted, counted, judged, fetched, decontaminated, written, derived)
-STEPS: tuple[Marks[Facts], ...] = tuple(step for module in _MODULES for step in module.STEPS)
+STEPS: tuple[Marks[Facts], ...] = (*text_tables.STEPS, *image_tables.STEPS, *shard_tables.STEPS)
 _STAGE_OF = {TESTS.step: "fetch", AUGMENTED.step: "decontaminate"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
 

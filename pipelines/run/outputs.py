@@ -1,5 +1,6 @@
-"""The outputs of a run beside shards: `dropped/`, `audit/` and counts, and how each is written."""
+"""The outputs of a run beside shards: `dropped/`, `audit/`, counts; and its end, the manifest last."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -7,19 +8,21 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data import generations, listing
 from altalign.data.audit_tables import AuditTable
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, Stage
-from altalign.data.schema import DROPPED
+from altalign.data.schema import DROPPED, RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
-from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, FOUND_FACTS, DropFacts
-from altalign.pipelines.run.tables.extracted import EXTRACTED, ExtractFacts
-from altalign.pipelines.run.tables.fetched import FETCHED, FetchFacts
-from altalign.pipelines.run.tables.judged import GROUPED, JUDGED, GroupFacts, JudgeFacts
-from altalign.pipelines.run.tables.table import Format, Table
-from altalign.pipelines.run.units import Marks, Run
-from altalign.storage import parquet
+from altalign.filters import where
+from altalign.pipelines.card import readme
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
+from altalign.pipelines.run.shard_tables import ShardFacts
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
+from altalign.pipelines.run.units import Format, Marks, Run, Table
+from altalign.storage import Written, parquet
 
 COUNTED_STAGES = CURATED
 
@@ -109,3 +112,54 @@ def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
     """
     done = list(takewhile(lambda stage: run.is_done(stage) or stage == and_now, STAGES))
     return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
+
+
+Shards = Sequence[tuple[str, ShardFacts]]
+
+
+def write_manifest(
+    run: Run,
+    shards: Shards,
+    files: Mapping[str, Written],
+    facts: CardFacts,
+    block: storage.Block,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `files.jsonl`, the card, and `manifest.json` last.
+
+    Args:
+        run: the run.
+        shards: name and facts of each shard, in order.
+        files: all files that the run's input and settings decide, by their paths in the run.
+        facts: of the card; the digest of the list is filled in here.
+        block: what was written since the last mark: the disk keeps it before there is a manifest.
+        more: further entries of the manifest.
+    """
+    list_of_files = listing.to_bytes(files)
+    number = hashlib.sha256(list_of_files).hexdigest()
+    with storage.noted() as of_card:
+        storage.write_bytes(run.path(listing.FILE), list_of_files)
+        conditions = where.of_reasons((more or {}).get("lineage"))
+        is_grown = generations.ENTRY in (more or {})
+        card = readme.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
+    if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
+        paths = [run.path(name) for name in (listing.SETTINGS, *files)]
+        # in a removal only what is new is there yet
+        storage.sync(storage.Block(dict.fromkeys(filter(storage.exists, paths))))
+    storage.sync(block)
+    storage.sync(of_card)
+    keys = ("rows", "bytes", "sha256", "parquet_sha256")
+    manifest = {
+        "shards": [{"name": f"{name}.tar", **{key: getattr(of, key) for key in keys}} for name, of in shards],
+        **{"pairs": facts.summary["pairs"], "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION},
+        "settings_sha256": listing.digest(run.path(listing.SETTINGS)).digest,
+        "files": {"name": listing.FILE, "bytes": len(list_of_files), "sha256": number},
+        "card": card,
+        **(more or {}),
+    }
+    storage.write_sealed(run.path("manifest.json"), manifest, durable=True)
+
+
+def written_by(run: Run, block: storage.Block) -> dict[str, Written]:
+    """The files that a block has written, by their paths in the run."""
+    return {storage.relative(path, run.folder) or path: of or listing.digest(path) for path, of in block.files.items()}

@@ -1,22 +1,23 @@
 """The pool as the text passes read it: units of about 500,000 candidates, in input order."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.data.schema import CANDIDATE
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
+from altalign.pipelines import read
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.run.tables.counted import PoolUnit
-from altalign.pipelines.run.tables.extracted import CANDIDATES, EXTRACTED, POOL_SIZE
-from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
+from altalign.pipelines.run.text_tables import CANDIDATES, EXTRACTED, POOL_SIZE, PoolUnit
+from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
 from altalign.storage import parquet
 from altalign.storage.ranges import changed
+from altalign.terminal import shown
 
 BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
 
@@ -158,3 +159,22 @@ def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
     """The `source` of each row, by the number of its file."""
     of = files.combine_chunks().dictionary_encode()
     return pa.array([run.source_of(file) for file in of.dictionary.to_numpy().tolist()], pa.string()).take(of.indices)
+
+
+def name_empty_files(run: Run, is_empty: Callable[[InputFile], bool]) -> None:
+    """Name the files that hold nothing.
+
+    Raises:
+        UsageError: all files of an input do.
+    """
+    for number, settings in enumerate(run.config.input):
+        files = [file for file in run.files if file.of == number]
+        files = [file for file in files if not read.may_be_empty(file.path, settings)]
+        empty = [file.path for file in files if is_empty(file)]
+        if not empty:
+            continue
+        others = f" and {len(empty) - 1:,} more" * (len(empty) > 1)
+        said = f"{empty[0]}{others}: no row, record or page in it (0 bytes, or a header alone)"
+        if len(empty) == len(files):
+            raise UsageError(f"{said}; nothing comes of input {settings.source}: name other [input] paths")
+        terminal.stderr().print(shown(said), soft_wrap=True)

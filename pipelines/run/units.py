@@ -1,21 +1,26 @@
-"""A run and its units: where its files are, and what is finished.
+"""A run and its units: where its files are, which tables it holds, and what is finished."""
 
-A unit is the granule of retry, of naming and of determinism. Its mark, `work/STEP/NAME.json`, is written last: a unit
-with a mark is finished, one without is done again from its start. The mark holds the unit's facts: counts, histograms,
-sizes. A stage reads what it needs to know of the stage before it from marks; `tables` declares them all.
-"""
-
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Generic, Self, TypedDict, TypeVar
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, Self, TypedDict, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data import listing
+from altalign.data.audit_tables import AuditTable
 from altalign.data.stages import STAGES, damaged, finished_units
 from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
 from altalign.rules.own import Module
 from altalign.settings.curate import CurateConfig
+from altalign.storage import arrays, parquet
 
 WORK_VERSION = 9  # of the layout of work/: a run that another version began is refused
 
@@ -160,3 +165,157 @@ def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) ->
         facts = work(run, unit)
     run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **facts.to_json()}, block)
     return facts
+
+
+class Format(StrEnum):
+    """How the rows of a table lie in its file."""
+
+    PARQUET = "Parquet"
+    ARROW = "messages of Arrow's IPC, without the schema"
+    NUMPY = "a NumPy array"
+    ROWS = "rows of a fixed size"
+    JSON = "JSON"
+    BYTES = "bytes"
+    TAR = "tar"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A kind of file in a run folder.
+
+    Attributes:
+        where: its path in the run folder; `*` stands for the name of a unit, of which each has its own file.
+        format: how its rows lie there.
+        columns: a schema, or the type of an array's elements; None where it has none.
+        holds: what it is, in words.
+    """
+
+    where: str
+    format: Format
+    columns: "pa.Schema | np.dtype[Any] | None" = None
+    holds: str = ""
+
+    @classmethod
+    def of_audit(cls, table: AuditTable) -> "Table":
+        """A table that the report shows."""
+        return cls(table.path, Format.PARQUET, table.schema, "for the report")
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of a table in Parquet or Arrow."""
+        assert isinstance(self.columns, pa.Schema)
+        return self.columns
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The type of the elements of an array or of rows."""
+        assert isinstance(self.columns, np.dtype)
+        return self.columns
+
+    def path(self, run: Run, name: str = "") -> str:
+        """The file of a unit; without a name, of a table that has one file."""
+        folder, *parts = self.where.replace("*", name).split("/")
+        return run.work(*parts) if folder == "work" else run.path(folder, *parts)
+
+    def read(self, run: Run, name: str = "") -> pa.Table:
+        """The rows of a table in Parquet."""
+        return parquet.read_table(self.path(run, name)).select(self.schema.names)
+
+    def write(self, run: Run, rows: pa.Table, name: str = "") -> None:
+        """Write a table in Parquet; other columns of the rows are left out."""
+        parquet.write(self.path(run, name), rows.select(self.schema.names), self.schema)
+
+    def array(self, run: Run, name: str = "", *, mapped: bool = False) -> npt.NDArray[Any]:
+        """The array that a file holds; `mapped`: into memory, for a NumPy array."""
+        path = self.path(run, name)
+        if self.format is Format.NUMPY:
+            return arrays.mapped(path) if mapped else arrays.read(path)
+        return np.frombuffer(storage.read_bytes(path), self.dtype)
+
+    def save(self, run: Run, array: npt.NDArray[Any], name: str = "") -> None:
+        """Write an array."""
+        path = self.path(run, name)
+        if self.format is Format.NUMPY:
+            arrays.save(path, array)
+        else:
+            storage.write_bytes(path, array.tobytes())
+
+
+FOLDER = "trial"  # in work/
+SET_ASIDE = "fetched"  # likewise
+
+
+@dataclass(frozen=True)
+class Sampled(Run):
+    """A run of some of the images of the run `of`."""
+
+    of: Run | None = None
+
+    def work(self, *parts: str) -> str:
+        """A path inside `work/`; what `extract` left is that of the whole run."""
+        return self.of.work(*parts) if self.of and parts[:1] == ("extract",) else super().work(*parts)
+
+
+@dataclass(frozen=True)
+class Grown(Run):
+    """A run over the input of a finished one and more.
+
+    Attributes:
+        before: the folder of that one.
+        more: folders of its input that hold other files now, and are read anew.
+        untouched: shards of that one that stay as they are, and whose tars are there.
+    """
+
+    before: str = ""
+    more: tuple[str, ...] = ()
+    untouched: frozenset[str] = frozenset()
+
+    def path(self, *parts: str) -> str:
+        """A path inside the run, or of a shard, without an ending, that stays as it is."""
+        is_before = parts[:1] == ("shards",) and parts[-1] in self.untouched
+        return storage.join(self.before, *parts) if is_before else super().path(*parts)
+
+
+def has_work(before: Run) -> bool:
+    """Whether there is a `work/`, in the layout of this version."""
+    stages = storage.read_json(before.path("run.json")).get("stages", {})
+    is_ours = stages.get(STAGES[0], {}).get("reads", {}).get("work_version") == WORK_VERSION
+    return is_ours and before.is_done(STAGES[0])
+
+
+def fetched_before(run: Run) -> list[str]:
+    """The folders of runs that have fetched images of this one, the newest first.
+
+    What it has set aside itself, samples of it, and the run that it has grown from.
+    """
+    aside = run.work(SET_ASIDE)
+    names = sorted(storage.entries(aside) if storage.kind(aside) == "folder" else [], reverse=True)
+    before = [run.before] if isinstance(run, Grown) else []
+    return [*(storage.join(aside, name) for name in names), *trials(run), *before]
+
+
+def trials(run: Run) -> list[str]:
+    """The folders of all samples that were drawn of a run, or of the run that it is a sample of."""
+    folder = (run.of if isinstance(run, Sampled) and run.of else run).work(FOLDER)
+    names = storage.entries(folder) if storage.kind(folder) == "folder" else []
+    return [storage.join(folder, name) for name in sorted(names) if not storage.is_partial(name)]
+
+
+def digest(value: object) -> str:
+    """SHA-256 of a value as JSON, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def content(path: str) -> str:
+    """SHA-256 of a file, in hex; "missing" where there is none."""
+    return hashlib.sha256(storage.read_bytes(path)).hexdigest() if storage.exists(path) else "missing"
+
+
+def files_named(config: CurateConfig) -> list[str]:
+    """The files that measuring images uses: a block list, the NSFW model and its TOML, and those of an embedder."""
+    model = config.image.nsfw.model
+    return [
+        *config.image.blocked_hashes,
+        *([model, str(Path(model).with_suffix(".toml"))] if model else []),
+        *config.decontaminate.embedder_files,
+    ]

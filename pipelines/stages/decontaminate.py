@@ -24,35 +24,33 @@ from altalign.filters import identity
 from altalign.pipelines.figures import images_and_bytes
 from altalign.pipelines.near import gallery, index, learned, within_pool
 from altalign.pipelines.near.index import Index
-from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables import decontaminated, fetched, judged
-from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run import image_tables, outputs, text_tables
+from altalign.pipelines.run.units import Run, Table
 from altalign.storage import parquet
 
 READS = (
-    decontaminated.TEST_IMAGES,
-    fetched.FETCHED_ROWS,
-    fetched.FEATURES,
-    fetched.IMAGES,
-    judged.GROUPED_SURVIVORS,
+    image_tables.TEST_IMAGES,
+    image_tables.FETCHED_ROWS,
+    image_tables.FEATURES,
+    image_tables.IMAGES,
+    text_tables.GROUPED_SURVIVORS,
 )
 WRITES = (
-    decontaminated.AUGMENTED_IMAGES,
-    decontaminated.CALIBRATION,
-    decontaminated.CALIBRATION_ARRAYS,
-    decontaminated.TEST_NAMES,
-    decontaminated.INDEX_ARRAYS,
-    decontaminated.SIMILAR,
-    decontaminated.LESS_SIMILAR,
-    decontaminated.CENTROIDS_OF_CELLS,
-    decontaminated.SPILLED_VECTORS,
-    decontaminated.PAIRS_OF_UNIT,
-    decontaminated.PAIRS_OF_CELL,
-    decontaminated.REPLACED_IMAGES,
-    decontaminated.REPLACED_BY,
-    decontaminated.KEPT_ROWS,
-    decontaminated.FOUND_FACTS,
+    image_tables.AUGMENTED_IMAGES,
+    image_tables.CALIBRATION,
+    image_tables.CALIBRATION_ARRAYS,
+    image_tables.TEST_NAMES,
+    image_tables.INDEX_ARRAYS,
+    image_tables.SIMILAR,
+    image_tables.LESS_SIMILAR,
+    image_tables.CENTROIDS_OF_CELLS,
+    image_tables.SPILLED_VECTORS,
+    image_tables.PAIRS_OF_UNIT,
+    image_tables.PAIRS_OF_CELL,
+    image_tables.REPLACED_IMAGES,
+    image_tables.REPLACED_BY,
+    image_tables.KEPT_ROWS,
+    image_tables.FOUND_FACTS,
     outputs.DROPPED_ROWS[Stage.DECONTAMINATE],
     *map(Table.of_audit, (audit_tables.SIMILARITY, NEAR_TEST_IMAGES, audit_tables.GALLERY)),
 )
@@ -94,30 +92,30 @@ class Near(NamedTuple):
 # Finding --------------------------------------------------------------------------------------------------------------
 
 
-def plan_found(run: Run) -> list[decontaminated.FindUnit]:
+def plan_found(run: Run) -> list[image_tables.FindUnit]:
     """One unit a fetch unit, where there are test sets."""
-    units, before = list[decontaminated.FindUnit](), 0
-    for name, facts in run.all_facts(fetched.FETCHED) if run.config.decontaminate.test_sets else ():
-        units.append(decontaminated.FindUnit(name=name, looks_below=before < BELOW_AMONG))
+    units, before = list[image_tables.FindUnit](), 0
+    for name, facts in run.all_facts(image_tables.FETCHED) if run.config.decontaminate.test_sets else ():
+        units.append(image_tables.FindUnit(name=name, looks_below=before < BELOW_AMONG))
         before += facts.kept
     return units
 
 
-def find(run: Run, unit: decontaminated.FindUnit) -> decontaminated.FoundFacts:
+def find(run: Run, unit: image_tables.FindUnit) -> image_tables.FoundFacts:
     """Find the test images that are near to the kept images of a fetch unit."""
     name, index = unit["name"], Index.of(run)
-    features = fetched.FEATURES.array(run, name)
+    features = image_tables.FEATURES.array(run, name)
     above = index.calibration.similarity_above
-    same = _same_bytes(index, parquet.values(fetched.kept_images(run, name), "found_sha256"))
+    same = _same_bytes(index, parquet.values(image_tables.kept_images(run, name), "found_sha256"))
     near = _once(_joined(same, *_blocks(index, features, above=above, at_a_time=_AT_A_TIME)))
-    _write(run, decontaminated.SIMILAR, name, near)
+    _write(run, image_tables.SIMILAR, name, near)
     below = near.where(near.images < 0)
     if unit["looks_below"]:
         wider = _blocks(index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
         below = _below(near, wider, tests=len(index.digests))
-    _write(run, decontaminated.LESS_SIMILAR, name, below)
+    _write(run, image_tables.LESS_SIMILAR, name, below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
-    return decontaminated.FoundFacts(
+    return image_tables.FoundFacts(
         images=len(features),
         flat_images=int((~features.any(axis=1)).sum()),
         pairs=len(near.images),
@@ -173,8 +171,8 @@ def _joined(*parts: Near) -> Near:
 
 
 def _write(run: Run, table: Table, name: str, near: Near) -> None:
-    columns = [pa.array(column, field.type) for column, field in zip(near, decontaminated.NEAR, strict=True)]
-    table.write(run, pa.table(columns, schema=decontaminated.NEAR), name)
+    columns = [pa.array(column, field.type) for column, field in zip(near, image_tables.NEAR, strict=True)]
+    table.write(run, pa.table(columns, schema=image_tables.NEAR), name)
 
 
 def _once(near: Near) -> Near:
@@ -190,15 +188,15 @@ def _once(near: Near) -> Near:
 # Dropping -------------------------------------------------------------------------------------------------------------
 
 
-def plan(run: Run) -> list[decontaminated.DropUnit]:
+def plan(run: Run) -> list[image_tables.DropUnit]:
     """One unit a fetch unit; `place` is its place in their order."""
     return [
-        decontaminated.DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
-        for place, (name, facts) in enumerate(run.all_facts(fetched.FETCHED))
+        image_tables.DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
+        for place, (name, facts) in enumerate(run.all_facts(image_tables.FETCHED))
     ]
 
 
-def drop(run: Run, unit: decontaminated.DropUnit) -> decontaminated.DropFacts:
+def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
     """Count the rows of a fetch unit; where any go, write these, and the numbers of those that stay."""
     name, failed_counts = unit["name"], FailedCounts()
     dropped = _dropped(run, unit) if learned.is_wanted(run) else None
@@ -208,24 +206,24 @@ def drop(run: Run, unit: decontaminated.DropUnit) -> decontaminated.DropFacts:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
         of_images = images_and_bytes.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
-        return decontaminated.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
+        return image_tables.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
-    left = fetched.FETCHED_ROWS.read(run, name).filter(pa.array(stays))
+    left = image_tables.FETCHED_ROWS.read(run, name).filter(pa.array(stays))
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
     if run.config.audit.keep_dropped:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
-    decontaminated.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
+    image_tables.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
     of_images = images_and_bytes.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
     gone = images_and_bytes.dropped_images(Stage.DECONTAMINATE, dropped)
-    return decontaminated.DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
+    return image_tables.DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 
 def _near_duplicates(run: Run, name: str) -> Near:
     """The images of a fetch unit that go because of a test image, each with all that it is near to."""
-    near = Near(*(column.to_numpy() for column in decontaminated.SIMILAR.read(run, name).columns))
+    near = Near(*(column.to_numpy() for column in image_tables.SIMILAR.read(run, name).columns))
     return near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near
 
 
@@ -239,16 +237,16 @@ def gone(run: Run, name: str) -> Numbers:
     return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
 
 
-def _dropped(run: Run, unit: decontaminated.DropUnit) -> pa.Table:
+def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
     """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
-    rows, parts = fetched.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
-    first_rows = fetched.first_of_each_image(rows)
+    rows, parts = image_tables.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
+    first_rows = image_tables.first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     if run.config.decontaminate.test_sets:
         near = _nearest(run, unit["name"])
         goes, which = _rows_of(near.images, image_of)
         of_test = index.names(run).take(near.tests[which])
-        names = {column: of_test[column] for column in decontaminated.TEST_NAME.names}
+        names = {column: of_test[column] for column in image_tables.TEST_NAME.names}
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
     goes, which = _rows_of(numbers, image_of)
@@ -284,14 +282,14 @@ def _going(
 
 
 def _forget(run: Run, name: str) -> None:
-    for path in (decontaminated.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
+    for path in (image_tables.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
         if storage.exists(path):
             storage.delete(path)
 
 
 def _goes(run: Run) -> Iterator[gallery.Pair]:
     """Yields every image that goes because of a test image, with the nearest test image."""
-    for name, facts in run.all_facts(decontaminated.FOUND):
+    for name, facts in run.all_facts(image_tables.FOUND):
         if facts.pairs:
             near = _nearest(run, name)
             for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
@@ -311,7 +309,7 @@ def _near_test_images(run: Run) -> pa.Table:
     """Every test image with a near-duplicate in the pool, of `NEAR_TEST_IMAGES`, in the order of their numbers."""
     names = index.names(run)
     images, cosines = np.zeros(len(names), np.int64), np.zeros(len(names))
-    for name, facts in run.all_facts(decontaminated.FOUND):
+    for name, facts in run.all_facts(image_tables.FOUND):
         if facts.pairs:
             near = _near_duplicates(run, name)
             images += np.bincount(near.tests, minlength=len(names))
@@ -327,18 +325,16 @@ def conclude(run: Run) -> None:
     if not learned.is_wanted(run):
         return
     test_sets = Counter[str]()
-    for _, facts in run.all_facts(decontaminated.TESTS):
+    for _, facts in run.all_facts(image_tables.TESTS):
         test_sets[facts.test_set] += facts.images
-    of_index = run.facts(decontaminated.INDEX, decontaminated.ONLY)
-    sizes = run.facts_of(decontaminated.LEARNED, decontaminated.ONLY).to_json() | (
-        of_index.to_json() if of_index else {}
-    )
+    of_index = run.facts(image_tables.INDEX, image_tables.ONLY)
+    sizes = run.facts_of(image_tables.LEARNED, image_tables.ONLY).to_json() | (of_index.to_json() if of_index else {})
     near, totals = dict[str, object](), dict[str, int]()
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
         outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
         near["images_near"] = _images_near(run, list(test_sets))
-        found = [facts for _, facts in run.all_facts(decontaminated.FOUND)]
+        found = [facts for _, facts in run.all_facts(image_tables.FOUND)]
         totals = {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
     settings = {
         "similarity_above": learned.calibration_of(run).similarity_above,

@@ -27,10 +27,8 @@ from altalign.pipelines.figures.gallery_rows import smallest_keys
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import empty_files, image_places, outputs, pool, progress
-from altalign.pipelines.run.tables import extracted
-from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.units import InputFile, Run
+from altalign.pipelines.run import image_places, outputs, pool, progress, text_tables
+from altalign.pipelines.run.units import InputFile, Run, Table
 from altalign.storage import parquet
 
 # measured on the books in examples/: docs/concepts/speed.md
@@ -41,27 +39,27 @@ SAMPLE_PER_REASON = 1_000  # dropped rows that are kept: those of the smallest k
 
 READS: tuple[Table, ...] = ()  # input files
 WRITES = (
-    extracted.CANDIDATES,
-    extracted.BROKEN_RECORDS,
-    extracted.EXTRACT_SAMPLE,
-    extracted.COPIED_IMAGES,
-    extracted.FOLDER_FILES,
-    extracted.PLACES,
-    extracted.PAYLOADS,
-    extracted.REVISITS,
-    extracted.POOL_SIZE,
+    text_tables.CANDIDATES,
+    text_tables.BROKEN_RECORDS,
+    text_tables.EXTRACT_SAMPLE,
+    text_tables.COPIED_IMAGES,
+    text_tables.FOLDER_FILES,
+    text_tables.PLACES,
+    text_tables.PAYLOADS,
+    text_tables.REVISITS,
+    text_tables.POOL_SIZE,
     outputs.DROPPED_ROWS[Stage.EXTRACT],
 )
 
 Stamp = list[int | str]  # tells whether an input file has changed
 
 
-def plan(run: Run) -> list[extracted.FileUnit]:
+def plan(run: Run) -> list[text_tables.FileUnit]:
     """One unit a file, in input order."""
     return [{"name": file.name, "file": file.number} for file in run.files]
 
 
-def seconds(run: Run, units: Sequence[extracted.FileUnit]) -> float:
+def seconds(run: Run, units: Sequence[text_tables.FileUnit]) -> float:
     """About how long the archives among these units take one core, by the sizes of the first of them; 0 for tables."""
     files = [run.files[unit["file"]] for unit in units]
     archives = [file for file in files if run.config.input[file.of].kind != "table"]
@@ -71,7 +69,7 @@ def seconds(run: Run, units: Sequence[extracted.FileUnit]) -> float:
     return 0.0
 
 
-def extract(run: Run, unit: extracted.FileUnit) -> extracted.ExtractFacts:
+def extract(run: Run, unit: text_tables.FileUnit) -> text_tables.ExtractFacts:
     """Read one input file.
 
     Raises:
@@ -83,7 +81,7 @@ def extract(run: Run, unit: extracted.FileUnit) -> extracted.ExtractFacts:
         return _extract(run, file, stamp)
 
 
-def _extract(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractFacts:
+def _extract(run: Run, file: InputFile, stamp: Stamp) -> text_tables.ExtractFacts:
     settings = run.config.input[file.of]
     try:
         is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
@@ -95,14 +93,14 @@ def _extract(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractFacts:
         return _skip_file(run, file, stamp, error)
 
 
-def _extract_direct(run: Run, file: InputFile, stamp: Stamp, of: table.Direct) -> extracted.ExtractFacts:
+def _extract_direct(run: Run, file: InputFile, stamp: Stamp, of: table.Direct) -> text_tables.ExtractFacts:
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(of.row_groups))
     facts = failed_counts.facts()
-    return extracted.ExtractFacts(stamp, direct=True, **of._asdict(), places=None, broken=None, **facts)
+    return text_tables.ExtractFacts(stamp, direct=True, **of._asdict(), places=None, broken=None, **facts)
 
 
-def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractFacts:
+def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> text_tables.ExtractFacts:
     settings, source, name = run.config.input[file.of], run.source_of(file.number), file.name
     failed_counts, sample = FailedCounts(), _Sample()
     reading, kind = _Reading(run, file.name), image_places.Kind
@@ -112,9 +110,9 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractF
         ranged=kind.FILE if file.part else kind.RANGE,
     )
     with ExitStack() as stack:
-        candidates = stack.enter_context(parquet.writing(extracted.CANDIDATES.path(run, name), CANDIDATE))
-        broken = stack.enter_context(parquet.writing(extracted.BROKEN_RECORDS.path(run, name), DROPPED))
-        images = stack.enter_context(storage.write(extracted.COPIED_IMAGES.path(run, name)))
+        candidates = stack.enter_context(parquet.writing(text_tables.CANDIDATES.path(run, name), CANDIDATE))
+        broken = stack.enter_context(parquet.writing(text_tables.BROKEN_RECORDS.path(run, name), DROPPED))
+        images = stack.enter_context(storage.write(text_tables.COPIED_IMAGES.path(run, name)))
         for found in _read_part(run, file, file.part) if file.part else read.read(file.path, settings, file.named):
             interrupts.check()
             reading.note(found.read)
@@ -126,11 +124,11 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractF
             broken.write(_broken_rows(found.broken, source))
             sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
             found_places.add(found.places, images, found.payloads)
-    extracted.PLACES.save(run, found_places.sorted(), name)
+    text_tables.PLACES.save(run, found_places.sorted(), name)
     if len(payloads := found_places.payloads()):
-        extracted.PAYLOADS.save(run, payloads, name)
-    extracted.EXTRACT_SAMPLE.write(run, sample.rows, name)
-    return extracted.ExtractFacts(
+        text_tables.PAYLOADS.save(run, payloads, name)
+    text_tables.EXTRACT_SAMPLE.write(run, sample.rows, name)
+    return text_tables.ExtractFacts(
         stamp,
         direct=False,
         row_groups=candidates.row_groups,
@@ -152,18 +150,18 @@ def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[r
         "time_ns": [each.stamp.time_ns for each in files],
         "digest": [each.stamp.digest for each in files],
     }
-    extracted.FOLDER_FILES.write(run, parquet.table(columns, extracted.FOLDER_FILE), file.name)
+    text_tables.FOLDER_FILES.write(run, parquet.table(columns, text_tables.FOLDER_FILE), file.name)
     yield from folder.read(part, files, settings, file.named)
 
 
-def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> extracted.ExtractFacts:
+def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> text_tables.ExtractFacts:
     source = run.source_of(file.number)
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
-    extracted.BROKEN_RECORDS.write(run, _broken_rows(broken, source), file.name)
+    text_tables.BROKEN_RECORDS.write(run, _broken_rows(broken, source), file.name)
     facts = failed_counts.facts()
-    return extracted.ExtractFacts(
+    return text_tables.ExtractFacts(
         stamp, direct=False, row_groups=[], rows_at_once=0, bytes=0, places=None, broken=1, **facts
     )
 
@@ -183,7 +181,7 @@ class _Reading:
 
 
 def _reading(run: Run, name: str) -> str:
-    return run.work(extracted.EXTRACTED.step, "reading", f"{name}.json")
+    return run.work(text_tables.EXTRACTED.step, "reading", f"{name}.json")
 
 
 class Watch(progress.Watch):
@@ -234,7 +232,7 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
 
 
 def _is_empty(run: Run, file: InputFile) -> bool:
-    facts = run.facts_of(extracted.EXTRACTED, file.name)
+    facts = run.facts_of(text_tables.EXTRACTED, file.name)
     return not facts.counts and not facts.places
 
 
@@ -243,30 +241,32 @@ def _follow_revisits(run: Run) -> None:
     none = np.zeros(0, image_places.PLACE)
 
     def payloads(name: str) -> image_places.Places:
-        return extracted.PAYLOADS.array(run, name) if storage.exists(extracted.PAYLOADS.path(run, name)) else none
+        return text_tables.PAYLOADS.array(run, name) if storage.exists(text_tables.PAYLOADS.path(run, name)) else none
 
-    names = [file.name for file in run.files if run.facts_of(extracted.EXTRACTED, file.name).places]
+    names = [file.name for file in run.files if run.facts_of(text_tables.EXTRACTED, file.name).places]
     of_files = map(payloads, names)
     revisits = np.concatenate([none, *(rows[rows["kind"] == image_places.REVISIT] for rows in of_files)])
     found = revisits
     if len(revisits):
-        found = image_places.followed(revisits, ((extracted.PLACES.array(run, name), payloads(name)) for name in names))
-    if len(found) or storage.exists(extracted.REVISITS.path(run)):
-        extracted.REVISITS.save(run, found)
+        found = image_places.followed(
+            revisits, ((text_tables.PLACES.array(run, name), payloads(name)) for name in names)
+        )
+    if len(found) or storage.exists(text_tables.REVISITS.path(run)):
+        text_tables.REVISITS.save(run, found)
 
 
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
-    empty_files.check(run, partial(_is_empty, run))
+    pool.name_empty_files(run, partial(_is_empty, run))
     pool.write_size(run)
     _follow_revisits(run)
     if not run.config.audit.keep_dropped:
         return
     sample = _Sample()
     for file in run.files:
-        if run.facts_of(extracted.EXTRACTED, file.name).broken:
+        if run.facts_of(text_tables.EXTRACTED, file.name).broken:
             path = outputs.dropped(run, Stage.EXTRACT, f"broken-{file.name}")
-            storage.write_bytes(path, storage.read_bytes(extracted.BROKEN_RECORDS.path(run, file.name)))
-        if storage.exists(extracted.EXTRACT_SAMPLE.path(run, file.name)):
-            sample.add(extracted.EXTRACT_SAMPLE.read(run, file.name))
+            storage.write_bytes(path, storage.read_bytes(text_tables.BROKEN_RECORDS.path(run, file.name)))
+        if storage.exists(text_tables.EXTRACT_SAMPLE.path(run, file.name)):
+            sample.add(text_tables.EXTRACT_SAMPLE.read(run, file.name))
     parquet.write_any(outputs.dropped(run, Stage.EXTRACT, "sample"), sample.rows, DROPPED)

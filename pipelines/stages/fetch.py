@@ -29,30 +29,27 @@ from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.figures import gallery_rows, histograms, image_hosts, images_and_bytes
 from altalign.pipelines.images import block_lists, measuring
 from altalign.pipelines.images.measuring import Outcome
-from altalign.pipelines.run import outputs, pool, progress
+from altalign.pipelines.run import image_tables, outputs, pool, progress, text_tables
 from altalign.pipelines.run.removal_list import of_run
-from altalign.pipelines.run.sampled import FOLDER, SET_ASIDE, fetched_before
-from altalign.pipelines.run.tables import decontaminated, extracted, fetched
-from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
-from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.text_tables import GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Table, fetched_before
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.journal import journal
 from altalign.pipelines.web.journal.fetch_progress import WebWatch
 from altalign.rules import own
 from altalign.storage import arrays, parquet
 
-READS = (GROUPED_SURVIVORS, extracted.COPIED_IMAGES, extracted.FOLDER_FILES)
+READS = (GROUPED_SURVIVORS, text_tables.COPIED_IMAGES, text_tables.FOLDER_FILES)
 WRITES = (
-    decontaminated.TEST_IMAGES,
-    fetched.GATHERED_IMAGES,
-    fetched.GATHERED_INDEX,
-    fetched.IMAGES,
-    fetched.OUTCOMES,
-    fetched.FETCHED_ROWS,
-    fetched.FEATURES,
-    fetched.MEASURED_IMAGES,
-    fetched.VALUES_OF_IMAGES,
+    image_tables.TEST_IMAGES,
+    image_tables.GATHERED_IMAGES,
+    image_tables.GATHERED_INDEX,
+    image_tables.IMAGES,
+    image_tables.OUTCOMES,
+    image_tables.FETCHED_ROWS,
+    image_tables.FEATURES,
+    image_tables.MEASURED_IMAGES,
+    image_tables.VALUES_OF_IMAGES,
     outputs.DROPPED_ROWS[Stage.FETCH],
     outputs.DROPPED_ROWS[Stage.IMAGE],
     *map(Table.of_audit, (audit_tables.IMAGE_MEASURES, audit_tables.IMAGE_VALUES, audit_tables.HOSTS)),
@@ -61,14 +58,14 @@ WRITES = (
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 
 
-def plan(run: Run) -> list[fetched.FetchUnit]:
+def plan(run: Run) -> list[image_tables.FetchUnit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
     grouped = [(name, facts.row_groups) for name, facts in run.all_facts(GROUPED)]
     groups = [(name, number, group) for name, of_name in grouped for number, group in enumerate(of_name)]
     units, images = len(groups), sum(group["images"] for _, _, group in groups)
     one_in = gallery_rows.one_in(images, image_hosts.IMAGES_AT_MOST)
     return [
-        fetched.FetchUnit(
+        image_tables.FetchUnit(
             name=f"{name}-{number:05d}", partition=name, row_group=number, **group, units=units, one_in=one_in
         )
         for name, number, group in groups
@@ -85,7 +82,7 @@ class Fetch(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished; units that wait for the web run more at a time than there are cores."""
         threads = fetch_from_web.threads(self._run) if self._run.config.fetch.source == "web" else {}
-        return input_or_inputs | MapUnits(self._run, fetched.FETCHED, fetch, **threads)
+        return input_or_inputs | MapUnits(self._run, image_tables.FETCHED, fetch, **threads)
 
 
 def watch(run: Run) -> type[progress.Watch]:
@@ -96,15 +93,15 @@ def watch(run: Run) -> type[progress.Watch]:
 def what_is_known(run: Run) -> str:
     """A sentence on the images that are taken over, and those that the web will be asked for; empty of a first try."""
     is_of_web = run.config.fetch.source == "web"
-    if not is_of_web or not (fetched_before(run) or journal.names(run.work(fetched.FETCHED.step))):
+    if not is_of_web or not (fetched_before(run) or journal.names(run.work(image_tables.FETCHED.step))):
         return ""
-    finished, taken, asked = {*run.finished(fetched.FETCHED.step)}, 0, 0
+    finished, taken, asked = {*run.finished(image_tables.FETCHED.step)}, 0, 0
     for unit in plan(run):
         if unit["name"] in finished:
             taken += unit["images"]
             continue
-        rows = fetched.survivors(run, unit)
-        first_rows = fetched.first_of_each_image(rows)
+        rows = image_tables.survivors(run, unit)
+        first_rows = image_tables.first_of_each_image(rows)
         of_images = rows.take(first_rows)
         image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
         stays = _blocked(run, of_images) | _removed(run, rows, image_of)
@@ -116,7 +113,7 @@ def what_is_known(run: Run) -> str:
     return f"fetch: {taken:,} image{'s' * (taken != 1)} {ends} taken over, {asked:,} to ask for"
 
 
-def seconds(run: Run, units: Sequence[fetched.FetchUnit]) -> float:
+def seconds(run: Run, units: Sequence[image_tables.FetchUnit]) -> float:
     """About how long these units take one core.
 
     0 where they wait for the web, or a model looks at colours, which has threads of its own.
@@ -125,10 +122,10 @@ def seconds(run: Run, units: Sequence[fetched.FetchUnit]) -> float:
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
-def fetch(run: Run, unit: fetched.FetchUnit) -> fetched.FetchFacts:
+def fetch(run: Run, unit: image_tables.FetchUnit) -> image_tables.FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
-    rows = fetched.survivors(run, unit)
-    first_rows = fetched.first_of_each_image(rows)
+    rows = image_tables.survivors(run, unit)
+    first_rows = image_tables.first_of_each_image(rows)
     of_images = rows.take(first_rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
@@ -207,7 +204,7 @@ def _joined(
     return pa.table({**ids, **text, **source, **{name: column.take(image_of) for name, column in of_image.items()}})
 
 
-def _write(run: Run, unit: fetched.FetchUnit, rows: pa.Table) -> fetched.FetchFacts:
+def _write(run: Run, unit: image_tables.FetchUnit, rows: pa.Table) -> image_tables.FetchFacts:
     """Write what a unit leaves: the dropped rows of both stages, the figures of the audit, and the rows that go on."""
     of_fetch = pa.array(REASONS[Stage.FETCH])
     has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
@@ -223,17 +220,19 @@ def _write(run: Run, unit: fetched.FetchUnit, rows: pa.Table) -> fetched.FetchFa
             outputs.write_dropped(outputs.dropped(run, stage, unit["name"]), stage, part)
     measures = histograms.Histograms(histograms.OF_IMAGE)
     measures.add(histograms.of_images(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
-    fetched.MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
-    fetched.VALUES_OF_IMAGES.write(run, histograms.image_values(seen), unit["name"])
-    fetched.FEATURES.save(run, _features(run, kept.take(fetched.first_of_each_image(kept))["features"]), unit["name"])
-    fetched.FETCHED_ROWS.write(run, kept, unit["name"])
+    image_tables.MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
+    image_tables.VALUES_OF_IMAGES.write(run, histograms.image_values(seen), unit["name"])
+    image_tables.FEATURES.save(
+        run, _features(run, kept.take(image_tables.first_of_each_image(kept))["features"]), unit["name"]
+    )
+    image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))
     with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
     of_images, names = (
-        with_outcome.take(fetched.first_of_each_image(rows)),
+        with_outcome.take(image_tables.first_of_each_image(rows)),
         ("image_id", "image_url", "has_come", "is_kept"),
     )
-    return fetched.FetchFacts(
+    return image_tables.FetchFacts(
         len(kept),
         **failed_counts.facts(),
         pictures=gallery_rows.places_of(*gone, units=unit["units"]),
@@ -259,10 +258,13 @@ def _features(run: Run, features: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int1
 
 def conclude(run: Run) -> None:
     """Write what was measured of images: `image_measures`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
-    for of_units, table in ((fetched.MEASURED_IMAGES, IMAGE_MEASURES), (fetched.VALUES_OF_IMAGES, IMAGE_VALUES)):
-        parts = storage.each(partial(of_units.read, run), run.finished(fetched.FETCHED.step), of=run.folder)
+    for of_units, table in (
+        (image_tables.MEASURED_IMAGES, IMAGE_MEASURES),
+        (image_tables.VALUES_OF_IMAGES, IMAGE_VALUES),
+    ):
+        parts = storage.each(partial(of_units.read, run), run.finished(image_tables.FETCHED.step), of=run.folder)
         outputs.write_audit(run, table, histograms.total(parts, table.schema))
-    of_hosts = [facts.hosts for _, facts in run.all_facts(fetched.FETCHED) if facts.hosts]  # few units have any
+    of_hosts = [facts.hosts for _, facts in run.all_facts(image_tables.FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
     if fetched_before(run):
         storage.delete_units([run.work(FOLDER), run.work(SET_ASIDE)])  # what these have is in the units now

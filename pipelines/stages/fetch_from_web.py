@@ -17,9 +17,8 @@ from altalign.machine import interrupts, memory
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.digests import digest
-from altalign.pipelines.run.tables.fetched import FETCHED, FetchUnit
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.image_tables import FETCHED, FetchUnit
+from altalign.pipelines.run.units import Run, digest
 from altalign.pipelines.stages import fetch_from_files
 from altalign.pipelines.web import client
 from altalign.pipelines.web.journal import journal, log, reuse

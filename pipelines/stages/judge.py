@@ -36,33 +36,33 @@ from altalign.pipelines.figures import dropped_texts
 from altalign.pipelines.figures.dropped_texts import Judged
 from altalign.pipelines.figures.judge_figures import Notes
 from altalign.pipelines.figures.text_measures import Tables, TextMeasures, measure
-from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run import outputs, pool, text_tables
 from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
-from altalign.pipelines.run.tables import counted, extracted
-from altalign.pipelines.run.tables.counted import PoolUnit
-from altalign.pipelines.run.tables.extracted import EXTRACTED, PLACES, REVISITS
-from altalign.pipelines.run.tables.judged import (
+from altalign.pipelines.run.text_tables import (
+    EXTRACTED,
     GROUPED,
     GROUPED_SURVIVORS,
     JUDGE_SAMPLE,
     JUDGED,
     MEASURED_TEXTS,
     PLACED_SURVIVOR,
+    PLACES,
+    REVISITS,
     SEEN_STRINGS,
     SLICES_OF_PLACES,
     SURVIVOR,
     SURVIVORS,
     GroupFacts,
     JudgeFacts,
+    PoolUnit,
     RowGroup,
 )
-from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
+from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, Table, map_unit
 from altalign.pipelines.stages.survivors import Sorted, equals_previous
 from altalign.rules import own, reason_words
 from altalign.storage import arrays, parquet
 
-READS = (extracted.CANDIDATES, PLACES, REVISITS, extracted.POOL_SIZE, *counted.FINAL)
+READS = (text_tables.CANDIDATES, PLACES, REVISITS, text_tables.POOL_SIZE, *text_tables.FINAL)
 WRITES = (
     SURVIVORS,
     SLICES_OF_PLACES,

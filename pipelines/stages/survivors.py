@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.data.schema import STRINGS
-from altalign.pipelines.run.tables.judged import SURVIVOR
+from altalign.pipelines.run.text_tables import SURVIVOR
 from altalign.storage import arrays
 
 HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB

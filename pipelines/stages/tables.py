@@ -25,14 +25,13 @@ from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
-from altalign.pipelines.run import pool
-from altalign.pipelines.run.tables import counted
-from altalign.pipelines.run.tables.extracted import CANDIDATES, POOL_SIZE
+from altalign.pipelines.run import pool, text_tables
+from altalign.pipelines.run.text_tables import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.storage import parquet
 
 READS = (CANDIDATES, POOL_SIZE)
-WRITES = (counted.HASHES, *counted.ENTRIES.values(), *counted.FINAL, counted.HISTOGRAMS)
+WRITES = (text_tables.HASHES, *text_tables.ENTRIES.values(), *text_tables.FINAL, text_tables.HISTOGRAMS)
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
@@ -68,14 +67,14 @@ class _Buffers:
 _THREAD = threading.local()
 
 
-def count(run: Run, unit: counted.PoolUnit) -> counted.CountFacts:
+def count(run: Run, unit: text_tables.PoolUnit) -> text_tables.CountFacts:
     """Hash the n-grams and pairs of a unit into its spill file."""
     buckets = buckets_of(run)
     buffers = _THREAD.__dict__.pop("buffers", None)  # put back after a whole unit: a failed one leaves hashes in them
     if buffers is None or buffers.parts != buckets.partitions:
         buffers = _Buffers(buckets.partitions)
     histogram = np.zeros(1, np.int64)
-    with storage.write(counted.HASHES.path(run, unit["name"])) as file:
+    with storage.write(text_tables.HASHES.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
         kinds = (*KINDS, "images")  # of the source of the unit's file
         numbers = (*range(len(KINDS)), len(KINDS) + sources(run).index(run.source_of(unit["file"])))
@@ -87,7 +86,7 @@ def count(run: Run, unit: counted.PoolUnit) -> counted.CountFacts:
         buffers.images.finish(into["images"])
         spilled = spill.finish()
     _THREAD.buffers = buffers
-    return counted.CountFacts(unit["rows"], spilled, CountHistogram.of_tally(histogram).to_json())
+    return text_tables.CountFacts(unit["rows"], spilled, CountHistogram.of_tally(histogram).to_json())
 
 
 def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> Tally:
@@ -120,15 +119,15 @@ def _add(a: Tally, b: Tally) -> Tally:
 Kinds = list[npt.NDArray[np.uint64]]  # the slices of each kind
 
 
-def merge(run: Run, partition: int, spilled: Spilled) -> counted.MergeFacts:
+def merge(run: Run, partition: int, spilled: Spilled) -> text_tables.MergeFacts:
     """Count one partition of each kind, and write its entries to files."""
     buckets, name = buckets_of(run), f"{partition:05d}"
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
     found, of_sources = _merged(spilled.arrays(of_kinds, np.uint64), _limits(run))
     for kind, (hashes, counts, _) in found.items():
-        counted.ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
+        text_tables.ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
     ngrams, texts, images = ((histogram.to_json(), len(hashes)) for hashes, _, histogram in found.values())
-    return counted.MergeFacts(*ngrams, *texts, *images, of_sources if len(of_sources) > 1 else None)
+    return text_tables.MergeFacts(*ngrams, *texts, *images, of_sources if len(of_sources) > 1 else None)
 
 
 def _merged(spilled: Kinds, limits: Mapping[str, int]) -> tuple[dict[str, Entries], list[int]]:
@@ -159,11 +158,11 @@ class Count(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Count every unit, merge every partition."""
         spilled = input_or_inputs | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
-        return (spilled,) | "MergePartitions" >> MergePartitions(self._run, counted.MERGED, self._groups, merge)
+        return (spilled,) | "MergePartitions" >> MergePartitions(self._run, text_tables.MERGED, self._groups, merge)
 
-    def _count(self, unit: counted.PoolUnit) -> Iterator[Element]:
-        facts = map_unit(self._run, counted.COUNTED, unit, count)
-        path = counted.HASHES.path(self._run, unit["name"])
+    def _count(self, unit: text_tables.PoolUnit) -> Iterator[Element]:
+        facts = map_unit(self._run, text_tables.COUNTED, unit, count)
+        path = text_tables.HASHES.path(self._run, unit["name"])
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
@@ -172,8 +171,8 @@ class Count(beam.PTransform[Any, Any]):
 
 def conclude(run: Run) -> None:
     """Write `tables/` (vocabulary, over-shared texts, over-captioned images) and the histograms for the audit."""
-    merged = [facts for _, facts in run.all_facts(counted.MERGED)]
-    ngrams, texts, images = (_total(getattr(facts, kind) for facts in merged) for kind in counted.TABLES)
+    merged = [facts for _, facts in run.all_facts(text_tables.MERGED)]
+    ngrams, texts, images = (_total(getattr(facts, kind) for facts in merged) for kind in text_tables.TABLES)
     size = run.config.text.vocabulary_size
     threshold = ngrams.threshold(size)
     # With a threshold of 1, or fewer than K distinct n-grams, the vocabulary has every n-gram: there is no table, and
@@ -189,10 +188,10 @@ def conclude(run: Run) -> None:
     for kind, limit in _limits(run).items():
         _write_table(run, kind, limit + 1, {"threshold": limit, **more[kind]}, most[kind].add)
     write_wanted(run, edges, **most)
-    words_of_rows = _total(facts.words for _, facts in run.all_facts(counted.COUNTED))
+    words_of_rows = _total(facts.words for _, facts in run.all_facts(text_tables.COUNTED))
     shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
     histograms = {name: histogram.to_json() for name, histogram in shown.items()}
-    storage.write_json(counted.HISTOGRAMS.path(run), histograms)
+    storage.write_json(text_tables.HISTOGRAMS.path(run), histograms)
 
 
 def _total(parts: Iterable[list[list[int]]]) -> CountHistogram:
@@ -203,7 +202,7 @@ def _limits(run: Run) -> dict[str, int]:
     return {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
 
 
-def _images_of_sources(run: Run, merged: list[counted.MergeFacts], of_all: int) -> dict[str, int]:
+def _images_of_sources(run: Run, merged: list[text_tables.MergeFacts], of_all: int) -> dict[str, int]:
     """Distinct images of each source."""
     names = sources(run)
     if len(names) == 1:
@@ -223,33 +222,33 @@ def _write_table(
         facts: further values for the JSON.
         look: is shown all entries of each partition, uint64[n, 2].
     """
-    parts = run.finished(counted.MERGED.step) if at_least else []
-    written = counted.TABLES[kind], counted.COUNTS[kind]
+    parts = run.finished(text_tables.MERGED.step) if at_least else []
+    written = text_tables.TABLES[kind], text_tables.COUNTS[kind]
     if run.config.text.tables:
         for part in parts:
-            look(counted.entries(run, part, kind))
+            look(text_tables.entries_of(run, part, kind))
         _copy_table(run, kind, facts)
         return
-    rows = sum(int((counted.entries(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
+    rows = sum(int((text_tables.entries_of(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
     with storage.write(written[0].path(run)) as hashes, storage.write(written[1].path(run)) as counts:
         for file, table in zip((hashes, counts), written, strict=True):
             header = {"descr": np.lib.format.dtype_to_descr(table.dtype), "fortran_order": False, "shape": (rows,)}
             np.lib.format.write_array_header_1_0(file, header)
         for part in parts:
-            of_part = counted.entries(run, part, kind)
+            of_part = text_tables.entries_of(run, part, kind)
             look(of_part)
             of_part = of_part[of_part[:, 1] >= at_least]
             hashes.write(np.ascontiguousarray(of_part[:, 0]).tobytes())
             exact = of_part[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
     versions = {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION}
-    storage.write_json(counted.TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})
+    storage.write_json(text_tables.TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})
 
 
 def _copy_table(run: Run, kind: str, facts: Mapping[str, object]) -> None:
     """Copy a table of another run; its JSON says how much is distinct in this pool."""
-    about = counted.TABLE_FACTS[kind].path(run)
-    paths = [counted.TABLES[kind].path(run), counted.COUNTS[kind].path(run)]
+    about = text_tables.TABLE_FACTS[kind].path(run)
+    paths = [text_tables.TABLES[kind].path(run), text_tables.COUNTS[kind].path(run)]
     others = {path: storage.join(run.config.text.tables, storage.name(path)) for path in (*paths, about)}
     for path in paths:
         with storage.open_read(others[path]) as file, storage.write(path) as copy:

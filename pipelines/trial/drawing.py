@@ -15,16 +15,9 @@ import pyarrow.compute as pc
 
 from altalign.filters import identity
 from altalign.machine import interrupts
-from altalign.pipelines.run.sampled import Sampled
-from altalign.pipelines.run.tables.fetched import first_of_each_image
-from altalign.pipelines.run.tables.judged import (
-    GROUPED,
-    GROUPED_SURVIVORS,
-    PLACED_SURVIVOR,
-    GroupFacts,
-    RowGroup,
-)
-from altalign.pipelines.run.units import Run, Unit, map_unit
+from altalign.pipelines.run.image_tables import first_of_each_image
+from altalign.pipelines.run.text_tables import GROUPED, GROUPED_SURVIVORS, PLACED_SURVIVOR, GroupFacts, RowGroup
+from altalign.pipelines.run.units import Run, Sampled, Unit, map_unit
 from altalign.pipelines.trial.bootstrap import Floats, Hosts, Numbers, Sample, size_class
 from altalign.pipelines.web.journal.log import host_of
 from altalign.storage import arrays, parquet

@@ -1,6 +1,6 @@
 """`altalign trial CONFIG`: the text stages in full, then a sample of the images, and what follows for all of them.
 
-    RUN/work/trial/DIGEST/      the sample, in the form of a run: `altalign.pipelines.run.sampled`
+    RUN/work/trial/DIGEST/      the sample, in the form of a run: `altalign.pipelines.run.units`
     RUN/trial/trial.json        what is predicted
     RUN/trial/report.html       the same to look at
 
@@ -25,10 +25,9 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.inputs_of_stages import Grounds, grounds_of
 from altalign.pipelines.opening.record import recording
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.sampled import FOLDER, Sampled
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.judged import GROUPED
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.image_tables import FETCHED
+from altalign.pipelines.run.text_tables import GROUPED
+from altalign.pipelines.run.units import FOLDER, Run, Sampled
 from altalign.pipelines.trial import drawing, outcomes
 from altalign.pipelines.trial.prediction import Prediction, predict
 from altalign.settings.curate import CurateConfig

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from altalign import storage
 from altalign.errors import AltalignError
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.fetched import FetchUnit
+from altalign.pipelines.run.image_tables import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web.journal.log import Statistics
 from altalign.pipelines.web.policy import proxies

@@ -35,7 +35,7 @@ from altalign.pipelines.engine import dataflow
 from altalign.pipelines.engine.jobs import create, pipeline
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.text_tables import EXTRACTED
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.settings.curate import CurateConfig, EngineSettings
 from tests.end_to_end.runs import CONFIG, write_input

@@ -25,9 +25,8 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import GATHERED, GATHERED_IMAGES, GATHERED_INDEX
-from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.image_tables import GATHERED, GATHERED_IMAGES, GATHERED_INDEX
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.stages import extract, fetch_from_files, judge, tables
 from altalign.settings.curate import CurateConfig

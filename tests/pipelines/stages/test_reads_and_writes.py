@@ -19,8 +19,7 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import marks
-from altalign.pipelines.run.tables.table import Format, Table
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import Format, Run, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 from tests.end_to_end.runs import write_input

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from altalign.pipelines.run.tables.judged import SURVIVOR
+from altalign.pipelines.run.text_tables import SURVIVOR
 from altalign.pipelines.stages import survivors
 from altalign.pipelines.stages.survivors import Sorted
 

@@ -1,13 +1,55 @@
-"""What the making of a run of other runs leaves: which rows of each shard stay, and files that are copied."""
+"""What `write`, the making of runs of other runs, and `altalign score` leave: units, facts, and tables."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from altalign.data.counts import CountRow, FailedRow
-from altalign.pipelines.run.tables.table import Format, Table
-from altalign.pipelines.run.units import Facts, Marks, Unit
+from altalign.data.schema import COUNTS, SAMPLE
+from altalign.pipelines.run.units import Facts, Format, Marks, Table, Unit
+from altalign.storage import Written
+
+
+class ShardUnit(Unit):
+    """A shard: how many rows it has, and from which fetch units: name, first row and end."""
+
+    rows: int
+    parts: list[tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class ShardFacts(Facts):
+    """Rows, sizes and digests of a shard, the number of its images, and the first and last image_id."""
+
+    rows: int
+    bytes: int
+    source_bytes: dict[str, int]
+    sha256: str
+    parquet_bytes: int
+    parquet_sha256: str
+    images: int
+    first_image: str
+    last_image: str
+
+
+def files_of(name: str, facts: ShardFacts) -> Iterator[tuple[str, Written]]:
+    """The two files of a shard by their paths in the run."""
+    yield f"shards/{name}.tar", Written(facts.bytes, facts.sha256)
+    yield f"shards/{name}.parquet", Written(facts.parquet_bytes, facts.parquet_sha256)
+
+
+WRITTEN = Marks("write", ShardFacts)
+
+SHARDS = Table("shards/*.tar", Format.TAR, holds="of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
+SIDE_CARS = Table("shards/*.parquet", Format.PARQUET, SAMPLE, "the same pairs without images")
+COUNTS_OF_RUN = Table("counts.parquet", Format.PARQUET, COUNTS, "rows by stage, source and reason")
+SUMMARY = Table("summary.json", Format.JSON, holds="the same in short")
+LIST_OF_FILES = Table("files.jsonl", Format.JSON, holds="size and digest of each file of the run")
+CARD = Table("README.md", Format.BYTES, holds="the data-set card")
+CROISSANT = Table("croissant.json", Format.JSON, holds="the same for machines")
+MANIFEST = Table("manifest.json", Format.JSON, holds="the shards, versions and digests; written last")
 
 
 class ShardOfParent(Unit):
@@ -91,7 +133,7 @@ CONCEPTS = Marks("select/concepts", CountedFacts)
 BALANCE = Marks("select/balance", BalanceFacts)
 VALUES = Marks("select/values", CountedFacts)
 THRESHOLDS = Marks("select/thresholds", ThresholdFacts)
-STEPS = (CONCEPTS, BALANCE, VALUES, THRESHOLDS, COMMON, CHOSEN, CARRIED)
+STEPS = (WRITTEN, CONCEPTS, BALANCE, VALUES, THRESHOLDS, COMMON, CHOSEN, CARRIED)
 
 CHOSEN_ROWS = Table("work/select/chosen/*.rows", Format.NUMPY, np.dtype(np.int64), "numbers of the rows that stay")
 COMMON_HASHES = {
@@ -105,3 +147,22 @@ COMMON_HASHES = {
 }
 REPEATED_KEYS = Table("work/select/common/*.repeated", Format.PARQUET, REPEATED, "keys that several runs have")
 VALUES_OF_COLUMN = Table("work/select/values/*.values", Format.NUMPY, holds="distinct values and how often, [2, k]")
+
+
+class ScoreUnit(Unit):
+    """A shard: its rows, its side-car's SHA-256, which scores it lacks, and threads for it."""
+
+    shard: str
+    rows: int
+    of: str
+    scores: list[str]
+    threads: int
+
+
+@dataclass(frozen=True)
+class ScoreFacts(Facts):
+    """The side-car that was scored, rows, and how many values of each column of each score are null."""
+
+    of: str
+    rows: int
+    nulls: Mapping[str, Mapping[str, int]]
