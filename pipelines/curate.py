@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from rich.console import Console
 
 from altalign import storage, terminal
 from altalign.data.stages import STAGES, check_curated, own_files
@@ -14,13 +13,11 @@ from altalign.pipelines.engine.jobs import check_marks, create, pipeline, starte
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.engine.unit_errors import raised
-from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.near import index, learned, test_images, within_pool
-from altalign.pipelines.opening import inputs, reopen, summary
+from altalign.pipelines.opening import find, reopen, summary
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.inputs_of_stages import Grounds
-from altalign.pipelines.opening.plan import print_plan
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import Grounds, recording
+from altalign.pipelines.opening.summary import print_plan
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.image_tables import (
@@ -63,20 +60,9 @@ TEST_IMAGES = each(TESTS, test_images.plan, test_images.read)
 
 # The whole curation, in order: the steps of each stage, and what concludes it once all its units are finished.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
-    "extract": (
-        [
-            each(
-                EXTRACTED,
-                extract.plan,
-                extract.extract,
-                watch=lambda _: extract.Watch,
-                seconds=extract.seconds,
-            )
-        ],
-        extract.conclude,
-    ),
+    "extract": ([each(EXTRACTED, extract.plan, extract.extract, seconds=extract.seconds)], extract.conclude),
     "tables": ([Step(COUNTED, pool.units, tables.Count)], tables.conclude),
-    "judge": ([Step(JUDGED, pool.units, judge.Judge)], judge_figures.conclude),
+    "judge": ([Step(JUDGED, pool.units, judge.Judge)], judge.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before any image is fetched: an unreadable test image stops the run here
@@ -141,10 +127,10 @@ def _checked(config: CurateConfig, wanted: Wanted, config_path: str) -> tuple[Pi
     check_places(config)
     run = find_run(config, config_path=config_path)
     if not run.is_done("tables") or wanted.rerun is not None or wanted.is_restart:
-        inputs.check_tables(run)
+        find.check_tables(run)
     wants_images = config.fetch.source == "archive" and STAGES.index(wanted.until) >= STAGES.index("fetch")
     if wants_images and not run.is_done("fetch"):
-        inputs.check_images(run)
+        find.check_images(run)
     return pipeline_options, run
 
 
@@ -191,9 +177,6 @@ def run_stage(
     """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
-        out = shown or terminal.stderr()
-        if stage == "fetch" and isinstance(out, Console) and (known := fetch.what_is_known(run)):
-            out.print(known, soft_wrap=True)
         for step in steps:
             run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))

@@ -32,9 +32,9 @@ from altalign.pipelines.derive import parents, units
 from altalign.pipelines.derive.copy_shards import Numbers
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.opening import inputs, reopen
+from altalign.pipelines.opening import find, reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import recording
 from altalign.pipelines.read import folder as image_folder
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.image_tables import FETCHED, TESTS
@@ -207,7 +207,7 @@ def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
     _check_fetched(before, wanted)
     pipeline_options = options(grown.config.engine, flags)
     check_places(grown.config)
-    inputs.check_tables(grown)
+    find.check_tables(grown)
     _prepare(before, grown)
     atomic_change.settle(grown.folder)
     generation = generations.in_manifest(storage.read_json(before.path("manifest.json"))) + 1

@@ -17,7 +17,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.inputs_of_stages import grounds_of, resolved
+from altalign.pipelines.opening.reopen import grounds_of, resolved
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.marks import Damage
 from altalign.pipelines.run.shard_tables import WRITTEN

@@ -33,8 +33,7 @@ from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, name_of, of_unit
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.opening import reopen, summary
-from altalign.pipelines.opening.inputs_of_stages import Grounds
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import Grounds, recording
 from altalign.pipelines.run import marks, outputs
 from altalign.pipelines.run.shard_tables import (
     CARRIED,
@@ -270,7 +269,7 @@ def _conclude(run: Run, making: Making) -> None:
             making.conclude(run)
         if len(making.parents) > 1:
             copy_files.write_removed(run, making.parents)
-    files = {**marks.outputs(run), **outputs.written_by(run, block)}
+    files = {**marks.outputs(run), **outputs.files_of(run, block)}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     outputs.write_manifest(run, shards, files, card, block, {"lineage": making.lineage})
 

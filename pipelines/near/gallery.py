@@ -15,7 +15,7 @@ import pyarrow as pa
 from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
 from altalign.machine import interrupts
-from altalign.pipelines.figures import gallery_rows
+from altalign.pipelines.figures import image_figures
 from altalign.pipelines.near import index, test_images
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
@@ -116,4 +116,4 @@ def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
 
 def thumbnail(data: bytes) -> bytes:
     """An image as WebP, upright and on white, its long side at most 192 px; a black pixel where it cannot be shown."""
-    return gallery_rows.picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))
+    return image_figures.picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))

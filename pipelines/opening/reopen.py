@@ -1,25 +1,128 @@
-"""Opening a run folder: what is already there, whether it fits these settings and files, and what is done anew."""
+"""Opening a run folder: what its stages rest on, whether that fits these settings and files, and what is done anew."""
 
+import hashlib
+import json
 import os
 import platform
 import posixpath
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import cast
 
 from altalign import __version__, storage, terminal
 from altalign.data import lineage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
-from altalign.errors import UsageError
-from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
+from altalign.errors import AltalignError, UsageError
+from altalign.pipelines.images import calibration_files
+from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
-from altalign.pipelines.run.units import SET_ASIDE, Grown, Run, fetched_before, has_work
+from altalign.pipelines.run.units import (
+    SET_ASIDE,
+    WORK_VERSION,
+    Grown,
+    InputFile,
+    Module,
+    Run,
+    content,
+    digest,
+    fetched_before,
+    files_named,
+    has_work,
+)
 from altalign.pipelines.web.journal import journal
+from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
 from altalign.terminal import many
+
+OF_TEST_SET = "files of test set "  # begins the name under which the files of a test set are recorded
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a stage's result rests on, and a digest of that and of the grounds of all stages before it."""
+
+    reads: Mapping[str, object]
+    digest: str
+
+
+def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequence[Module] = ()) -> dict[str, Grounds]:
+    """The grounds of every stage, in the order of stages."""
+    reads: dict[str, dict[str, object]] = {stage: {} for stage in STAGES}
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
+    reads["extract"] |= versions
+    for name, value in flatten(config.model_dump(mode="json")):
+        stage = stage_of(CurateConfig, name)
+        if stage is not None:
+            reads[stage if stage in STAGES else "write"][name] = value
+    reads["extract"]["files"] = [file.path for file in files]
+    for name in [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]:
+        reads["fetch"][f"file {name}"] = content(name)
+    for module in modules:
+        for stage, entries in (("judge", config.text.filters), ("fetch", config.image.filters)):
+            if any(entry.startswith(f"{module.name}:") for entry in entries):
+                reads[stage][f"module {module.name}"] = module.digest
+    for test_set in config.decontaminate.named_sets:
+        stamps = list(test_sets.stamps(test_sets.parts(test_set)))
+        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)
+    for name in calibration_files.files_of(config.decontaminate.calibration):
+        reads["decontaminate"][f"file {name}"] = content(name)
+    grounds, before = {}, ""
+    for stage in STAGES:
+        before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
+        grounds[stage] = Grounds(reads[stage], before)
+    return grounds
+
+
+def resolved(config: CurateConfig) -> str:
+    """The content of `config.toml`: the resolved settings, defaults included, without [engine] and run.folder."""
+    return dump(config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}}))
+
+
+@contextmanager
+def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
+    """Record in run.json what a stage rests on before it begins, and how long it took."""
+    facts = cast(RunRecord, storage.read_sealed(run.path("run.json")))
+    before = facts["stages"].get(stage, {})
+    entry: StageRecord = {
+        "digest": grounds.digest,
+        "reads": dict(grounds.reads),
+        "attempts": before.get("attempts", 0) + 1,
+        "started": _now(),
+        "finished": None,
+        "seconds": before.get("seconds", 0.0),
+    }
+    facts["stages"][stage] = entry
+    storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
+    begin = time.monotonic()
+    try:
+        yield
+        entry["finished"] = _now()
+        if stage == STAGES[0]:
+            marks = dict(run.all_facts(EXTRACTED))
+            facts["files"] = {file.path: marks[file.name].stamp for file in run.files}
+    except BaseException:
+        # the user has to see the first error
+        _record_end(run, facts, entry, begin, suppressed=(OSError, AltalignError))
+        raise
+    _record_end(run, facts, entry, begin)
+
+
+def _record_end(
+    run: Run, facts: RunRecord, entry: StageRecord, begin: float, suppressed: tuple[type[Exception], ...] = ()
+) -> None:
+    entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
+    with suppress(*suppressed):
+        storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def check_finished(run: Run) -> None:

@@ -8,41 +8,44 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import generations, listing
+from altalign.data import audit_tables, generations, listing
 from altalign.data.audit_tables import AuditTable
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, Stage
 from altalign.data.schema import DROPPED, RULES_VERSION, SCHEMA_VERSION
-from altalign.data.stages import STAGES
+from altalign.data.stages import STAGES, maker
 from altalign.errors import UnreadableError
 from altalign.filters import where
 from altalign.pipelines.card import readme
 from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
 from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
 from altalign.pipelines.run.units import Format, Marks, Run, Table
 from altalign.storage import Written, parquet
 
-COUNTED_STAGES = CURATED
-
 DROPPED_ROWS = {
     stage: Table(f"dropped/{stage.value}/*.parquet", Format.PARQUET, DROPPED, f"rows that `{stage.value}` drops")
     for stage in Stage
 }
+# the stages that make what `data.stages.maker` does not know
+_OTHER_MAKERS = {image_tables.AUGMENTED_IMAGES.where: "decontaminate", shard_tables.LIST_OF_FILES.where: "write"}
 
 
-# dropped/ -------------------------------------------------------------------------------------------------------------
+def written_by(stage: str) -> tuple[Table, ...]:
+    """All tables that a stage writes, by their paths: in `work/`, and what stays."""
+    tables = list[Table]()
+    audited = [Table.of_audit(each) for each in vars(audit_tables).values() if isinstance(each, AuditTable)]
+    for value in (*vars(text_tables).values(), *vars(image_tables).values(), *vars(shard_tables).values()):
+        tables += [each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Table)]
+    every = dict.fromkeys([*tables, *DROPPED_ROWS.values(), *audited])
+    return tuple(table for table in every if _OTHER_MAKERS.get(table.where, maker(table.where)) == stage)
 
 
 def dropped(run: Run, stage: Stage, name: str) -> str:
     """The file of the dropped rows of a unit: Parquet of `DROPPED`."""
     return DROPPED_ROWS[stage].path(run, name)
-
-
-def repeated(run: Run, partition: str) -> str:
-    """The file of the repeated pairs of a partition: Parquet of `DROPPED`."""
-    return dropped(run, Stage.JUDGE, f"repeated-{partition}")
 
 
 def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
@@ -53,13 +56,10 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
     parquet.write_any(path, parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
 
 
-# audit/ ---------------------------------------------------------------------------------------------------------------
-
-
 def write_audit(run: Run, table: AuditTable, rows: pa.Table | Sequence[Mapping[str, object]]) -> None:
     """Write a table of the audit: from Arrow, or from one dict a row."""
-    found = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([*map(dict, rows)], schema=table.schema)
-    parquet.write(run.path(*table.path.split("/")), found, table.schema)
+    arrow = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([*map(dict, rows)], schema=table.schema)
+    parquet.write(run.path(*table.path.split("/")), arrow, table.schema)
 
 
 def near_duplicates(run: Run, *name: str) -> str:
@@ -67,16 +67,11 @@ def near_duplicates(run: Run, *name: str) -> str:
     return run.path("audit", "near_duplicates", *name)
 
 
-def write_found(run: Run, facts: Mapping[str, object]) -> None:
-    """Write what decontamination looked for and found: `audit/near_duplicates/found.json`."""
-    storage.write_json(FOUND_FACTS.path(run), facts)
-
-
-def found(run: Run) -> dict[str, Any]:
+def near_facts(run: Run) -> dict[str, Any]:
     """What decontamination looked for and found; the stage is done.
 
     Raises:
-        UnreadableError: `found.json` is not there.
+        UnreadableError: the file is not there.
     """
     path = FOUND_FACTS.path(run)
     if not (facts := storage.read_json(path)):
@@ -106,13 +101,12 @@ def failed_counts_of(run: Run) -> FailedCounts:
 
 
 def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
-    """The stages whose counts are complete, up to the first that is not done.
-
-    `and_now` names one whose units are finished but which has no mark yet.
-    """
+    """The stages whose counts are complete, up to the first that is not done; `and_now` names one without its mark."""
     done = list(takewhile(lambda stage: run.is_done(stage) or stage == and_now, STAGES))
-    return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
+    return [stage for stage in CURATED if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
 
+
+# The end of a run -----------------------------------------------------------------------------------------------------
 
 Shards = Sequence[tuple[str, ShardFacts]]
 
@@ -150,7 +144,7 @@ def write_manifest(
     storage.sync(of_card)
     keys = ("rows", "bytes", "sha256", "parquet_sha256")
     manifest = {
-        "shards": [{"name": f"{name}.tar", **{key: getattr(of, key) for key in keys}} for name, of in shards],
+        "shards": [{"name": f"{name}.tar", **{key: getattr(shard, key) for key in keys}} for name, shard in shards],
         **{"pairs": facts.summary["pairs"], "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION},
         "settings_sha256": listing.digest(run.path(listing.SETTINGS)).digest,
         "files": {"name": listing.FILE, "bytes": len(list_of_files), "sha256": number},
@@ -160,6 +154,8 @@ def write_manifest(
     storage.write_sealed(run.path("manifest.json"), manifest, durable=True)
 
 
-def written_by(run: Run, block: storage.Block) -> dict[str, Written]:
+def files_of(run: Run, block: storage.Block) -> dict[str, Written]:
     """The files that a block has written, by their paths in the run."""
-    return {storage.relative(path, run.folder) or path: of or listing.digest(path) for path, of in block.files.items()}
+    return {
+        storage.relative(path, run.folder) or path: file or listing.digest(path) for path, file in block.files.items()
+    }

@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import audit_tables
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.dedup.buckets import IN_A_BUCKET, NEAREST, nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
-from altalign.pipelines.figures import images_and_bytes
+from altalign.pipelines.figures import image_figures
 from altalign.pipelines.near import gallery, index, learned, within_pool
 from altalign.pipelines.near.index import Index
 from altalign.pipelines.run import image_tables, outputs, text_tables
@@ -35,25 +34,7 @@ READS = (
     image_tables.IMAGES,
     text_tables.GROUPED_SURVIVORS,
 )
-WRITES = (
-    image_tables.AUGMENTED_IMAGES,
-    image_tables.CALIBRATION,
-    image_tables.CALIBRATION_ARRAYS,
-    image_tables.TEST_NAMES,
-    image_tables.INDEX_ARRAYS,
-    image_tables.SIMILAR,
-    image_tables.LESS_SIMILAR,
-    image_tables.CENTROIDS_OF_CELLS,
-    image_tables.SPILLED_VECTORS,
-    image_tables.PAIRS_OF_UNIT,
-    image_tables.PAIRS_OF_CELL,
-    image_tables.REPLACED_IMAGES,
-    image_tables.REPLACED_BY,
-    image_tables.KEPT_ROWS,
-    image_tables.FOUND_FACTS,
-    outputs.DROPPED_ROWS[Stage.DECONTAMINATE],
-    *map(Table.of_audit, (audit_tables.SIMILARITY, NEAR_TEST_IMAGES, audit_tables.GALLERY)),
-)
+WRITES = outputs.written_by("decontaminate")
 
 # facts of FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
@@ -205,7 +186,7 @@ def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        of_images = images_and_bytes.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
+        of_images = image_figures.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
         return image_tables.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
@@ -216,8 +197,8 @@ def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
     if run.config.audit.keep_dropped:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
     image_tables.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
-    of_images = images_and_bytes.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
-    gone = images_and_bytes.dropped_images(Stage.DECONTAMINATE, dropped)
+    of_images = image_figures.of_images_at(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
+    gone = image_figures.dropped_images(Stage.DECONTAMINATE, dropped)
     return image_tables.DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 
@@ -341,4 +322,6 @@ def conclude(run: Run) -> None:
         "require_bucket": run.config.decontaminate.require_bucket,
     }
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
-    outputs.write_found(run, {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool})
+    storage.write_json(
+        image_tables.FOUND_FACTS.path(run), {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool}
+    )

@@ -24,14 +24,14 @@ from altalign.dedup.spill import Flush, NgramBuffers, PairBuffers
 from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
-from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
-from altalign.pipelines.run import pool, text_tables
+from altalign.pipelines.figures.text_figures import MOST, Edges, Top
+from altalign.pipelines.run import outputs, pool, text_tables
 from altalign.pipelines.run.text_tables import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.storage import parquet
 
 READS = (CANDIDATES, POOL_SIZE)
-WRITES = (text_tables.HASHES, *text_tables.ENTRIES.values(), *text_tables.FINAL, text_tables.HISTOGRAMS)
+WRITES = outputs.written_by("tables")
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
@@ -187,7 +187,8 @@ def conclude(run: Run) -> None:
     }
     for kind, limit in _limits(run).items():
         _write_table(run, kind, limit + 1, {"threshold": limit, **more[kind]}, most[kind].add)
-    write_wanted(run, edges, **most)
+    sought = {"ngrams": edges.to_json(), **{kind: top.entries.tolist() for kind, top in most.items()}}
+    storage.write_json(text_tables.WANTED_HASHES.path(run), sought)
     words_of_rows = _total(facts.words for _, facts in run.all_facts(text_tables.COUNTED))
     shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
     histograms = {name: histogram.to_json() for name, histogram in shown.items()}

@@ -12,19 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign import storage
-from altalign.data import audit_tables, listing
+from altalign.data import listing
 from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts
+from altalign.data.reasons import CURATED
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.figures import gallery_rows, images_and_bytes
+from altalign.pipelines.figures import image_figures
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import learned
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import image_tables, marks, outputs, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, image_range, kept_rows
 from altalign.pipelines.run.shard_files import write_shard
-from altalign.pipelines.run.units import Run, Table
+from altalign.pipelines.run.units import Run
 from altalign.storage.ranges import Ranges
 
 READS = (
@@ -32,21 +33,11 @@ READS = (
     image_tables.KEPT_ROWS,
     image_tables.IMAGES,
     text_tables.JUDGE_SAMPLE,
-    *(outputs.DROPPED_ROWS[stage] for stage in outputs.COUNTED_STAGES),
+    *(outputs.DROPPED_ROWS[stage] for stage in CURATED),
     *text_tables.TABLE_FACTS.values(),
     image_tables.FOUND_FACTS,
 )
-WRITES = (
-    shard_tables.SHARDS,
-    shard_tables.SIDE_CARS,
-    shard_tables.COUNTS_OF_RUN,
-    shard_tables.SUMMARY,
-    shard_tables.LIST_OF_FILES,
-    shard_tables.CARD,
-    shard_tables.CROISSANT,
-    shard_tables.MANIFEST,
-    *map(Table.of_audit, (audit_tables.FUNNEL, audit_tables.DROPPED_IMAGES, audit_tables.SAMPLES, FAILED_ROWS)),
-)
+WRITES = outputs.written_by("write")
 
 SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
 
@@ -141,7 +132,7 @@ def end(
     counts = outputs.counts_of(run)
     with storage.noted() as block:
         facts = _write_totals(run, counts, shards, images)
-    files = {**marks.outputs(run), **outputs.written_by(run, block), **(listed or {})}
+    files = {**marks.outputs(run), **outputs.files_of(run, block), **(listed or {})}
     for name in (module.kept_as for module in run.modules):
         files[name] = listing.digest(run.path(name))
     outputs.write_manifest(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)
@@ -151,15 +142,15 @@ def _write_totals(run: Run, counts: Counts, shards: outputs.Shards, images: int)
     """Write counts, `summary.json`, and what the audit has of the whole run; returns the summary."""
     failed_counts = outputs.failed_counts_of(run)
     pairs = sum(facts.rows for _, facts in shards)
-    counts.reconcile(outputs.COUNTED_STAGES, pairs=pairs)
+    counts.reconcile(CURATED, pairs=pairs)
     failed_counts.check(counts)
     outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
     shard_tables.COUNTS_OF_RUN.write(run, counts.to_arrow())
     size = sum(facts.bytes for _, facts in shards)
-    facts = {"stages": counts.summary(outputs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
+    facts = {"stages": counts.summary(CURATED), "pairs": pairs, "images": images, "bytes": size}
     if learned.is_wanted(run):
-        facts["near_duplicates"] = outputs.found(run)
+        facts["near_duplicates"] = outputs.near_facts(run)
     storage.write_json(shard_tables.SUMMARY.path(run), facts)
-    images_and_bytes.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
-    gallery_rows.write(run, [name for name, _ in shards])
+    image_figures.write_funnel(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
+    image_figures.write_samples(run, [name for name, _ in shards])
     return facts

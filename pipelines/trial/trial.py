@@ -22,8 +22,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.inputs_of_stages import Grounds, grounds_of
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import Grounds, grounds_of, recording
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import GROUPED

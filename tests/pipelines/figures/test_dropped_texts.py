@@ -11,9 +11,8 @@ import pytest
 
 from altalign.data.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.data.schema import CANDIDATE, DROPPED
-from altalign.pipelines.figures import dropped_texts
-from altalign.pipelines.figures.dropped_texts import Judged
-from altalign.pipelines.figures.text_measures import TextMeasures
+from altalign.pipelines.stages import judge
+from altalign.pipelines.stages.judge import Judged, TextMeasures
 from altalign.storage import parquet
 
 RULES = REASONS[Stage.JUDGE][:-1]  # the last is asked of groups
@@ -80,7 +79,7 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
 def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[int, float]]) -> None:
     expected = []
     plain = parquet.writing(str(tmp_path / "plain"), DROPPED)  # strings, of which Arrow makes the dictionaries
-    with parquet.writing(str(tmp_path / "dropped.parquet"), dropped_texts.WRITTEN) as file, plain as of_strings:
+    with parquet.writing(str(tmp_path / "dropped.parquet"), judge.DROPPED_TEXT) as file, plain as of_strings:
         for seed, (rows, share) in enumerate(batches):
             judged, of_batch = batch_of(rows, share, seed)
             dropped = judged.to_arrow("mine")

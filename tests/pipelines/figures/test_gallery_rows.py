@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from altalign.data.schema import DROPPED
-from altalign.pipelines.figures import gallery_rows
+from altalign.pipelines.figures import image_figures, text_figures
 
 
 def hexed(number: int) -> str:
@@ -35,12 +35,12 @@ def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_r
             for of, key, _ in rows
             if of == reason
         }
-        expected += [(reason, hexed(key), pages[key]) for key in sorted(pages)[: gallery_rows.PER_REASON]]
-    found, smallest = DROPPED.empty_table(), gallery_rows.Smallest(2)
+        expected += [(reason, hexed(key), pages[key]) for key in sorted(pages)[: text_figures.PER_REASON]]
+    found, smallest = DROPPED.empty_table(), text_figures.Smallest(2)
     for begin in range(batches):
         part = rows[begin::batches]
         keys = np.array([list(key.to_bytes(16)) for _, key, _ in part], np.uint8).reshape(-1, 16)
-        chosen = smallest.of(np.array(["ab".index(reason) for reason, _, _ in part], np.uint8), keys)
+        chosen = smallest.choose(np.array(["ab".index(reason) for reason, _, _ in part], np.uint8), keys)
         columns = {
             "reason": [part[number][0] for number in chosen],
             "key": [hexed(part[number][1]) for number in chosen],
@@ -49,7 +49,7 @@ def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_r
         added = pa.table(
             {field.name: pa.array(columns.get(field.name, [None] * len(chosen)), field.type) for field in DROPPED}
         )
-        found = gallery_rows.smallest_pairs(pa.concat_tables([found, added]))
+        found = text_figures.smallest_pairs(pa.concat_tables([found, added]))
     assert [(row["reason"], row["key"], row["page_url"]) for row in found.to_pylist()] == expected
 
 
@@ -57,21 +57,23 @@ def test_a_pair_on_many_pages_is_a_candidate_with_all_its_rows_and_leaves_room_f
     """Which of equal ones a partition takes is of the machine."""
     numbers = [*[7] * 1_000, *range(100, 200)]
     keys = np.array([list((number << 64).to_bytes(16)) for number in numbers], np.uint8)
-    chosen = gallery_rows.Smallest(1).of(np.zeros(len(keys), np.uint8), keys)
-    assert chosen.tolist() == list(range(1_000 + gallery_rows.PER_REASON - 1))
+    chosen = text_figures.Smallest(1).choose(np.zeros(len(keys), np.uint8), keys)
+    assert chosen.tolist() == list(range(1_000 + text_figures.PER_REASON - 1))
 
 
 def test_few_rows_a_batch_are_few_in_all() -> None:
     keys = np.random.default_rng(1).integers(0, 256, (10_000, 16), np.uint8)
-    smallest = gallery_rows.Smallest(1)
-    assert sum(len(smallest.of(np.zeros(20, np.uint8), keys[at : at + 20])) for at in range(0, len(keys), 20)) < 1_000
+    smallest = text_figures.Smallest(1)
+    assert (
+        sum(len(smallest.choose(np.zeros(20, np.uint8), keys[at : at + 20])) for at in range(0, len(keys), 20)) < 1_000
+    )
 
 
 @pytest.mark.parametrize(
     ("population", "expected"), [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (401, 8), (100_000, 1_024)]
 )
 def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population: int, expected: int) -> None:
-    assert gallery_rows.one_in(population, 100) == expected
+    assert text_figures.one_in(population, 100) == expected
     assert population <= 100 * expected
 
 
@@ -79,18 +81,18 @@ def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population:
 def test_units_together_say_where_enough_images_of_each_reason_lie(units: int) -> None:
     ids = [hexed(number // 2) for number in range(100)]  # two captions an image
     reasons = ["small" if number // 2 % 2 else "damaged" for number in range(100)]
-    found = gallery_rows.places_of(ids, reasons, [[]] * 100, range(100), range(100), units=units)
-    per_reason = min(25, -(-gallery_rows.PER_REASON // max(1, units)))
+    found = image_figures.places_of(ids, reasons, [[]] * 100, range(100), range(100), units=units)
+    per_reason = min(25, -(-text_figures.PER_REASON // max(1, units)))
     assert len(found) == 2 * per_reason
     assert len({image_id for image_id, _, _ in found}) == len(found)
     assert sum(reasons[offset] == "small" for _, offset, _ in found) == per_reason
-    assert per_reason * max(1, units) >= gallery_rows.PER_REASON
+    assert per_reason * max(1, units) >= text_figures.PER_REASON
 
 
 def test_an_image_that_a_list_names_is_sampled_without_its_bytes() -> None:
     failed = [["image_too_small"], ["image_too_small", "image_blocked"], ["image_blocked"]]
     reasons = [first for first, *_ in failed]
-    found = gallery_rows.places_of("abc", reasons, failed, [0, 5, 9], [5, 4, 7], units=1)
+    found = image_figures.places_of("abc", reasons, failed, [0, 5, 9], [5, 4, 7], units=1)
     assert found == [("a", 0, 5), ("b", 5, 0), ("c", 9, 0)]
 
 
@@ -100,7 +102,7 @@ def test_a_picture_is_small_upright_and_on_white() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     image.save(file, "PNG", exif=exif)
-    data = gallery_rows.picture(file.getvalue(), pixels_at_most=10**6)
+    data = image_figures.picture(file.getvalue(), pixels_at_most=10**6)
     assert data is not None
     with Image.open(io.BytesIO(data)) as found:
         assert (found.format, found.size) == ("WEBP", (96, 192))
@@ -110,7 +112,7 @@ def test_a_picture_is_small_upright_and_on_white() -> None:
 def test_there_is_no_picture_of_what_cannot_be_decoded_or_is_too_large() -> None:
     file = io.BytesIO()
     Image.new("L", (600, 300)).save(file, "PNG")
-    assert gallery_rows.picture(file.getvalue(), pixels_at_most=100) is None
-    assert gallery_rows.picture(file.getvalue()[:200], pixels_at_most=10**6) is None
-    assert gallery_rows.picture(b"<svg/>", pixels_at_most=10**6) is None
-    assert gallery_rows.picture(b"", pixels_at_most=10**6) is None
+    assert image_figures.picture(file.getvalue(), pixels_at_most=100) is None
+    assert image_figures.picture(file.getvalue()[:200], pixels_at_most=10**6) is None
+    assert image_figures.picture(b"<svg/>", pixels_at_most=10**6) is None
+    assert image_figures.picture(b"", pixels_at_most=10**6) is None

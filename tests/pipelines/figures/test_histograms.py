@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.data.audit_tables import IMAGE_VALUES, MEASURED
-from altalign.pipelines.figures import histograms
-from altalign.pipelines.figures.histograms import OF_IMAGE, OF_TEXT, Histograms
+from altalign.pipelines.figures import image_figures, text_figures
+from altalign.pipelines.figures.text_figures import OF_IMAGE, OF_TEXT, Histograms
 from altalign.storage import parquet
 
 TYPES: dict[str, pa.DataType] = {
@@ -46,7 +46,7 @@ def table(rows: list[Any]) -> pa.Table:
 
 def counted(rows: pa.Table) -> pa.Table:
     found = Histograms(OF_IMAGE)
-    found.add(histograms.of_images(rows), parquet.values(rows, "failed"), np.arange(len(rows)))
+    found.add(image_figures.image_measures(rows), parquet.values(rows, "failed"), np.arange(len(rows)))
     return found.to_arrow()
 
 
@@ -74,21 +74,21 @@ def test_images_count_once_in_each_measure(rows: list[Any]):
 @given(images, st.integers(0, 30))
 def test_parts_add_up_to_the_whole(rows: list[Any], cut: int):
     every = table(rows)
-    for make, schema in ((counted, MEASURED), (histograms.image_values, IMAGE_VALUES.schema)):
+    for make, schema in ((counted, MEASURED), (image_figures.image_values, IMAGE_VALUES.schema)):
         parts = [make(every.slice(0, cut)), make(every.slice(cut))]
-        assert histograms.total(parts, schema).equals(histograms.total([make(every)], schema))
+        assert text_figures.sum_of(parts, schema).equals(text_figures.sum_of([make(every)], schema))
 
 
 def test_many_parts_are_added_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(histograms, "_AT_ONCE", 10)
+    monkeypatch.setattr(text_figures, "_AT_ONCE", 10)
     parts = [counted(table([((200 + number, 300), None, [])])) for number in range(40)]
-    found = histograms.total(parts * 2, MEASURED)
+    found = text_figures.sum_of(parts * 2, MEASURED)
     assert found.filter(pc.equal(found["measure"], pa.scalar("short_side_px")))["rows"].to_pylist() == [2] * 40
 
 
 def test_counts_of_texts_are_exact_below_1_024_and_in_eighths_of_an_octave_above():
     counts = pa.array([None, 11, 1_023, 1_024, 2_048, 10**6], pa.int64())
-    values = histograms.of_text(
+    values = text_figures.values_of(
         pa.array([0, 3, 1_022, 1_023, 5_000, 20], pa.int32()), np.zeros(6, np.uint8), counts, counts
     )
     assert values["images_per_text"].tolist() == [0, 11, 1_023, 1_024 + 80, 1_024 + 88, 1_024 + 159]
@@ -97,7 +97,7 @@ def test_counts_of_texts_are_exact_below_1_024_and_in_eighths_of_an_octave_above
 
 def test_a_row_fails_otherwise_by_rules_on_anything_else():
     found, none = Histograms(OF_TEXT), pa.array([None] * 3, pa.int64())
-    values = histograms.of_text(pa.array([1, 1, 30], pa.int32()), np.full(3, 255, np.uint8), none, none)
+    values = text_figures.values_of(pa.array([1, 1, 30], pa.int32()), np.full(3, 255, np.uint8), none, none)
     failed = [["text_too_short"], ["text_too_short", "text_has_rare_ngram"], ["text_too_long"]]
     found.add(values, failed, np.array([0, 1, 2]))
     rows = [tuple(row.values()) for row in found.to_arrow().to_pylist()]

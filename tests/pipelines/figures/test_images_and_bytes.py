@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.data.reasons import Stage
-from altalign.pipelines.figures import images_and_bytes
+from altalign.pipelines.figures import image_figures
 
 SIZES = (0, 7, 500, 2**40)
 ROWS = st.lists(st.tuples(st.integers(0, len(SIZES) - 1), st.sampled_from(["web", "a table", "ü"])))
@@ -30,14 +30,14 @@ def test_an_image_counts_in_each_of_its_sources_and_once_in_all(rows: list[tuple
     for source in (None, *sorted({source for _, source in rows})):
         images = {image for image, of in rows if source in (None, of)}
         expected.append([source, len(images), sum(SIZES[image] for image in images)])
-    assert images_and_bytes.of_images("image", whole, sizes="size") == [("image", *of) for of in expected]
-    assert images_and_bytes.of_images("judge", whole, sizes=None) == [
+    assert image_figures.of_images_at("image", whole, sizes="size") == [("image", *of) for of in expected]
+    assert image_figures.of_images_at("judge", whole, sizes=None) == [
         ("judge", source, images, None) for source, images, _ in expected
     ]
-    entries = images_and_bytes.of_images("image", whole, sizes="size") + images_and_bytes.of_images(
+    entries = image_figures.of_images_at("image", whole, sizes="size") + image_figures.of_images_at(
         "fetch", whole, sizes="size"
     )
-    assert images_and_bytes.renamed(entries, step="image", to="decontaminate") == images_and_bytes.of_images(
+    assert image_figures.renamed(entries, step="image", to="decontaminate") == image_figures.of_images_at(
         "decontaminate", whole, sizes="size"
     )
 
@@ -50,4 +50,4 @@ def test_an_image_is_dropped_once_however_many_pairs_have_it(of_images: list[tup
     )
     reasons = sorted({reason for _, reason in of_images})
     expected = [("image", reason, sum(of == reason for _, of in of_images)) for reason in reasons]
-    assert images_and_bytes.dropped_images(Stage.IMAGE, table) == expected
+    assert image_figures.dropped_images(Stage.IMAGE, table) == expected

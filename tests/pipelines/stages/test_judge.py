@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from altalign.pipelines.stages import judge
-from altalign.pipelines.stages.survivors import Sorted
+from altalign.pipelines.stages import group_survivors, judge
+from altalign.pipelines.stages.group_survivors import Sorted
 
 CONFIG = """
 [run]
@@ -57,7 +57,8 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
             super().__init__(*args)
             sorted_rows.append(len(self.short))
 
-    monkeypatch.setattr(judge, "Sorted", Noted)
+    for module in (judge, group_survivors):
+        monkeypatch.setattr(module, "Sorted", Noted)
     found, most = [], []
     for at_most in (rows, 10):
         sorted_rows.clear()

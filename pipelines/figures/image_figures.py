@@ -1,13 +1,10 @@
-"""Samples for the audit's galleries, `audit/samples.parquet`: a few rows for each reason, and a few kept ones.
+"""What the audit counts and samples of images: measures, hosts, images and bytes at each step, and the galleries."""
 
-Rows that the text rules drop are chosen by their keys while they are judged. Later stages are in the order of image_id,
-a hash: there the first rows are a sample. Rows whose image was fetched have a thumbnail.
-"""
-
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +13,29 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.data import generations
-from altalign.data.audit_tables import SAMPLES
-from altalign.data.reasons import KEPT, Stage
+from altalign.data.audit_tables import (
+    ASPECT_AT_MOST,
+    DROPPED_IMAGES,
+    FUNNEL,
+    HOSTS,
+    IMAGE_VALUES,
+    SAMPLES,
+    SHORT_SIDE_AT_MOST,
+)
+from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.data.schema import DROPPED
-from altalign.filters import bounds, image, pixels, thumbnails
+from altalign.dedup.hash_tables import log2_counts
+from altalign.filters import image, pixels, thumbnails
 from altalign.machine import interrupts
+from altalign.pipelines.figures.text_figures import (
+    PER_REASON,
+    UNKNOWN,
+    Values,
+    is_new,
+    shortened,
+    smallest_pairs,
+    sum_of,
+)
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.image_tables import (
@@ -29,85 +44,182 @@ from altalign.pipelines.run.image_tables import (
     FETCHED_ROWS,
     DropFacts,
     FetchFacts,
+    FunnelRow,
+    ImagesRow,
+    first_of_each_image,
     image_range,
 )
 from altalign.pipelines.run.shard_tables import WRITTEN
-from altalign.pipelines.run.text_tables import GROUPED, JUDGE_SAMPLE, JUDGED
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGE_SAMPLE, JUDGED
 from altalign.pipelines.run.units import Run
+from altalign.pipelines.web.journal.log import host_of
 from altalign.storage import parquet
 from altalign.storage.ranges import Range
 
-PER_REASON = 24
+
+def image_measures(rows: pa.Table) -> Values:
+    """The values of n candidates with the columns width, height and nsfw_score."""
+    short = pc.min_element_wise(rows["width"], rows["height"], skip_nulls=False)
+    long = pc.max_element_wise(rows["width"], rows["height"], skip_nulls=False)
+    aspect = pc.divide(pc.multiply(long.cast(pa.int64()), 100), pc.max_element_wise(short.cast(pa.int64()), 1))
+    nsfw = pc.floor(pc.multiply(rows["nsfw_score"], pa.scalar(100, pa.float32())))
+    known = {
+        "short_side_px": pc.min_element_wise(short, SHORT_SIDE_AT_MOST, skip_nulls=False),
+        "aspect_percent": pc.if_else(short.is_valid(), pc.min_element_wise(aspect, ASPECT_AT_MOST), None),
+        "nsfw_percent": nsfw,
+    }
+    return {name: column.cast(pa.int64()).fill_null(UNKNOWN).to_numpy() for name, column in known.items()}
+
+
+def image_values(rows: pa.Table) -> pa.Table:
+    """The rows of `IMAGE_VALUES` for candidates with source, reason (null: kept), format and blob_bytes."""
+    sizes: Any = pa.array(log2_counts(rows["blob_bytes"].to_numpy()))
+    columns = {
+        "source": rows["source"],
+        "verdict": pc.fill_null(rows["reason"], pa.scalar(KEPT)),
+        "format": rows["format"],
+        "bytes_log2": sizes.cast(pa.int32()),
+        "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
+    }
+    return sum_of([pa.table(columns)], IMAGE_VALUES.schema)
+
+
+IMAGES_AT_MOST = 65_536  # about, in the sample
+HOSTS_AT_MOST = 100  # hosts
+
+Hosts = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
+
+
+def count_hosts(
+    image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterable[bool], kept: Iterable[bool], *, one_in: int
+) -> Hosts:
+    """Count the images of the sample by host; one row an image, ids in hex."""
+    found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for image_id, url, is_fetched, is_kept in zip(image_ids, urls, fetched, kept, strict=True):
+        if int(image_id[:16], 16) * one_in < 1 << 64:
+            of_host = found[host_of(url)]
+            for number, holds in enumerate((True, is_fetched, is_kept)):
+                of_host[number] += holds
+    return {host: (images, came, stayed) for host, (images, came, stayed) in sorted(found.items())}
+
+
+def write_hosts(run: Run, parts: Iterable[Hosts], *, one_in: int) -> None:
+    """Write `audit/hosts.parquet`: the hosts with the most images, sorted by that number, then by name."""
+    total: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for part in parts:
+        for host, numbers in part.items():
+            total[host] = [a + b for a, b in zip(total[host], numbers, strict=True)]
+    most = sorted(total.items(), key=lambda entry: (-entry[1][0], entry[0]))[:HOSTS_AT_MOST]
+    rows = [
+        {"host": host, "images": images, "fetched": came, "kept": stayed, "sampled_one_in": one_in}
+        for host, (images, came, stayed) in most
+    ]
+    outputs.write_audit(run, HOSTS, rows)
+
+
+POOL, SHARDS = "pool", "shards"
+STEPS = (POOL, *(stage.value for stage in CURATED), SHARDS)
+
+Amounts = dict[tuple[str, str | None], list[int | None]]  # images and bytes by step and source; None: not known
+
+
+def of_images_at(step: str, rows: pa.Table, *, sizes: str | None) -> list[FunnelRow]:
+    """The entries of a step for these rows, which have the columns `image_id` and `source`.
+
+    `sizes` names the column of an image's bytes, the same in all its rows; None: they are not known.
+    """
+    of_images = rows[sizes] if sizes else pa.nulls(len(rows), pa.int64())
+    columns = {"image": rows["image_id"], "source": rows["source"], "bytes": of_images}
+    of_sources = _once(pa.table(columns), ["image", "source"])
+    of_all = _once(of_sources, ["image"])
+    tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
+    by_source = sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally.to_pylist())
+    found = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *by_source]
+    return [(step, source, images, (size or 0) if sizes else None) for source, images, size in found]
+
+
+def _once(rows: pa.Table, by: list[str]) -> pa.Table:
+    """One row for each combination of values in these columns."""
+    found = rows.group_by(by, use_threads=False).aggregate([("bytes", "min")])
+    return found.rename_columns([name.removesuffix("_min") for name in found.column_names])
+
+
+def renamed(entries: Iterable[FunnelRow], *, step: str, to: str) -> list[FunnelRow]:
+    """The entries of a step, as entries of another step that keeps all its images."""
+    return [(to, source, images, size) for of, source, images, size in entries if of == step]
+
+
+def dropped_images(stage: Stage, rows: pa.Table) -> list[ImagesRow]:
+    """Stage, reason and number of distinct images of the rows that a stage drops.
+
+    The rows are sorted by image_id, and those of an image have the same reason.
+    """
+    reasons = rows.take(first_of_each_image(rows))["reason"]
+    return [(stage.value, reason, images) for reason, images in sorted(parquet.tally(reasons))]
+
+
+def write_funnel(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
+    """Write `audit/funnel.parquet`, every step for all sources and for each, and `audit/dropped_images.parquet`.
+
+    Args:
+        run: whose units are finished, those of shards too.
+        tars: the bytes of all shards.
+        samples: for each shard, the bytes that the samples of each source have in its tar.
+    """
+    sources = (None, *sorted({each.source for each in run.config.input}))
+    amounts: Amounts = {(step, source): _none_yet(step) for step in STEPS for source in sources}
+    for entry in _funnel(run, tars, samples):
+        _add(amounts, *entry)
+    gone, is_known = Counter[tuple[str, str]](), True
+    for marks in (FETCHED, DECONTAMINATED):
+        for _, facts in run.all_facts(marks):
+            for entry in facts.funnel:
+                _add(amounts, *entry)
+            is_known = is_known and facts.dropped_images is not None
+            for stage, reason, images in facts.dropped_images or ():
+                gone[stage, reason] += images
+    for source in sources:  # all of these images are in the shards
+        amounts[SHARDS, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]
+    rows = [dict(zip(FUNNEL.schema.names, (*of, *amount), strict=True)) for of, amount in amounts.items()]
+    outputs.write_audit(run, FUNNEL, rows)
+    if is_known:
+        told = [{"stage": stage, "reason": reason, "images": gone[stage, reason]} for stage, reason in sorted(gone)]
+        outputs.write_audit(run, DROPPED_IMAGES, told)
+
+
+def _none_yet(step: str) -> list[int | None]:
+    """Images and bytes of a step before any are added."""
+    return [None if step == POOL else 0, None if step in (Stage.EXTRACT, Stage.JUDGE) else 0]
+
+
+def _add(amounts: Amounts, step: str, source: str | None, *more: int | None) -> None:
+    of = amounts[step, source]
+    of[:] = [before if one is None else (before or 0) + one for before, one in zip(of, more, strict=True)]
+
+
+def _funnel(run: Run, tars: int, samples: Iterable[Mapping[str, int]]) -> Iterable[FunnelRow]:
+    sizes = {file.path: int(run.facts_of(EXTRACTED, file.name).stamp[0]) for file in run.files}
+    yield POOL, None, None, sum(sizes.values())
+    for source, path in dict.fromkeys((run.source_of(file.number), file.path) for file in run.files):
+        yield POOL, source, None, sizes[path]
+    found = storage.read_json(run.path("tables", "over_captioned_images.json"))
+    for source, images in ((None, found["distinct"]), *found["distinct_by_source"].items()):
+        yield Stage.EXTRACT.value, source, images, None
+    yield SHARDS, None, None, tars
+    for of_shard in samples:
+        for source, size in of_shard.items():
+            yield SHARDS, source, None, size
+
+
 OF_KEPT = 48
-CAPTION_BYTES = 1 << 10  # so much of a caption is shown
 
 Numbers = npt.NDArray[np.int64]  # int64[n], rising numbers of rows
-
-
-def one_in(population: int, at_most: int) -> int:
-    """The smallest power of two so that a sample of one in so many has at most `at_most` members, on average."""
-    return 1 << max(0, (population - 1) // at_most).bit_length()
-
-
-# Chosen by key --------------------------------------------------------------------------------------------------------
-
-
-class Smallest:
-    """Chooses, batch after batch, the rows that may be in a sample: for each reason the smallest keys so far."""
-
-    def __init__(self, reasons: int):
-        self._smallest = [np.zeros(0, np.uint64)] * reasons  # the first 8 bytes of the smallest keys of each reason
-        self._bounds = np.full(reasons, 2**64 - 1, np.uint64)  # the largest of these, once there are PER_REASON
-
-    def of(self, reasons: npt.NDArray[np.uint8], keys: npt.NDArray[np.uint8]) -> Numbers:
-        """The numbers of the chosen rows among n; `reasons` are numbers, uint8[n], and `keys` uint8[n, 16]."""
-        first = keys.view(">u8")[:, 0]
-        rows = np.flatnonzero(first <= self._bounds[reasons])
-        chosen = [np.zeros(0, np.int64)]
-        for reason in np.unique(reasons[rows]).tolist():
-            of_reason = rows[reasons[rows] == reason]
-            firsts = first[of_reason].astype(np.uint64)
-            smallest = self._smallest[reason] = np.unique(np.r_[self._smallest[reason], firsts])[:PER_REASON]
-            chosen.append(of_reason[firsts <= smallest[-1]])
-            if len(smallest) == PER_REASON:
-                self._bounds[reason] = smallest[-1]
-        return np.sort(np.concatenate(chosen))
-
-
-def smallest_keys(rows: pa.Table, most: int) -> pa.Table:
-    """For each reason up to `most` rows with the smallest keys, sorted by reason, key and page."""
-    ordered = rows.sort_by([(name, "ascending") for name in ("reason", "key", "page_url", "image_url", "source_key")])
-    starts = np.flatnonzero(_is_new(ordered, "reason"))
-    rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
-    return ordered.filter(pa.array(rank < most))
-
-
-def shortened(rows: pa.Table) -> pa.Table:
-    """The same rows with no more of a caption than is shown."""
-    captions = bounds.cut(parquet.strings(rows, "caption"), bytes_at_most=CAPTION_BYTES)
-    return rows.set_column(rows.column_names.index("caption"), "caption", captions)
-
-
-def smallest_pairs(rows: pa.Table) -> pa.Table:
-    """For each reason the PER_REASON pairs with the smallest keys, sorted by reason and key.
-
-    A key that has several rows is represented by the row of the first page.
-    """
-    ordered = smallest_keys(rows, len(rows))
-    return smallest_keys(ordered.filter(pa.array(_is_new(ordered, "reason") | _is_new(ordered, "key"))), PER_REASON)
-
-
-def _is_new(ordered: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    """Whether each row's value in a column differs from that of the row before it, bool[n]."""
-    values = ordered[name].combine_chunks().dictionary_encode()
-    numbers = values.indices.to_numpy()
-    return np.r_[True, numbers[1:] != numbers[:-1]][: len(numbers)]
 
 
 # The whole ------------------------------------------------------------------------------------------------------------
 
 
-def write(run: Run, shards: Iterable[str] | None = None) -> None:
+def write_samples(run: Run, shards: Iterable[str] | None = None) -> None:
     """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last; `shards` as `kept`."""
     parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
     tables = [to_samples(*part) for part in (*parts, *kept(run, shards))]
@@ -145,10 +257,10 @@ def _judged(run: Run) -> Iterator[Part]:
     yield rows, None
     wanted = PER_REASON
     for name in run.finished(GROUPED.step):
-        path = outputs.repeated(run, name)
+        path = outputs.dropped(run, Stage.JUDGE, f"repeated-{name}")
         if wanted and storage.exists(path):
             rows = pa.Table.from_batches([next(parquet.read_row_groups(path, 0, 0))])  # in the order of keys
-            yield (found := rows.filter(pa.array(_is_new(rows, "key"))).slice(0, wanted)), None
+            yield (found := rows.filter(pa.array(is_new(rows, "key"))).slice(0, wanted)), None
             wanted -= len(found)
 
 
