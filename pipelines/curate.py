@@ -17,7 +17,6 @@ from altalign.pipelines.near import index, learned, test_images, within_pool
 from altalign.pipelines.opening import find, reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import Grounds, recording
-from altalign.pipelines.opening.summary import print_plan
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.image_tables import (
@@ -116,9 +115,11 @@ def curate(config: CurateConfig, wanted: Wanted, *, config_path: str) -> Run:
 def plan(config: CurateConfig, wanted: Wanted, *, config_path: str) -> None:
     """Print what a curation would do."""
     _, run = _checked(config, wanted, config_path)
-    is_anew = wanted.rerun is not None or wanted.is_restart
-    first, said = reopen.planned(run, rerun=wanted.rerun, is_restart=wanted.is_restart) if is_anew else (None, "")
-    print_plan(run, terminal.stdout(), first or "", said)
+    first, requests = None, ""
+    if wanted.rerun is not None or wanted.is_restart:
+        decision = reopen.decide(run, rerun=wanted.rerun, is_restart=wanted.is_restart)
+        first, requests = decision.first, reopen.requests_of(run, decision)
+    summary.print_plan(run, terminal.stdout(), first or "", requests)
 
 
 def _checked(config: CurateConfig, wanted: Wanted, config_path: str) -> tuple[PipelineOptions, Run]:

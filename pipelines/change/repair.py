@@ -45,7 +45,7 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
         if not run.is_done(STAGES[-1]):
             said = "`altalign curate` goes on with it, and makes anew what is damaged"
             raise UsageError(f"{run.folder}: not finished; {said}")
-        reopen.check_before(run, None)
+        reopen.decide(run, rerun=None)
         plan = planned(run)
         if plan.anew:
             marks.unmark(run, plan.of_marks)

@@ -1,7 +1,7 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from altalign.filters import identity
 from altalign.pipelines import read
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
-from altalign.pipelines.read.folder import FolderPart
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.run.units import InputFile, Run
@@ -34,11 +33,11 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     where = config_path if config_path == "--input" else f"{config_path} [input] paths"
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
-        found = [path for pattern in settings.paths for path in _matching(pattern, where)]
-        paths = read.listed(found, settings)
+        matching = [path for pattern in settings.paths for path in _matching(pattern, where)]
+        paths = read.listed(matching, settings)
         if not paths:
             raise UsageError(
-                f"{where}: no tar in {', '.join(found)}; name the tars or a folder of them, "
+                f"{where}: no tar in {', '.join(matching)}; name the tars or a folder of them, "
                 'or set kind = "folder" for a folder of images'
             )
         for path in paths:
@@ -46,7 +45,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         read.check(paths, settings)
         of_source = {file.named for file in files if config.input[file.of].source == settings.source}
         for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
-            parts = list(_parts(path, settings))
+            parts = [(path, None)] if settings.kind != "folder" else []
+            parts = parts or [(f"{path}#{i}", part) for i, part in enumerate(folder.parts(path, settings))]
             files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(parts)]
     hooks = measuring.hooks_of(config)
     block_lists.of_urls(config.fetch)
@@ -75,15 +75,14 @@ def _matching(pattern: str, where: str) -> list[str]:
         UsageError: there are none.
     """
     _check(storage.check_input, pattern, where)
-    found = storage.find(pattern)
-    if not found and storage.is_remote(pattern):
+    if paths := storage.find(pattern):
+        return paths
+    if storage.is_remote(pattern):
         is_of_web = storage.is_of_web(pattern)
         repair = "look at the address" if is_of_web else "look at what is there, and whether it may be listed"
         raise UsageError(f"{where}: nothing matches {pattern!r}; {repair}")
-    if not found:
-        repair = "give paths relative to the working directory"
-        raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
-    return found
+    repair = "give paths relative to the working directory"
+    raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
 
 
 def _check(check: Callable[[str], None], path: str, where: str) -> None:
@@ -107,15 +106,6 @@ def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> li
     shared = sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, zip(*folders, strict=False)))
     names = (["/".join(each[above:]) for each in split] for above in range(shared, -1, -1))
     return [*map(table.shown_name, next((each for each in names if taken.isdisjoint(each)), paths))]
-
-
-def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, FolderPart | None]]:
-    """The parts that an input's path is read in, each with a name: a file is one."""
-    if settings.kind != "folder":
-        yield path, None
-        return
-    for number, part in enumerate(folder.parts(path, settings)):
-        yield f"{path}#{number}", part
 
 
 def _check_input(path: str, settings: InputSettings, run_folder: str, where: str) -> None:
@@ -190,8 +180,8 @@ def check_tables(run: Run) -> None:
         if not facts:
             repair = "give the folder `tables` of a run whose texts are judged"
             raise UsageError(f"text.tables = {folder!r}: {path} is not there; {repair}")
-        wanted = {"rules_version": RULES_VERSION, "hash_versions": identity.HASH_VERSIONS, **limit}
-        for key, value in wanted.items():
+        expected = {"rules_version": RULES_VERSION, "hash_versions": identity.HASH_VERSIONS, **limit}
+        for key, value in expected.items():
             if facts.get(key) != value:
                 raise UsageError(f"text.tables = {folder!r}: {name}.json has {key} = {facts.get(key)!r}, not {value!r}")
 
