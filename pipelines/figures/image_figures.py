@@ -1,13 +1,12 @@
 """What the audit counts and samples of images: measures, hosts, images and bytes at each step, and the galleries."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -84,8 +83,10 @@ def image_values(rows: pa.Table) -> pa.Table:
     return sum_of([pa.table(columns)], IMAGE_VALUES.schema)
 
 
+# Hosts, of a sample chosen by image_id -------------------------------------------------------------------------------
+
 IMAGES_AT_MOST = 65_536  # about, in the sample
-HOSTS_AT_MOST = 100  # hosts
+HOSTS_AT_MOST = 100
 
 Hosts = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
 
@@ -94,65 +95,62 @@ def count_hosts(
     image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterable[bool], kept: Iterable[bool], *, one_in: int
 ) -> Hosts:
     """Count the images of the sample by host; one row an image, ids in hex."""
-    found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for image_id, url, is_fetched, is_kept in zip(image_ids, urls, fetched, kept, strict=True):
+    hosts: dict[str, tuple[int, int, int]] = {}
+    for image_id, url, *outcome in zip(image_ids, urls, fetched, kept, strict=True):
         if int(image_id[:16], 16) * one_in < 1 << 64:
-            of_host = found[host_of(url)]
-            for number, holds in enumerate((True, is_fetched, is_kept)):
-                of_host[number] += holds
-    return {host: (images, came, stayed) for host, (images, came, stayed) in sorted(found.items())}
+            _add(hosts, host_of(url), 1, *outcome)
+    return dict(sorted(hosts.items()))
 
 
 def write_hosts(run: Run, parts: Iterable[Hosts], *, one_in: int) -> None:
     """Write `audit/hosts.parquet`: the hosts with the most images, sorted by that number, then by name."""
-    total: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    hosts: dict[str, tuple[int, int, int]] = {}
     for part in parts:
         for host, numbers in part.items():
-            total[host] = [a + b for a, b in zip(total[host], numbers, strict=True)]
-    most = sorted(total.items(), key=lambda entry: (-entry[1][0], entry[0]))[:HOSTS_AT_MOST]
-    rows = [
-        {"host": host, "images": images, "fetched": came, "kept": stayed, "sampled_one_in": one_in}
-        for host, (images, came, stayed) in most
-    ]
+            _add(hosts, host, *numbers)
+    most = sorted(hosts.items(), key=lambda entry: (-entry[1][0], entry[0]))[:HOSTS_AT_MOST]
+    names = HOSTS.schema.names
+    rows = [dict(zip(names, (host, *numbers, one_in), strict=True)) for host, numbers in most]
     outputs.write_audit(run, HOSTS, rows)
 
 
+def _add(hosts: dict[str, tuple[int, int, int]], host: str, images: int, fetched: int, kept: int) -> None:
+    before = hosts.get(host, (0, 0, 0))
+    hosts[host] = (before[0] + images, before[1] + fetched, before[2] + kept)
+
+
+# Images and bytes at each step ---------------------------------------------------------------------------------------
+
 POOL, SHARDS = "pool", "shards"
 STEPS = (POOL, *(stage.value for stage in CURATED), SHARDS)
-
-Amounts = dict[tuple[str, str | None], list[int | None]]  # images and bytes by step and source; None: not known
 
 
 def of_images_at(step: str, rows: pa.Table, *, sizes: str | None) -> list[FunnelRow]:
     """The entries of a step for these rows, which have the columns `image_id` and `source`.
 
-    `sizes` names the column of an image's bytes, the same in all its rows; None: they are not known.
+    An image that two sources have counts for each, and once in all: totals are no sums of the sources. All rows of an
+    image are in one fetch unit, so the numbers of units add up. `sizes` names the column of an image's bytes, the same
+    in all its rows; None: they are not known.
     """
+
+    def once(rows: pa.Table, by: list[str]) -> pa.Table:
+        table = rows.group_by(by, use_threads=False).aggregate([("bytes", "min")])
+        return table.rename_columns([name.removesuffix("_min") for name in table.column_names])
+
     of_images = rows[sizes] if sizes else pa.nulls(len(rows), pa.int64())
     columns = {"image": rows["image_id"], "source": rows["source"], "bytes": of_images}
-    of_sources = _once(pa.table(columns), ["image", "source"])
-    of_all = _once(of_sources, ["image"])
+    of_sources = once(pa.table(columns), ["image", "source"])
+    of_all = once(of_sources, ["image"])
     tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
     by_source = sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally.to_pylist())
-    found = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *by_source]
-    return [(step, source, images, (size or 0) if sizes else None) for source, images, size in found]
-
-
-def _once(rows: pa.Table, by: list[str]) -> pa.Table:
-    """One row for each combination of values in these columns."""
-    found = rows.group_by(by, use_threads=False).aggregate([("bytes", "min")])
-    return found.rename_columns([name.removesuffix("_min") for name in found.column_names])
-
-
-def renamed(entries: Iterable[FunnelRow], *, step: str, to: str) -> list[FunnelRow]:
-    """The entries of a step, as entries of another step that keeps all its images."""
-    return [(to, source, images, size) for of, source, images, size in entries if of == step]
+    entries = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *by_source]
+    return [(step, source, images, (size or 0) if sizes else None) for source, images, size in entries]
 
 
 def dropped_images(stage: Stage, rows: pa.Table) -> list[ImagesRow]:
-    """Stage, reason and number of distinct images of the rows that a stage drops.
+    """Stage, reason and number of distinct images of the rows that a stage drops, sorted by image_id.
 
-    The rows are sorted by image_id, and those of an image have the same reason.
+    All rows of an image have the same reason.
     """
     reasons = rows.take(first_of_each_image(rows))["reason"]
     return [(stage.value, reason, images) for reason, images in sorted(parquet.tally(reasons))]
@@ -167,66 +165,60 @@ def write_funnel(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -
         samples: for each shard, the bytes that the samples of each source have in its tar.
     """
     sources = (None, *sorted({each.source for each in run.config.input}))
-    amounts: Amounts = {(step, source): _none_yet(step) for step in STEPS for source in sources}
-    for entry in _funnel(run, tars, samples):
-        _add(amounts, *entry)
+    without_bytes = (Stage.EXTRACT, Stage.JUDGE)
+    # images and bytes by step and source; None: not known
+    amounts: dict[tuple[str, str | None], list[int | None]] = {
+        (step, source): [None if step == POOL else 0, None if step in without_bytes else 0]
+        for step in STEPS
+        for source in sources
+    }
+
+    def add(step: str, source: str | None, *more: int | None) -> None:
+        amount = amounts[step, source]
+        amount[:] = [before if one is None else (before or 0) + one for before, one in zip(amount, more, strict=True)]
+
+    sizes = {file.path: int(run.facts_of(EXTRACTED, file.name).stamp[0]) for file in run.files}
+    add(POOL, None, None, sum(sizes.values()))
+    for source, path in dict.fromkeys((run.source_of(file.number), file.path) for file in run.files):
+        add(POOL, source, None, sizes[path])
+    images_of_pool = storage.read_json(run.path("tables", "over_captioned_images.json"))
+    for source, images in ((None, images_of_pool["distinct"]), *images_of_pool["distinct_by_source"].items()):
+        add(Stage.EXTRACT.value, source, images, None)
+    add(SHARDS, None, None, tars)
+    for source, size in (entry for shard in samples for entry in shard.items()):
+        add(SHARDS, source, None, size)
     gone, is_known = Counter[tuple[str, str]](), True
-    for marks in (FETCHED, DECONTAMINATED):
-        for _, facts in run.all_facts(marks):
-            for entry in facts.funnel:
-                _add(amounts, *entry)
-            is_known = is_known and facts.dropped_images is not None
-            for stage, reason, images in facts.dropped_images or ():
-                gone[stage, reason] += images
+    for facts in (facts for marks in (FETCHED, DECONTAMINATED) for _, facts in run.all_facts(marks)):
+        for entry in facts.funnel:
+            add(*entry)
+        is_known = is_known and facts.dropped_images is not None
+        for stage, reason, images in facts.dropped_images or ():
+            gone[stage, reason] += images
     for source in sources:  # all of these images are in the shards
         amounts[SHARDS, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]
-    rows = [dict(zip(FUNNEL.schema.names, (*of, *amount), strict=True)) for of, amount in amounts.items()]
+    rows = [dict(zip(FUNNEL.schema.names, (*name, *amount), strict=True)) for name, amount in amounts.items()]
     outputs.write_audit(run, FUNNEL, rows)
     if is_known:
-        told = [{"stage": stage, "reason": reason, "images": gone[stage, reason]} for stage, reason in sorted(gone)]
-        outputs.write_audit(run, DROPPED_IMAGES, told)
+        rows = [{"stage": stage, "reason": reason, "images": gone[stage, reason]} for stage, reason in sorted(gone)]
+        outputs.write_audit(run, DROPPED_IMAGES, rows)
 
 
-def _none_yet(step: str) -> list[int | None]:
-    """Images and bytes of a step before any are added."""
-    return [None if step == POOL else 0, None if step in (Stage.EXTRACT, Stage.JUDGE) else 0]
-
-
-def _add(amounts: Amounts, step: str, source: str | None, *more: int | None) -> None:
-    of = amounts[step, source]
-    of[:] = [before if one is None else (before or 0) + one for before, one in zip(of, more, strict=True)]
-
-
-def _funnel(run: Run, tars: int, samples: Iterable[Mapping[str, int]]) -> Iterable[FunnelRow]:
-    sizes = {file.path: int(run.facts_of(EXTRACTED, file.name).stamp[0]) for file in run.files}
-    yield POOL, None, None, sum(sizes.values())
-    for source, path in dict.fromkeys((run.source_of(file.number), file.path) for file in run.files):
-        yield POOL, source, None, sizes[path]
-    found = storage.read_json(run.path("tables", "over_captioned_images.json"))
-    for source, images in ((None, found["distinct"]), *found["distinct_by_source"].items()):
-        yield Stage.EXTRACT.value, source, images, None
-    yield SHARDS, None, None, tars
-    for of_shard in samples:
-        for source, size in of_shard.items():
-            yield SHARDS, source, None, size
-
+# Galleries: a few rows for each reason, and a few kept ones ----------------------------------------------------------
 
 OF_KEPT = 48
 
-Numbers = npt.NDArray[np.int64]  # int64[n], rising numbers of rows
-
-
-# The whole ------------------------------------------------------------------------------------------------------------
+Part = tuple[pa.Table, list[bytes | None] | None]  # rows, and their pictures where they have any
 
 
 def write_samples(run: Run, shards: Iterable[str] | None = None) -> None:
-    """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last; `shards` as `kept`."""
+    """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last; `shards` as `kept`.
+
+    Rows that the text rules drop were chosen by their keys. Later stages are in the order of image_id, a hash: there
+    the first rows are a sample. Rows whose image was fetched have a thumbnail.
+    """
     parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
     tables = [to_samples(*part) for part in (*parts, *kept(run, shards))]
     outputs.write_audit(run, SAMPLES, pa.concat_tables([SAMPLES.schema.empty_table(), *tables]))
-
-
-Part = tuple[pa.Table, list[bytes | None] | None]  # rows, and their pictures where they have any
 
 
 def to_samples(rows: pa.Table, pictures: list[bytes | None] | None) -> pa.Table:
@@ -238,12 +230,11 @@ def to_samples(rows: pa.Table, pictures: list[bytes | None] | None) -> pa.Table:
 
 def _extracted(run: Run) -> Iterator[Part]:
     """Rows from the sample that `extract` keeps, and the first broken records, which have no key."""
-    folder = run.path("dropped", "extract")
-    wanted = PER_REASON
+    folder, left = run.path("dropped", "extract"), PER_REASON
     for name in storage.names(folder, ".parquet"):
-        if name.startswith("broken-") and wanted:
-            rows = parquet.read_table(storage.join(folder, name)).slice(0, wanted)
-            wanted -= len(rows)
+        if name.startswith("broken-") and left:
+            rows = parquet.read_table(storage.join(folder, name)).slice(0, left)
+            left -= len(rows)
             yield rows, None
     if storage.exists(path := storage.join(folder, "sample.parquet")):
         yield smallest_pairs(parquet.read_table(path)), None
@@ -251,76 +242,50 @@ def _extracted(run: Run) -> Iterator[Part]:
 
 def _judged(run: Run) -> Iterator[Part]:
     """The rows that units have chosen; then repeated pairs, each once, in the order of image_id."""
-    rows = DROPPED.empty_table()
+    rows, left = DROPPED.empty_table(), PER_REASON
     for of_unit in storage.each(partial(JUDGE_SAMPLE.read, run), run.finished(JUDGED.step), of=run.folder):
         rows = smallest_pairs(pa.concat_tables([rows, of_unit]))
     yield rows, None
-    wanted = PER_REASON
     for name in run.finished(GROUPED.step):
         path = outputs.dropped(run, Stage.JUDGE, f"repeated-{name}")
-        if wanted and storage.exists(path):
+        if left and storage.exists(path):
             rows = pa.Table.from_batches([next(parquet.read_row_groups(path, 0, 0))])  # in the order of keys
-            yield (found := rows.filter(pa.array(is_new(rows, "key"))).slice(0, wanted)), None
-            wanted -= len(found)
+            rows = rows.filter(pa.array(is_new(rows, "key"))).slice(0, left)
+            left -= len(rows)
+            yield rows, None
 
 
 def _after_judge(run: Run) -> Iterator[Part]:
     """The dropped rows of fetch units, in order, until there are enough for each reason."""
     for stage in (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE):
-        found: Counter[str] = Counter()
+        taken: Counter[str] = Counter()
         for name, facts in run.all_facts(DECONTAMINATED if stage is Stage.DECONTAMINATE else FETCHED):
-            reasons = {reason for of, _, reason, _ in facts.counts if of == stage.value and reason != KEPT}
-            if wanted := {reason: PER_REASON - found[reason] for reason in reasons if found[reason] < PER_REASON}:
-                rows = parquet.read_table(outputs.dropped(run, stage, name))
-                places = _places(run, stage, name, facts)
-                ids, of_rows = (parquet.values(rows, column) for column in ("image_id", "reason"))
-                rows = _rows(rows, _first_of_images(ids, of_rows, wanted, among=places))
-                found.update(parquet.values(rows, "reason"))
-                if places is None:
-                    yield rows, None
-                else:
-                    images = parquet.values(rows, "image_id")
-                    yield rows, _pictures(run, [image_range(run, name, *places[image_id]) for image_id in images])
-
-
-def _first_of_images(
-    image_ids: Sequence[str],
-    reasons: Iterable[str],
-    wanted: Mapping[str, int],
-    *,
-    among: Container[str] | None = None,
-    after: str | None = None,
-) -> list[int]:
-    """The numbers of the first rows, one an image, up to the wanted number for each reason.
-
-    `among` restricts the images; `after` is the last image of earlier rows, which is not taken again.
-    """
-    taken: Counter[str] = Counter()
-    numbers, before = [], after
-    for number, (reason, image_id) in enumerate(zip(reasons, image_ids, strict=True)):
-        if image_id != before and taken[reason] < wanted.get(reason, 0) and (among is None or image_id in among):
-            taken[reason] += 1
-            numbers.append(number)
-        before = image_id
-    return numbers
-
-
-def _rows(rows: pa.Table, numbers: list[int]) -> pa.Table:
-    return rows.take(np.array(numbers, np.int64))
+            reasons = {reason for of_stage, _, reason, _ in facts.counts if of_stage == stage.value and reason != KEPT}
+            most = {reason: PER_REASON - taken[reason] for reason in reasons if taken[reason] < PER_REASON}
+            if not most:
+                continue
+            places = _places(run, stage, name, facts)
+            rows = first_rows(parquet.read_table(outputs.dropped(run, stage, name)), most, among=places)
+            taken.update(parquet.values(rows, "reason"))
+            if places is None:
+                yield rows, None
+            else:
+                images = parquet.values(rows, "image_id")
+                yield rows, _pictures(run, [image_range(run, name, *places[image_id]) for image_id in images])
 
 
 def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) -> dict[str, tuple[int, int]] | None:
     """Offset and bytes of dropped images in the blob of their unit, by image_id; None where they were not fetched.
 
     The marks of fetch units name some of the images that the image rules drop; of those that decontamination drops all
-    are found.
+    are known.
     """
     if stage is Stage.FETCH:
         return None
     if isinstance(facts, FetchFacts):
         return {image_id: (offset, size) for image_id, offset, size in facts.pictures}
-    kept = FETCHED_ROWS.read(run, name).select(["image_id", "blob_offset", "blob_bytes"])
-    return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
+    rows = FETCHED_ROWS.read(run, name).select(["image_id", "blob_offset", "blob_bytes"])
+    return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in rows.to_pylist()}
 
 
 def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:
@@ -328,38 +293,57 @@ def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:
 
     `shards` are their names, generation after generation; None: those that the run has just written, all of one.
     """
-    found, pictured = list[pa.Table](), dict[str, bytes | None]()
+    parts, pictured = list[pa.Table](), dict[str, bytes | None]()
     for _, names in groupby(run.finished(WRITTEN.step) if shards is None else shards, generations.of):
-        wanted, before = OF_KEPT, None
+        left, before = OF_KEPT, None
         for name in names:
-            if not wanted:
+            if not left:
                 break
-            rows = parquet.read_table(run.path("shards", f"{name}.parquet"))
-            ids = parquet.values(rows, "image_id")
-            rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: wanted}, after=before))
-            wanted, before = wanted - len(rows), ids[-1]
-            stem = pa.repeat(pa.scalar(run.path("shards", name)), len(rows))
-            found.append(rows.append_column("stem", stem))
-    if not found:
+            every = parquet.read_table(run.path("shards", f"{name}.parquet"))
+            rows = first_rows(every, {KEPT: left}, after=before)
+            left, before = left - len(rows), parquet.values(every, "image_id")[-1]
+            parts.append(rows.append_column("stem", pa.repeat(pa.scalar(run.path("shards", name)), len(rows))))
+    if not parts:
         return
-    rows = pa.concat_tables(found).sort_by([("image_id", "ascending"), ("key", "ascending")])
-    ids = parquet.values(rows, "image_id")
-    rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: OF_KEPT}))
+    rows = pa.concat_tables(parts).sort_by([("image_id", "ascending"), ("key", "ascending")])
+    rows = first_rows(rows, {KEPT: OF_KEPT})
     for stem in dict.fromkeys(parquet.values(rows, "stem")):
-        of_shard = rows.filter(pc.field("stem") == stem)
-        columns = (parquet.values(of_shard, column) for column in ("key", "tar_offset", "tar_bytes"))
-        places = {key: Range(f"{stem}.tar", offset, size) for key, offset, size in zip(*columns, strict=True)}
-        pictured |= dict(zip(places, _pictures(run, list(places.values())), strict=True))
+        keys = parquet.values(rows.filter(pc.field("stem") == stem), "key")
+        pictured |= dict(zip(keys, pictures_of(run, stem, keys), strict=True))
     columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
     failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
     pictures = [pictured[key] for key in parquet.values(rows, "key")]
     yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), pictures
 
 
-def first_rows(rows: pa.Table, wanted: Mapping[str, int]) -> pa.Table:
-    """The first dropped rows, one an image, up to the wanted number for each reason; rows are sorted by image."""
-    ids, reasons = (parquet.values(rows, column) for column in ("image_id", "reason"))
-    return _rows(rows, _first_of_images(ids, reasons, wanted))
+def first_rows(
+    rows: pa.Table, most: Mapping[str, int], *, among: Container[str] | None = None, after: str | None = None
+) -> pa.Table:
+    """The first rows, one an image, up to so many for each reason; rows are sorted by image, those of shards are kept.
+
+    `among` restricts the images; `after` is the last image of earlier rows, which is not taken again.
+    """
+    reasons = parquet.values(rows, "reason") if "reason" in rows.column_names else [KEPT] * len(rows)
+    numbers = _first_of_images(parquet.values(rows, "image_id"), reasons, most, among=among, after=after)
+    return rows.take(np.array(numbers, np.int64))
+
+
+def _first_of_images(
+    image_ids: Sequence[str],
+    reasons: Iterable[str],
+    most: Mapping[str, int],
+    *,
+    among: Container[str] | None = None,
+    after: str | None = None,
+) -> list[int]:
+    taken: Counter[str] = Counter()
+    numbers, before = [], after
+    for number, (reason, image_id) in enumerate(zip(reasons, image_ids, strict=True)):
+        if image_id != before and taken[reason] < most.get(reason, 0) and (among is None or image_id in among):
+            taken[reason] += 1
+            numbers.append(number)
+        before = image_id
+    return numbers
 
 
 def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
@@ -370,9 +354,8 @@ def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
 
 
 def _pictures(run: Run, places: Sequence[Range]) -> list[bytes | None]:
-    """Thumbnails of the images at these places."""
-    found = storage.each(lambda of: storage.read_range(of.path, of.offset, of.length or 0), places, of=run.folder)
-    return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in found]
+    images = storage.each(lambda at: storage.read_range(at.path, at.offset, at.length or 0), places, of=run.folder)
+    return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in images]
 
 
 def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:

@@ -46,30 +46,21 @@ class GatherFacts(Facts):
 
 @dataclass(frozen=True)
 class FetchFacts(Facts):
-    """What became of a fetch unit.
+    """What became of a fetch unit."""
 
-    Attributes:
-        kept: rows that go on.
-        counts: rows by stage, source and reason.
-        failed: rows by every rule that holds.
-        pictures: image_id, offset and bytes of some dropped images, for the galleries.
-        funnel: step, source, images and bytes, for the report.
-        dropped_images: stage, reason and how many distinct images were dropped; None in marks of older versions.
-        hosts: how many images of the sample each host has, how many were fetched, and how many were kept.
-    """
-
-    kept: int
-    counts: list[CountRow]
-    failed: list[FailedRow]
-    pictures: list[tuple[str, int, int]]
+    kept: int  # rows that go on
+    counts: list[CountRow]  # rows by stage, source and reason
+    failed: list[FailedRow]  # rows by every rule that holds
+    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     funnel: list[FunnelRow]
-    dropped_images: list[ImagesRow] | None
-    hosts: Mapping[str, tuple[int, int, int]]
+    dropped_images: list[ImagesRow] | None  # None in marks of older versions
+    hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
 
 
 GATHERED = Marks("fetch/gathered", GatherFacts)
 FETCHED = Marks("fetch/units", FetchFacts)
 
+_INT16, _INT64 = np.dtype(np.int16), np.dtype(np.int64)
 ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 
 # A candidate that passed the image rules, with the place of its image in the blob of its fetch unit.
@@ -82,31 +73,17 @@ FETCHED_ROW = pa.schema(
 )
 
 
-GATHERED_IMAGES = Table("work/fetch/gathered/*.images", Format.BYTES, holds="images of a table's surviving rows")
-GATHERED_INDEX = Table("work/fetch/gathered/*.index", Format.ROWS, ROW_INDEX, "row, offset and length of each, by row")
+GATHERED_IMAGES = Table("work/fetch/gathered/*.images", "images of a table's surviving rows")
+GATHERED_INDEX = Table("work/fetch/gathered/*.index", "row, offset, length of each", ROW_INDEX, format=Format.ROWS)
 
-IMAGES = Table("work/fetch/units/*.images", Format.BYTES, holds="a blob: the bytes of the images that a unit fetched")
-OUTCOMES = Table(
-    "work/fetch/units/*.journal", Format.JSON, holds="of images from the web: what came of each, a line an image"
-)
+IMAGES = Table("work/fetch/units/*.images", "a blob: the bytes of the images that a unit fetched")
+OUTCOMES = Table("work/fetch/units/*.journal", "what came of each image from the web", format=Format.JSON)
 FETCHED_ROWS = Table(
-    "work/fetch/units/*.parquet",
-    Format.PARQUET,
-    FETCHED_ROW,
-    "rows that pass the image rules, sorted by image_id and key, with the place of their image in the blob",
+    "work/fetch/units/*.parquet", "rows that pass, with the place of their image in the blob", FETCHED_ROW
 )
-FEATURES = Table(
-    "work/fetch/units/*.features",
-    Format.NUMPY,
-    np.dtype(np.int16),
-    "features of the kept images in their order, int16[n, d]; zeros for a flat image",
-)
-MEASURED_IMAGES = Table(
-    "work/fetch/units/*.measures", Format.PARQUET, IMAGE_MEASURES.schema, "a unit's part of the histograms"
-)
-VALUES_OF_IMAGES = Table(
-    "work/fetch/units/*.image_values", Format.PARQUET, IMAGE_VALUES.schema, "a unit's part of formats and sizes"
-)
+FEATURES = Table("work/fetch/units/*.features", "of the kept images in their order, int16[n, d]; zeros: flat", _INT16)
+MEASURED_IMAGES = Table("work/fetch/units/*.measures", "a unit's part of the histograms", IMAGE_MEASURES.schema)
+VALUES_OF_IMAGES = Table("work/fetch/units/*.image_values", "a unit's part of formats and sizes", IMAGE_VALUES.schema)
 
 
 def image_range(run: Run, name: str, offset: int, size: int) -> Range:
@@ -141,16 +118,9 @@ def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 # One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the
 # second also where settings do not ask for it.
-TEST_IMAGE = pa.schema(
-    [
-        ("test_set", pa.string()),
-        ("test_image", pa.string()),
-        ("sha256", pa.string()),
-        ("features", pa.binary()),
-        ("mirrored", pa.binary()),
-    ]
-)
-TEST_NAME = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
+TEST_NAME = pa.schema([("test_set", pa.string()), ("test_image", pa.string())])
+_BINARY = [pa.field(name, pa.binary()) for name in ("features", "mirrored")]
+TEST_IMAGE = pa.schema([*TEST_NAME, pa.field("sha256", pa.string()), *_BINARY])
 # copy_of is null for an original, which comes before its copies
 AUGMENTED_ROW = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
@@ -210,17 +180,12 @@ LEARNED = Marks("decontaminate/map", LearnedFacts)
 INDEX = Marks("decontaminate/index", IndexFacts)
 
 
-_INT16 = np.dtype(np.int16)
-TEST_IMAGES = Table("work/test_images/*.parquet", Format.PARQUET, TEST_IMAGE, "features of a part of a test set")
-AUGMENTED_IMAGES = Table(
-    "work/augmented/*.parquet", Format.PARQUET, AUGMENTED_ROW, "features of images and their copies"
-)
-TEST_NAMES = Table("work/decontaminate/index/names.parquet", Format.PARQUET, TEST_NAME, "set and name of each image")
-INDEX_ARRAYS = Table(
-    "work/decontaminate/index/*.npy", Format.NUMPY, holds="vectors of test images, as the search maps them"
-)
-CALIBRATION = Table("audit/near_duplicates/calibration.json", Format.JSON, holds="threshold, embedder, map")
-CALIBRATION_ARRAYS = Table("audit/near_duplicates/*.npy", Format.NUMPY, holds="the map and the centroids of clusters")
+TEST_IMAGES = Table("work/test_images/*.parquet", "features of a part of a test set", TEST_IMAGE)
+AUGMENTED_IMAGES = Table("work/augmented/*.parquet", "features of images and their copies", AUGMENTED_ROW)
+TEST_NAMES = Table("work/decontaminate/index/names.parquet", "set and name of each image", TEST_NAME)
+INDEX_ARRAYS = Table("work/decontaminate/index/*.npy", "vectors of test images, as the search maps them")
+CALIBRATION = Table("audit/near_duplicates/calibration.json", "threshold, embedder, map")
+CALIBRATION_ARRAYS = Table("audit/near_duplicates/*.npy", "the map and the centroids of clusters")
 
 # What is found, and what goes -----------------------------------------------------------------------------------------
 
@@ -321,23 +286,16 @@ DECONTAMINATED = Marks("decontaminate/units", DropFacts)
 STEPS = (GATHERED, FETCHED, TESTS, AUGMENTED, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
 
 
-SIMILAR = Table("work/decontaminate/search/*.parquet", Format.PARQUET, NEAR, "pairs above the threshold")
-LESS_SIMILAR = Table("work/decontaminate/search/*.below", Format.PARQUET, NEAR, "pairs below it, for the gallery")
-CENTROIDS_OF_CELLS = Table("work/decontaminate/cells/centroids.npy", Format.NUMPY, _INT16, "int16[cells, d]")
-SPILLED_VECTORS = Table("work/decontaminate/compared/*.spill", Format.BYTES, holds="vectors and digests by cell")
-PAIRS_OF_UNIT = Table("work/decontaminate/compared/*.pairs", Format.NUMPY, PAIR, "pairs that a unit found by itself")
-PAIRS_OF_CELL = Table("work/decontaminate/joined/*.pairs", Format.NUMPY, PAIR, "pairs of a cell")
-REPLACED_IMAGES = Table(
-    "work/decontaminate/replaced/goes.npy", Format.NUMPY, np.dtype(np.int64), "numbers of the images that go, rising"
-)
-REPLACED_BY = Table("work/decontaminate/replaced/kept.npy", Format.NUMPY, REPLACEMENT, "what stays in their place")
-KEPT_ROWS = Table(
-    "work/decontaminate/units/*.rows",
-    Format.NUMPY,
-    np.dtype(np.int64),
-    "numbers of the rows of `work/fetch/units/*.parquet` that stay; missing where all do",
-)
-FOUND_FACTS = Table("audit/near_duplicates/found.json", Format.JSON, holds="what was looked for and found")
+SIMILAR = Table("work/decontaminate/search/*.parquet", "pairs above the threshold", NEAR)
+LESS_SIMILAR = Table("work/decontaminate/search/*.below", "pairs below it, for the gallery", NEAR)
+CENTROIDS_OF_CELLS = Table("work/decontaminate/cells/centroids.npy", "int16[cells, d]", _INT16)
+SPILLED_VECTORS = Table("work/decontaminate/compared/*.spill", "vectors and digests by cell")
+PAIRS_OF_UNIT = Table("work/decontaminate/compared/*.pairs", "pairs that a unit found by itself", PAIR)
+PAIRS_OF_CELL = Table("work/decontaminate/joined/*.pairs", "pairs of a cell", PAIR)
+REPLACED_IMAGES = Table("work/decontaminate/replaced/goes.npy", "numbers of the images that go, rising", _INT64)
+REPLACED_BY = Table("work/decontaminate/replaced/kept.npy", "what stays in their place", REPLACEMENT)
+KEPT_ROWS = Table("work/decontaminate/units/*.rows", "numbers of the rows that stay; missing where all do", _INT64)
+FOUND_FACTS = Table("audit/near_duplicates/found.json", "what was looked for and found")
 
 
 def kept_rows(run: Run, name: str) -> pa.Table:

@@ -22,12 +22,11 @@ from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
 from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
-from altalign.pipelines.run.units import Format, Marks, Run, Table
+from altalign.pipelines.run.units import Marks, Run, Table
 from altalign.storage import Written, parquet
 
 DROPPED_ROWS = {
-    stage: Table(f"dropped/{stage.value}/*.parquet", Format.PARQUET, DROPPED, f"rows that `{stage.value}` drops")
-    for stage in Stage
+    stage: Table(f"dropped/{stage.value}/*.parquet", f"rows that `{stage.value}` drops", DROPPED) for stage in Stage
 }
 # the stages that make what `data.stages.maker` does not know
 _OTHER_MAKERS = {image_tables.AUGMENTED_IMAGES.where: "decontaminate", shard_tables.LIST_OF_FILES.where: "write"}
@@ -36,10 +35,11 @@ _OTHER_MAKERS = {image_tables.AUGMENTED_IMAGES.where: "decontaminate", shard_tab
 def written_by(stage: str) -> tuple[Table, ...]:
     """All tables that a stage writes, by their paths: in `work/`, and what stays."""
     tables = list[Table]()
-    audited = [Table.of_audit(each) for each in vars(audit_tables).values() if isinstance(each, AuditTable)]
+    audited = [each for each in vars(audit_tables).values() if isinstance(each, AuditTable)]
     for value in (*vars(text_tables).values(), *vars(image_tables).values(), *vars(shard_tables).values()):
         tables += [each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Table)]
-    every = dict.fromkeys([*tables, *DROPPED_ROWS.values(), *audited])
+    of_audit = (Table(each.path, "for the report", each.schema) for each in audited)
+    every = dict.fromkeys([*tables, *DROPPED_ROWS.values(), *of_audit])
     return tuple(table for table in every if _OTHER_MAKERS.get(table.where, maker(table.where)) == stage)
 
 

@@ -42,14 +42,14 @@ def files_of(name: str, facts: ShardFacts) -> Iterator[tuple[str, Written]]:
 
 WRITTEN = Marks("write", ShardFacts)
 
-SHARDS = Table("shards/*.tar", Format.TAR, holds="of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
-SIDE_CARS = Table("shards/*.parquet", Format.PARQUET, SAMPLE, "the same pairs without images")
-COUNTS_OF_RUN = Table("counts.parquet", Format.PARQUET, COUNTS, "rows by stage, source and reason")
-SUMMARY = Table("summary.json", Format.JSON, holds="the same in short")
-LIST_OF_FILES = Table("files.jsonl", Format.JSON, holds="size and digest of each file of the run")
-CARD = Table("README.md", Format.BYTES, holds="the data-set card")
-CROISSANT = Table("croissant.json", Format.JSON, holds="the same for machines")
-MANIFEST = Table("manifest.json", Format.JSON, holds="the shards, versions and digests; written last")
+SHARDS = Table("shards/*.tar", "of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
+SIDE_CARS = Table("shards/*.parquet", "the same pairs without images", SAMPLE)
+COUNTS_OF_RUN = Table("counts.parquet", "rows by stage, source and reason", COUNTS)
+SUMMARY = Table("summary.json", "the same in short")
+LIST_OF_FILES = Table("files.jsonl", "size and digest of each file of the run")
+CARD = Table("README.md", "the data-set card")
+CROISSANT = Table("croissant.json", "the same for machines")
+MANIFEST = Table("manifest.json", "the shards, versions and digests; written last")
 
 
 class ShardOfParent(Unit):
@@ -135,18 +135,13 @@ VALUES = Marks("select/values", CountedFacts)
 THRESHOLDS = Marks("select/thresholds", ThresholdFacts)
 STEPS = (WRITTEN, CONCEPTS, BALANCE, VALUES, THRESHOLDS, COMMON, CHOSEN, CARRIED)
 
-CHOSEN_ROWS = Table("work/select/chosen/*.rows", Format.NUMPY, np.dtype(np.int64), "numbers of the rows that stay")
+CHOSEN_ROWS = Table("work/select/chosen/*.rows", "numbers of the rows that stay", np.dtype(np.int64))
 COMMON_HASHES = {
-    kind: Table(
-        f"work/select/common/*.{kind}",
-        Format.NUMPY,
-        np.dtype(np.uint64),
-        f"hashes of {kind} over their limit, and counts",
-    )
+    kind: Table(f"work/select/common/*.{kind}", f"hashes of {kind} over their limit, and counts", np.dtype(np.uint64))
     for kind in ("texts", "images")
 }
-REPEATED_KEYS = Table("work/select/common/*.repeated", Format.PARQUET, REPEATED, "keys that several runs have")
-VALUES_OF_COLUMN = Table("work/select/values/*.values", Format.NUMPY, holds="distinct values and how often, [2, k]")
+REPEATED_KEYS = Table("work/select/common/*.repeated", "keys that several runs have", REPEATED)
+VALUES_OF_COLUMN = Table("work/select/values/*.values", "distinct values and how often, [2, k]", format=Format.NUMPY)
 
 
 class ScoreUnit(Unit):

@@ -22,29 +22,17 @@ class FileUnit(Unit):
 
 @dataclass(frozen=True)
 class ExtractFacts(Facts):
-    """What was read of an input file.
+    """What was read of an input file."""
 
-    Attributes:
-        stamp: size and time of change of the file, or its digest in the store, before it was read.
-        direct: whether the file is its own pool (a Parquet table of one caption a row, without images).
-        row_groups: rows of each row group of its pool.
-        rows_at_once: how many rows of it may be read at a time.
-        bytes: of its rows in memory, at most; 0 where a table that is its own pool has no long values.
-        places: how many places of images it has; None where it has no images.
-        broken: how many records could not be read.
-        counts: rows by stage, source and reason.
-        failed: rows by every rule that holds.
-    """
-
-    stamp: list[int | str]
-    direct: bool
-    row_groups: list[int]
-    rows_at_once: int
-    bytes: int
-    places: int | None
-    broken: int | None
-    counts: list[CountRow]
-    failed: list[FailedRow]
+    stamp: list[int | str]  # size and time of change of the file, or its digest in the store, before it was read
+    direct: bool  # whether the file is its own pool (a Parquet table of one caption a row, without images)
+    row_groups: list[int]  # rows of each row group of its pool
+    rows_at_once: int  # how many rows of it may be read at a time
+    bytes: int  # of its rows in memory, at most; 0 where a table that is its own pool has no long values
+    places: int | None  # how many places of images it has; None where it has no images
+    broken: int | None  # how many records could not be read
+    counts: list[CountRow]  # rows by stage, source and reason
+    failed: list[FailedRow]  # rows by every rule that holds
 
 
 EXTRACTED = Marks("extract", ExtractFacts)
@@ -52,20 +40,20 @@ EXTRACTED = Marks("extract", ExtractFacts)
 # A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
 FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])
 
-CANDIDATES = Table("work/extract/*.parquet", Format.PARQUET, CANDIDATE, "the candidates of an input file: its pool")
-BROKEN_RECORDS = Table("work/extract/*.broken.parquet", Format.PARQUET, DROPPED, "records that cannot be read")
-EXTRACT_SAMPLE = Table("work/extract/*.sample.parquet", Format.PARQUET, DROPPED, "dropped rows of the smallest keys")
-COPIED_IMAGES = Table("work/extract/*.images", Format.BYTES, holds="images that cannot be read at an offset")
-FOLDER_FILES = Table("work/extract/*.files.parquet", Format.PARQUET, FOLDER_FILE, "the files of a part of a folder")
-PLACES = Table("work/extract/*.places", Format.ROWS, PLACE, "where images are, sorted by image_id")
+CANDIDATES = Table("work/extract/*.parquet", "the candidates of an input file: its pool", CANDIDATE)
+BROKEN_RECORDS = Table("work/extract/*.broken.parquet", "records that cannot be read", DROPPED)
+EXTRACT_SAMPLE = Table("work/extract/*.sample.parquet", "dropped rows of the smallest keys", DROPPED)
+COPIED_IMAGES = Table("work/extract/*.images", "images that cannot be read at an offset")
+FOLDER_FILES = Table("work/extract/*.files.parquet", "the files of a part of a folder", FOLDER_FILE)
+PLACES = Table("work/extract/*.places", "where images are, sorted by image_id", PLACE, format=Format.ROWS)
 PAYLOADS = Table(
     "work/extract/*.payloads",
-    Format.ROWS,
+    "the same by payload, and revisits; missing where none",
     PLACE,
-    "the same by the ids of their payloads' names, and revisits; missing where there are none",
+    format=Format.ROWS,
 )
-REVISITS = Table("work/extract/revisits", Format.ROWS, PLACE, "places of images that only revisit records have")
-POOL_SIZE = Table("work/extract/pool/size.json", Format.JSON, holds="rows and bytes of the whole pool")
+REVISITS = Table("work/extract/revisits", "places of images that only revisit records have", PLACE, format=Format.ROWS)
+POOL_SIZE = Table("work/extract/pool/size.json", "rows and bytes of the whole pool")
 
 
 class PoolUnit(Unit):
@@ -113,23 +101,21 @@ _HASH, _COUNT = np.dtype(np.uint64), np.dtype(np.int64)
 # kinds of tables by their names in `work/`, and the names of the final tables
 KINDS = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
-HASHES = Table("work/tables/units/*.spill", Format.ROWS, _HASH, "hashes of n-grams, texts and images by partition")
+HASHES = Table("work/tables/units/*.spill", "hashes by partition", _HASH, format=Format.ROWS)
 ENTRIES = {
-    kind: Table(f"work/tables/merged/*.{kind}", Format.ROWS, _HASH, f"pairs of hash and count of {kind}, by hash")
+    kind: Table(f"work/tables/merged/*.{kind}", f"hashes and counts of {kind}", _HASH, format=Format.ROWS)
     for kind in KINDS
 }
-TABLES = {kind: Table(f"tables/{name}.npy", Format.NUMPY, _HASH, "hashes, sorted") for kind, name in KINDS.items()}
+TABLES = {kind: Table(f"tables/{name}.npy", "hashes, sorted", _HASH) for kind, name in KINDS.items()}
 COUNTS = {
-    "ngrams": Table("tables/vocabulary_log2.npy", Format.NUMPY, np.dtype(np.uint8), "eight times log2 of each count"),
-    "texts": Table("tables/over_shared_texts_counts.npy", Format.NUMPY, _COUNT, "the count of each hash"),
-    "images": Table("tables/over_captioned_images_counts.npy", Format.NUMPY, _COUNT, "the count of each hash"),
+    "ngrams": Table("tables/vocabulary_log2.npy", "eight times log2 of each count", np.dtype(np.uint8)),
+    "texts": Table("tables/over_shared_texts_counts.npy", "the count of each hash", _COUNT),
+    "images": Table("tables/over_captioned_images_counts.npy", "the count of each hash", _COUNT),
 }
-TABLE_FACTS = {
-    kind: Table(f"tables/{name}.json", Format.JSON, holds="rows, threshold, versions") for kind, name in KINDS.items()
-}
-WANTED_HASHES = Table("work/tables/wanted.json", Format.JSON, holds="hashes whose strings the report shows")
+TABLE_FACTS = {kind: Table(f"tables/{name}.json", "rows, threshold, versions") for kind, name in KINDS.items()}
+WANTED_HASHES = Table("work/tables/wanted.json", "hashes whose strings the report shows")
 FINAL = (*TABLES.values(), *COUNTS.values(), *TABLE_FACTS.values(), WANTED_HASHES)  # what later stages read
-HISTOGRAMS = Table("audit/histograms.json", Format.JSON, holds="counts of words, n-grams, texts and images")
+HISTOGRAMS = Table("audit/histograms.json", "counts of words, n-grams, texts and images")
 
 
 def entries_of(run: Run, partition: str, kind: str) -> npt.NDArray[np.uint64]:
@@ -150,15 +136,8 @@ SURVIVOR = pa.schema(
 )
 
 # A survivor after the grouping, with the place of its image: null where no archive has it.
-PLACED_SURVIVOR = pa.schema(
-    [
-        *SURVIVOR,
-        pa.field("place_file", pa.int32()),
-        pa.field("place_kind", pa.int32()),
-        pa.field("place_offset", pa.int64()),
-        pa.field("place_length", pa.int64()),
-    ]
-)
+_PLACE = {"file": pa.int32(), "kind": pa.int32(), "offset": pa.int64(), "length": pa.int64()}
+PLACED_SURVIVOR = pa.schema([*SURVIVOR, *(pa.field(f"place_{name}", kind) for name, kind in _PLACE.items())])
 
 
 @dataclass(frozen=True)
@@ -191,21 +170,19 @@ JUDGED = Marks("judge/units", JudgeFacts)
 GROUPED = Marks("judge/grouped", GroupFacts)
 STEPS = (EXTRACTED, COUNTED, MERGED, JUDGED, GROUPED)
 
-SURVIVORS = Table("work/judge/units/*.survivors", Format.ARROW, SURVIVOR, "candidates that pass, by partition")
-MEASURED_TEXTS = Table(
-    "work/judge/units/*.measures", Format.PARQUET, TEXT_MEASURES.schema, "a unit's part of the histograms"
-)
-SEEN_STRINGS = Table("work/judge/units/*.seen", Format.JSON, holds="strings of wanted hashes, and scripts of captions")
-JUDGE_SAMPLE = Table("work/judge/units/*.samples", Format.PARQUET, DROPPED, "dropped rows for the galleries")
+SURVIVORS = Table("work/judge/units/*.survivors", "candidates that pass, by partition", SURVIVOR, format=Format.ARROW)
+MEASURED_TEXTS = Table("work/judge/units/*.measures", "a unit's part of the histograms", TEXT_MEASURES.schema)
+SEEN_STRINGS = Table("work/judge/units/*.seen", "strings of wanted hashes, and scripts of captions", format=Format.JSON)
+JUDGE_SAMPLE = Table("work/judge/units/*.samples", "dropped rows for the galleries", DROPPED)
+SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 SLICES_OF_PLACES = Table(
     "work/judge/places/*.slices",
-    Format.ROWS,
-    np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")]),
     "how partitions cut an input file's places",
+    SLICE,
+    format=Format.ROWS,
 )
 GROUPED_SURVIVORS = Table(
     "work/judge/grouped/*.parquet",
-    Format.PARQUET,
+    "each pair once, by image_id and key, with the place of its image",
     PLACED_SURVIVOR,
-    "each pair once, sorted by image_id and key, with the place of its image; a row group is a fetch unit",
 )

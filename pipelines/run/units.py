@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import Any, Generic, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data import listing
-from altalign.data.audit_tables import AuditTable
 from altalign.data.stages import STAGES, damaged, finished_units
 from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
@@ -44,9 +43,9 @@ class Facts:
         return {name: value for name, value in values if value is not None}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, object]) -> Self:
+    def from_json(cls, mark: Mapping[str, object]) -> Self:
         """The inverse of `to_json`; other entries of the mark are ignored."""
-        return cls(**{field.name: said.get(field.name) for field in fields(cls)})
+        return cls(**{field.name: mark.get(field.name) for field in fields(cls)})
 
 
 U = TypeVar("U", bound=Unit)
@@ -117,8 +116,8 @@ class Run:
 
     def facts(self, marks: Marks[F], name: str) -> F | None:
         """The facts of a unit; None where it is not finished."""
-        said = storage.read_sealed(self.mark(marks.step, name))
-        return marks.facts.from_json(said) if said else None
+        mark = storage.read_sealed(self.mark(marks.step, name))
+        return marks.facts.from_json(mark) if mark else None
 
     def facts_of(self, marks: Marks[F], name: str) -> F:
         """The facts of a unit that is finished.
@@ -143,10 +142,10 @@ class Run:
         """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""
         if self.config.run.durable:
             storage.sync(block)
-        noted = ((path, of) for path, of in block.files.items() if not path.startswith(self.path("log/")))
-        files = {path: of or listing.grown(path, block.kind(path)) for path, of in noted}
-        said = {storage.relative(path, self.folder) or path: [*of] for path, of in sorted(files.items())}
-        storage.write_sealed(self.mark(step, name), {**facts, "files": said}, durable=self.config.run.durable)
+        noted = ((path, file) for path, file in block.files.items() if not path.startswith(self.path("log/")))
+        files = {path: file or listing.grown(path, block.kind(path)) for path, file in noted}
+        written = {storage.relative(path, self.folder) or path: [*file] for path, file in sorted(files.items())}
+        storage.write_sealed(self.mark(step, name), {**facts, "files": written}, durable=self.config.run.durable)
 
     def is_done(self, stage: str) -> bool:
         """Whether a stage is done; for the last stage the manifest says so."""
@@ -154,17 +153,17 @@ class Run:
 
 
 def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:
-    """Do a unit that is not finished, and write its mark; returns its facts.
-
-    The mark vouches for the files of the unit: the disk keeps these before it is written.
-    """
-    if (found := run.facts(marks, unit["name"])) is not None:
-        return found
+    """Do a unit that is not finished, and write its mark; returns its facts."""
+    if (finished := run.facts(marks, unit["name"])) is not None:
+        return finished
     interrupts.check()
     with storage.noted(run.work()) as block:
         facts = work(run, unit)
     run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **facts.to_json()}, block)
     return facts
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 class Format(StrEnum):
@@ -179,37 +178,36 @@ class Format(StrEnum):
     TAR = "tar"
 
 
-@dataclass(frozen=True, eq=False)
+# how files without columns lie, by their endings; the others are bytes
+_BY_ENDING = {".json": Format.JSON, ".jsonl": Format.JSON, ".npy": Format.NUMPY, ".tar": Format.TAR}
+
+
 class Table:
     """A kind of file in a run folder.
 
     Attributes:
         where: its path in the run folder; `*` stands for the name of a unit, of which each has its own file.
-        format: how its rows lie there.
-        columns: a schema, or the type of an array's elements; None where it has none.
         holds: what it is, in words.
+        columns: a schema, or the type of an array's elements; None where it has none.
+        format: how its rows lie there; follows from columns and ending where it is not given.
     """
 
-    where: str
-    format: Format
-    columns: "pa.Schema | np.dtype[Any] | None" = None
-    holds: str = ""
-
-    @classmethod
-    def of_audit(cls, table: AuditTable) -> "Table":
-        """A table that the report shows."""
-        return cls(table.path, Format.PARQUET, table.schema, "for the report")
+    def __init__(
+        self,
+        where: str,
+        holds: str,
+        columns: "pa.Schema | np.dtype[Any] | None" = None,
+        *,
+        format: Format | None = None,  # noqa: A002
+    ):
+        self.where, self.holds, self.columns = where, holds, columns
+        with_columns = Format.PARQUET if isinstance(columns, pa.Schema) else Format.NUMPY if columns else None
+        self.format = format or with_columns or _BY_ENDING.get(Path(where).suffix, Format.BYTES)
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of a table in Parquet or Arrow."""
         assert isinstance(self.columns, pa.Schema)
-        return self.columns
-
-    @property
-    def dtype(self) -> "np.dtype[Any]":
-        """The type of the elements of an array or of rows."""
-        assert isinstance(self.columns, np.dtype)
         return self.columns
 
     def path(self, run: Run, name: str = "") -> str:
@@ -230,7 +228,7 @@ class Table:
         path = self.path(run, name)
         if self.format is Format.NUMPY:
             return arrays.mapped(path) if mapped else arrays.read(path)
-        return np.frombuffer(storage.read_bytes(path), self.dtype)
+        return np.frombuffer(storage.read_bytes(path), cast(Any, self.columns))
 
     def save(self, run: Run, array: npt.NDArray[Any], name: str = "") -> None:
         """Write an array."""
@@ -241,8 +239,10 @@ class Table:
             storage.write_bytes(path, array.tobytes())
 
 
-FOLDER = "trial"  # in work/
-SET_ASIDE = "fetched"  # likewise
+# Runs of parts of others ----------------------------------------------------------------------------------------------
+
+FOLDER = "trial"  # in work/: a sample has the form of a run folder below it, and a digest of what it was drawn from
+SET_ASIDE = "fetched"  # in work/: what a run had fetched before earlier stages ran anew, below a number each
 
 
 @dataclass(frozen=True)
@@ -284,12 +284,9 @@ def has_work(before: Run) -> bool:
 
 
 def fetched_before(run: Run) -> list[str]:
-    """The folders of runs that have fetched images of this one, the newest first.
-
-    What it has set aside itself, samples of it, and the run that it has grown from.
-    """
+    """The folders of runs that have fetched images of this one: its own, of samples, of what it has grown from."""
     aside = run.work(SET_ASIDE)
-    names = sorted(storage.entries(aside) if storage.kind(aside) == "folder" else [], reverse=True)
+    names = sorted(storage.entries(aside) if storage.kind(aside) == "folder" else [], reverse=True)  # the newest first
     before = [run.before] if isinstance(run, Grown) else []
     return [*(storage.join(aside, name) for name in names), *trials(run), *before]
 
@@ -299,6 +296,9 @@ def trials(run: Run) -> list[str]:
     folder = (run.of if isinstance(run, Sampled) and run.of else run).work(FOLDER)
     names = storage.entries(folder) if storage.kind(folder) == "folder" else []
     return [storage.join(folder, name) for name in sorted(names) if not storage.is_partial(name)]
+
+
+# Digests --------------------------------------------------------------------------------------------------------------
 
 
 def digest(value: object) -> str:
@@ -314,8 +314,5 @@ def content(path: str) -> str:
 def files_named(config: CurateConfig) -> list[str]:
     """The files that measuring images uses: a block list, the NSFW model and its TOML, and those of an embedder."""
     model = config.image.nsfw.model
-    return [
-        *config.image.blocked_hashes,
-        *([model, str(Path(model).with_suffix(".toml"))] if model else []),
-        *config.decontaminate.embedder_files,
-    ]
+    of_model = [model, str(Path(model).with_suffix(".toml"))] if model else []
+    return [*config.image.blocked_hashes, *of_model, *config.decontaminate.embedder_files]

@@ -36,11 +36,11 @@ READS = (
 )
 WRITES = outputs.written_by("decontaminate")
 
-# facts of FOUND that are added up
+# facts of image_tables.FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
 
-# The gallery also shows pairs below the threshold. They are looked for in the units with the first so many images of
-# the pool, down to so much below the threshold, and so many are kept for each unit.
+# The gallery also shows pairs below the threshold: of the units with the first so many images of the pool, down to so
+# much below it, and so many of each unit.
 BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
 
 # Images searched for at a time, as all their pairs are in memory at once, at a few hundred bytes each. Far fewer pairs
@@ -118,11 +118,11 @@ def _near(index: Index, features: Features, *, above: float) -> Near:
     """All pairs of an image that is not flat and a view of a test image whose cosine is larger than `above`."""
     numbers = np.flatnonzero(features.any(axis=1))
     vectors = index.calibration.vectors(features[numbers])
-    found = find_pairs(vectors, index.side, above=above)
-    rows, places = np.unique(found.rows, return_inverse=True)
+    pairs = find_pairs(vectors, index.side, above=above)
+    rows, places = np.unique(pairs.rows, return_inverse=True)
     of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, NEAREST)
-    shares = share_bucket(of_pool[places], index.clusters[found.tests], at_least=IN_A_BUCKET)
-    return Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
+    shares = share_bucket(of_pool[places], index.clusters[pairs.tests], at_least=IN_A_BUCKET)
+    return Near(numbers[pairs.rows], index.test_of[pairs.tests].astype(np.int64), pairs.cosines, shares)
 
 
 def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
@@ -182,11 +182,14 @@ def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
     name, failed_counts = unit["name"], FailedCounts()
     dropped = _dropped(run, unit) if learned.is_wanted(run) else None
     if dropped is None or not len(dropped):
-        _forget(run, name)
+        for path in (image_tables.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
+            if storage.exists(path):
+                storage.delete(path)
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        of_images = image_figures.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
+        of_images: list[image_tables.FunnelRow]
+        of_images = [(Stage.DECONTAMINATE, *amounts[1:]) for amounts in unit["funnel"] if amounts[0] == Stage.IMAGE]
         return image_tables.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
@@ -208,14 +211,10 @@ def _near_duplicates(run: Run, name: str) -> Near:
     return near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near
 
 
-def _nearest(run: Run, name: str) -> Near:
-    """The same, each with the nearest."""
-    return _near_duplicates(run, name).nearest()
-
-
 def gone(run: Run, name: str) -> Numbers:
     """The numbers of the images of a fetch unit that go because of a test image."""
-    return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
+    has_sets = bool(run.config.decontaminate.test_sets)
+    return _near_duplicates(run, name).nearest().images if has_sets else np.zeros(0, np.int64)
 
 
 def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
@@ -224,7 +223,7 @@ def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
     first_rows = image_tables.first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     if run.config.decontaminate.test_sets:
-        near = _nearest(run, unit["name"])
+        near = _near_duplicates(run, unit["name"]).nearest()
         goes, which = _rows_of(near.images, image_of)
         of_test = index.names(run).take(near.tests[which])
         names = {column: of_test[column] for column in image_tables.TEST_NAME.names}
@@ -262,28 +261,13 @@ def _going(
     return table
 
 
-def _forget(run: Run, name: str) -> None:
-    for path in (image_tables.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
-        if storage.exists(path):
-            storage.delete(path)
-
-
 def _goes(run: Run) -> Iterator[gallery.Pair]:
     """Yields every image that goes because of a test image, with the nearest test image."""
     for name, facts in run.all_facts(image_tables.FOUND):
         if facts.pairs:
-            near = _nearest(run, name)
+            near = _near_duplicates(run, name).nearest()
             for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
                 yield gallery.Pair(cosine, name, image, test, shares)
-
-
-def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
-    """How many images go because of each test set; an image counts for the set of its nearest test image."""
-    by_image, sets = Counter(pair.test for pair in _goes(run)), index.names(run)["test_set"].to_pylist()
-    by_set = Counter[str]()
-    for test, images in by_image.items():
-        by_set[str(sets[test])] += images
-    return {name: by_set[name] for name in test_sets}
 
 
 def _near_test_images(run: Run) -> pa.Table:
@@ -295,9 +279,9 @@ def _near_test_images(run: Run) -> pa.Table:
             near = _near_duplicates(run, name)
             images += np.bincount(near.tests, minlength=len(names))
             np.maximum.at(cosines, near.tests, near.cosines)
-    there = np.flatnonzero(images)
-    of = names.take(there)
-    columns = [of["test_set"], of["test_image"], pa.array(images[there]), pa.array(cosines[there])]
+    numbers = np.flatnonzero(images)
+    near_names = names.take(numbers)
+    columns = [near_names["test_set"], near_names["test_image"], pa.array(images[numbers]), pa.array(cosines[numbers])]
     return pa.table(columns, schema=NEAR_TEST_IMAGES.schema)
 
 
@@ -314,9 +298,12 @@ def conclude(run: Run) -> None:
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
         outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
-        near["images_near"] = _images_near(run, list(test_sets))
-        found = [facts for _, facts in run.all_facts(image_tables.FOUND)]
-        totals = {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
+        set_of, images_near = index.names(run)["test_set"].to_pylist(), Counter[str]()
+        for test, images in Counter(pair.test for pair in _goes(run)).items():
+            images_near[str(set_of[test])] += images
+        near["images_near"] = {name: images_near[name] for name in test_sets}  # by the nearest test image
+        of_units = [facts for _, facts in run.all_facts(image_tables.FOUND)]
+        totals = {name: sum(getattr(facts, name) for facts in of_units) for name in TOTALS}
     settings = {
         "similarity_above": learned.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,

@@ -34,12 +34,6 @@ def test_an_image_counts_in_each_of_its_sources_and_once_in_all(rows: list[tuple
     assert image_figures.of_images_at("judge", whole, sizes=None) == [
         ("judge", source, images, None) for source, images, _ in expected
     ]
-    entries = image_figures.of_images_at("image", whole, sizes="size") + image_figures.of_images_at(
-        "fetch", whole, sizes="size"
-    )
-    assert image_figures.renamed(entries, step="image", to="decontaminate") == image_figures.of_images_at(
-        "decontaminate", whole, sizes="size"
-    )
 
 
 @given(of_images=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["image_too_small", "image_damaged"]))))
