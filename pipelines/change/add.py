@@ -144,7 +144,7 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
         values = config.model_dump(mode="json")
         for number, of_input in enumerate(values["input"]):
             if of_input["kind"] != "folder":
-                of_input["paths"] = [file.path for file in run.files if file.of == number and file.path in files]
+                of_input["paths"] = [file.path for file in run.files if file.input == number and file.path in files]
         if all(of_input["paths"] for of_input in values["input"]):
             run = find_run(CurateConfig.from_values(values, where=where), config_path=where)
     there = {file.path: file for file in run.files if not file.part}
@@ -167,7 +167,7 @@ def _check_there(run: Run) -> None:
         UsageError: some have.
     """
     there, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
-    of_folders = {(file.of, file.named): file.part.folder for file in run.files if file.part}
+    of_folders = {(file.input, file.named): file.part.folder for file in run.files if file.part}
     for (of, named), folder in of_folders.items():
         settings = run.config.input[of]
         if settings.source not in others:

@@ -99,7 +99,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     A pair that a page of the request repeats goes, on whichever page it was kept.
     """
     named = replace(request.of_rows, hashes=request.hashes)
-    dropped = rows_to_remove.in_dropped(parent.folder, named, frozenset()) if named.asked() else []
+    dropped = rows_to_remove.in_dropped(parent.folder, named, frozenset()) if named.entries() else []
     repeated = [each.rows.filter(pa.array(request.of_rows.matches(each.rows))) for each in dropped]
     keys = frozenset(key for rows in repeated for key in parquet.values(rows, "key") if key)
     wider = replace(request, keys=request.keys | keys)
@@ -109,7 +109,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
         wider = replace(wider, keys=wider.keys.union(filter(None, parquet.values(of_copies, "kept_key"))))
     in_shards, tests = rows_to_remove.in_shards(parent, wider), frozenset[nearness.Test]()
     of_images = replace(named, source_keys={})
-    if of_images.asked():  # the other pairs of these images, and lines of the log
+    if of_images.entries():  # the other pairs of these images, and lines of the log
         images = _images([*in_shards, *dropped], lambda rows: rows.filter(pa.array(of_images.are_images(rows))))
         request, wider = request.with_images(images), wider.with_images(images)
         in_shards = rows_to_remove.in_shards(parent, wider)
@@ -275,7 +275,7 @@ def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
     rows: list[dict[str, Any]] = [
-        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked
+        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.entries() if is_asked
     ]
     for each in found.in_shards:
         where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}

@@ -275,11 +275,7 @@ def _after_judge(run: Run) -> Iterator[Part]:
 
 
 def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) -> dict[str, tuple[int, int]] | None:
-    """Offset and bytes of dropped images in the blob of their unit, by image_id; None where they were not fetched.
-
-    The marks of fetch units name some of the images that the image rules drop; of those that decontamination drops all
-    are known.
-    """
+    """Offset and bytes of dropped images in the blob of their unit, by image_id; None where they were not fetched."""
     if stage is Stage.FETCH:
         return None
     if isinstance(facts, FetchFacts):

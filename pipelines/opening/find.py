@@ -43,7 +43,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         for path in paths:
             _check_input(path, settings, config.run.folder, where)
         read.check(paths, settings)
-        of_source = {file.named for file in files if config.input[file.of].source == settings.source}
+        of_source = {file.named for file in files if config.input[file.input].source == settings.source}
         for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
             parts = [(path, None)] if settings.kind != "folder" else []
             parts = parts or [(f"{path}#{i}", part) for i, part in enumerate(folder.parts(path, settings))]
@@ -69,11 +69,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
 
 
 def _matching(pattern: str, where: str) -> list[str]:
-    """The files that match a glob; a path that exists as it is written is itself, whatever brackets it has.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """The files that match a glob; a path that exists as it is written is itself, whatever brackets it has."""
     _check(storage.check_input, pattern, where)
     if paths := storage.find(pattern):
         return paths
@@ -148,7 +144,7 @@ def check_images(run: Run) -> None:
     """
     why = []
     for number, settings in enumerate(run.config.input):
-        paths = [file.path for file in run.files if file.of == number]
+        paths = [file.path for file in run.files if file.input == number]
         step = max(1, -(-len(paths) // SAMPLED_FILES))
         without = _without_images(paths[::step], settings)
         if not without:

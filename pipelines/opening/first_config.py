@@ -416,11 +416,7 @@ def _advice(path: str) -> str:
 
 
 def _check_text(path: str, form: str) -> None:
-    """Refuse a table of text in another encoding than UTF-8.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuse a table of text in another encoding than UTF-8."""
     if form in forms.BINARY:
         return
     with forms.opened(path) as file:

@@ -126,8 +126,8 @@ def check_finished(run: Run) -> None:
     entries = storage.read_json(path).get("shards")
     if not isinstance(entries, list) or not all(_has(entry, "name", "bytes") for entry in entries):
         raise damaged(run.folder, path, "no shards are in it")
-    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries}
-    for name, size in {**wanted, "summary.json": None, "counts.parquet": None}.items():
+    sizes = {f"shards/{entry['name']}": entry["bytes"] for entry in entries}
+    for name, size in {**sizes, "summary.json": None, "counts.parquet": None}.items():
         path = run.path(*name.split("/"))
         if not storage.exists(path):
             raise damaged(run.folder, path, "it is not there")
@@ -213,13 +213,7 @@ def _record(run: Run) -> RunRecord | None:
 
 
 def _check_nothing_lost(run: Run, record: RunRecord, rerun: str | None) -> None:
-    """Refuse settings that do not name all input files and test sets of the run, those that came later too.
-
-    Whoever names the stage that reads them may go on without; not where the settings are those before an addition.
-
-    Raises:
-        UsageError: some are missing.
-    """
+    """Refuse settings that do not name all input files and test sets of the run, those that came later too."""
     files = _recorded_files(record)
     lost, sets = _lost_files(run, record), _lost_test_sets(run, record)
     of_files, of_sets = f"--rerun {STAGES[0]}", "--rerun decontaminate"

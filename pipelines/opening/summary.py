@@ -56,7 +56,7 @@ def print_plan(run: Run, out: Console, anew: str = "", requests: str = "") -> No
     for name in ("files", "units", "rows", "MB"):
         table.add_column(name, justify="right")
     for number, settings in enumerate(run.config.input):
-        mine = [i for i, file in enumerate(run.files) if file.of == number]
+        mine = [i for i, file in enumerate(run.files) if file.input == number]
         known = [row for i in mine if (row := rows[i]) is not None]
         units = len(mine) + sum(-(-row // ROWS_PER_UNIT) for row in known)
         size = sum(sizes[i] for i in mine) / 1e6
@@ -108,7 +108,7 @@ def _holds_nothing(run: Run, file: InputFile, size: int) -> bool:
     """Whether a small file has been read and nothing is in it; of a larger one a run says so."""
     if size <= BYTES_LOOKED_AT and not file.part:
         with suppress(UnreadableError):  # the run says what is wrong
-            stretches = read.read(file.path, run.config.input[file.of])
+            stretches = read.read(file.path, run.config.input[file.input])
             return not any(each.rows.num_rows or each.broken.num_rows or each.places for each in stretches)
     return False
 
@@ -116,7 +116,7 @@ def _holds_nothing(run: Run, file: InputFile, size: int) -> bool:
 def _rows_in_place(run: Run, file: InputFile) -> int | None:
     """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
     try:
-        is_direct = read.is_direct(file.path, run.config.input[file.of])
+        is_direct = read.is_direct(file.path, run.config.input[file.input])
         return sum(parquet.row_groups(file.path)) if is_direct else None
     except UnreadableError:
         return None

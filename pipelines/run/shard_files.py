@@ -33,8 +33,7 @@ def write_shard(folder: str, name: str, samples: Iterable[tuple[Mapping[str, obj
 def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table]) -> ShardFacts:
     """The same, where `fill` writes at least one sample, and gives the side-car."""
     tar_path, parquet_path = (storage.join(folder, f"{name}.{ending}") for ending in ("tar", "parquet"))
-    of_tar: Callable[[], storage.Written] = lambda: storage.Written(shard.bytes, shard.sha256)  # noqa: E731
-    with storage.write(tar_path, found=of_tar) as file:
+    with storage.write(tar_path, found=lambda: storage.Written(shard.bytes, shard.sha256)) as file:
         shard = ShardWriter(file)
         rows = fill(shard)
         shard.end()
@@ -57,12 +56,12 @@ def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table])
 
 def source_bytes(rows: pa.Table, tar_bytes: int) -> Counter[str]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
-    found = Counter[str]()
+    sizes = Counter[str]()
     for source, of_sample in zip(
         parquet.values(rows, "source"), np.diff(starts(rows, tar_bytes)).tolist(), strict=True
     ):
-        found[source] += of_sample
-    return found
+        sizes[source] += of_sample
+    return sizes
 
 
 def starts(rows: pa.Table, tar_bytes: int) -> npt.NDArray[np.int64]:
@@ -92,25 +91,25 @@ def score_entry(facts: ScoreFacts, score: str, written: Written) -> Entry:
 
 def scores_made(run: Run, step: Marks[ScoreFacts], score: str, shard_of: Callable[[str], str]) -> dict[str, Entry]:
     """The entries of the files that the units of a step have written, by shard; `shard_of` knows it of a unit."""
-    found = dict[str, Entry]()
+    entries = dict[str, Entry]()
     for unit, facts in run.all_facts(step):
         shard = shard_of(unit)
         written = marks.named(storage.read_sealed(run.mark(step.step, unit))).get(score_path(score, shard))
         if written is not None:
-            found[shard] = score_entry(facts, score, written)
-    return found
+            entries[shard] = score_entry(facts, score, written)
+    return entries
 
 
-def conclude_score(folder: str, said: Mapping[str, Any], shards: Sequence[Entry], *, durable: bool) -> None:
+def conclude_score(folder: str, grounds: Mapping[str, Any], shards: Sequence[Entry], *, durable: bool) -> None:
     """Write the manifest of a score whose files are in this folder, and delete files of shards that are not in it.
 
     Args:
         folder: of the score.
-        said: what its values rest on.
+        grounds: what its values rest on.
         shards: entries with the names of their shards, in the order of the run.
         durable: whether to wait for the disk.
     """
-    storage.write_sealed(storage.join(folder, "manifest.json"), scores.manifest(said, shards), durable=durable)
+    storage.write_sealed(storage.join(folder, "manifest.json"), scores.manifest(grounds, shards), durable=durable)
     kept = {f"{shard['name']}.parquet" for shard in shards}
     for name in storage.names(folder, ".parquet"):
         if name not in kept:

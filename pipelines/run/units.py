@@ -70,7 +70,7 @@ class InputFile:
 
     number: int
     path: str
-    of: int
+    input: int
     part: FolderPart | None = None
     named: str = ""
 
@@ -99,7 +99,7 @@ class Run:
 
     def source_of(self, file: int) -> str:
         """The `source` of candidates from this input file."""
-        return self.config.input[self.files[file].of].source
+        return self.config.input[self.files[file].input].source
 
     def stamps(self) -> Iterator[storage.Stamp]:
         """The stamps of the input files, in order: as they are now, of a folder as it was when it was found."""
@@ -247,13 +247,13 @@ SET_ASIDE = "fetched"  # in work/: what a run had fetched before earlier stages 
 
 @dataclass(frozen=True)
 class Sampled(Run):
-    """A run of some of the images of the run `of`."""
+    """A run of some of the images of another, the whole run."""
 
-    of: Run | None = None
+    whole: Run | None = None
 
     def work(self, *parts: str) -> str:
         """A path inside `work/`; what `extract` left is that of the whole run."""
-        return self.of.work(*parts) if self.of and parts[:1] == ("extract",) else super().work(*parts)
+        return self.whole.work(*parts) if self.whole and parts[:1] == ("extract",) else super().work(*parts)
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ def fetched_before(run: Run) -> list[str]:
 
 def trials(run: Run) -> list[str]:
     """The folders of all samples that were drawn of a run, or of the run that it is a sample of."""
-    folder = (run.of if isinstance(run, Sampled) and run.of else run).work(FOLDER)
+    folder = (run.whole if isinstance(run, Sampled) and run.whole else run).work(FOLDER)
     names = storage.entries(folder) if storage.kind(folder) == "folder" else []
     return [storage.join(folder, name) for name in sorted(names) if not storage.is_partial(name)]
 

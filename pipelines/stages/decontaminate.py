@@ -136,10 +136,7 @@ def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
 
 
 def _below(near: Near, wider: Iterable[Near], *, tests: int) -> Near:
-    """From a wider search, block by block: the nearest pairs that are still below the threshold.
-
-    `tests` is how many test images there are.
-    """
+    """From a wider search, block by block: the nearest pairs that are still below the threshold."""
     below, known = near.where(near.images < 0), near.images * tests + near.tests
     for block in wider:
         below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
@@ -157,10 +154,7 @@ def _write(run: Run, table: Table, name: str, near: Near) -> None:
 
 
 def _once(near: Near) -> Near:
-    """Each pair of an image and a test image once, whichever of its views were found.
-
-    A view that shares a bucket comes before others, then the one with the largest cosine.
-    """
+    """Each pair of an image and a test image once, whichever of its views were found."""
     order = np.lexsort((-near.cosines, ~near.shares_bucket, near.tests, near.images))
     near = near.where(order)
     return near.where((np.diff(near.images, prepend=-1) != 0) | (np.diff(near.tests, prepend=-1) != 0))
@@ -236,10 +230,7 @@ def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
 
 
 def _rows_of(images: Numbers, image_of: Numbers) -> tuple[Numbers, Numbers]:
-    """The numbers of the rows of these images (rising numbers), and for each row the place of its image among them.
-
-    `image_of` has the number of each row's image.
-    """
+    """The numbers of the rows of these images (rising numbers), and for each row the place of its image among them."""
     place = np.searchsorted(images, image_of)
     rows = np.flatnonzero(np.r_[images, -1][place] == image_of)
     return rows, place[rows]

@@ -48,7 +48,7 @@ def plan(run: Run) -> list[text_tables.FileUnit]:
 def seconds(run: Run, units: Sequence[text_tables.FileUnit]) -> float:
     """About how long the archives among these units take one core, by the sizes of the first of them; 0 for tables."""
     files = [run.files[unit["file"]] for unit in units]
-    archives = [file for file in files if run.config.input[file.of].kind != "table"]
+    archives = [file for file in files if run.config.input[file.input].kind != "table"]
     with suppress(OSError, AltalignError):  # reading a missing file reports it
         sizes = [pool.stamp(run, file.number)[0] for file in archives[:SIZES_ASKED]]
         return SECONDS_PER_BYTE * sum(map(int, sizes)) * len(archives) / max(1, len(sizes))
@@ -62,7 +62,7 @@ def extract(run: Run, unit: text_tables.FileUnit) -> text_tables.ExtractFacts:
         UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
     """
     file = run.files[unit["file"]]
-    settings, stamp = run.config.input[file.of], pool.stamp(run, file.number)
+    settings, stamp = run.config.input[file.input], pool.stamp(run, file.number)
     with pool.reading(run, [file.number], stamp):  # around what skips a file: one that changed is none of those
         try:
             is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
@@ -79,7 +79,7 @@ def extract(run: Run, unit: text_tables.FileUnit) -> text_tables.ExtractFacts:
 
 
 def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> text_tables.ExtractFacts:
-    settings, source, name = run.config.input[file.of], run.source_of(file.number), file.name
+    settings, source, name = run.config.input[file.input], run.source_of(file.number), file.name
     failed_counts, sample, kind = FailedCounts(), DROPPED.empty_table(), image_places.Kind
     places = image_places.Collected(
         file.number,
@@ -118,7 +118,7 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> text_tables.Extrac
 
 def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[read.Stretch]:
     """Read a part of a folder; its files are noted, so that nobody has to list them again."""
-    settings = run.config.input[file.of]
+    settings = run.config.input[file.input]
     files = folder.files(part, settings)
     columns = {
         "name": [os.fsencode(each.name) for each in files],

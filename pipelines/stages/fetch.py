@@ -124,10 +124,7 @@ def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
 
 
 def _removed(run: Run, rows: pa.Table, image_of: npt.NDArray[np.int64]) -> dict[int, Outcome]:
-    """The numbers of the images all of whose pairs were removed earlier: the web is not asked for them again.
-
-    Images of the input's own files are judged as ever; the run takes them out at its end.
-    """
+    """The numbers of the images all of whose pairs were removed earlier: the web is not asked for them again."""
     path = run.path(REMOVED_FILE)
     if run.config.fetch.source != "web" or not storage.exists(path):
         return {}

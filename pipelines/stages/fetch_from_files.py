@@ -33,7 +33,7 @@ from altalign.storage.ranges import Range, Ranges
 # Gathering rows of tables --------------------------------------------------------------------------------------------
 
 
-def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> image_tables.GatherFacts:
+def gather(run: Run, file: int, rows: npt.NDArray[np.int64]) -> image_tables.GatherFacts:
     """Copy the images of these rows (rising numbers) of a table to a blob, with an index of row, offset and length.
 
     One of more than `fetch.bytes_at_most` is not copied; its length is below zero.
@@ -41,7 +41,7 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> image_tables.G
     source = run.files[file]
     index, end = list[tuple[int, int, int]](), 0
     with pool.reading(run, [file]), storage.write(image_tables.GATHERED_IMAGES.path(run, source.name)) as blob:
-        for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
+        for row, data in table.images(source.path, run.config.input[source.input], rows.tolist()) if len(rows) else ():
             if len(data) > run.config.fetch.bytes_at_most:
                 index.append((row, end, -1))
                 continue
@@ -55,12 +55,12 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> image_tables.G
 def plan_gather(run: Run) -> list[Unit]:
     """One unit a table of images."""
     has_images = [settings.kind == "table" and settings.image_column for settings in run.config.input]
-    return [Unit(name=file.name) for file in run.files if has_images[file.of]]
+    return [Unit(name=file.name) for file in run.files if has_images[file.input]]
 
 
 def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising."""
-    columns = [f"place_{of}" for of in ("file", "kind", "offset")]
+    columns = [f"place_{field}" for field in ("file", "kind", "offset")]
     for batch in parquet.read_whole(GROUPED_SURVIVORS.path(run, name), columns):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
         places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
@@ -73,8 +73,8 @@ def in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether each image is in a tar, a table or a folder, bool[n]. Those of web archives have URLs, all of them."""
     holds_images = np.array([settings.has_images for settings in run.config.input])
     files = rows["place_file"].combine_chunks()
-    of = np.array([run.files[file].of for file in files.fill_null(0).to_numpy().tolist()], np.int64)
-    return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[of]
+    inputs = np.array([run.files[file].input for file in files.fill_null(0).to_numpy().tolist()], np.int64)
+    return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[inputs]
 
 
 class GatherTables(beam.PTransform[Any, Any]):
@@ -98,9 +98,9 @@ class GatherTables(beam.PTransform[Any, Any]):
 
     def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         file, parts = element
-        wanted = np.unique(np.frombuffer(b"".join(parts), np.int64))
+        numbers = np.unique(np.frombuffer(b"".join(parts), np.int64))
         unit = Unit(name=self._run.files[file].name)
-        map_unit(self._run, image_tables.GATHERED, unit, lambda run, _: gather(run, file, wanted))
+        map_unit(self._run, image_tables.GATHERED, unit, lambda run, _: gather(run, file, numbers))
         yield file
 
 
@@ -126,14 +126,14 @@ def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
     """Yields the bytes of each image, read at its place; the reason for one that no file has, or that is too large."""
     has_place = rows["place_file"].is_valid().to_pylist()
     with Ranges(_ranges(run, rows)) as ranges:
-        for wanted, is_there in zip(ranges, has_place, strict=True):
-            if wanted is None:
+        for place, is_there in zip(ranges, has_place, strict=True):
+            if place is None:
                 yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
-            elif wanted.length is None:
-                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # it was asked ahead
-                yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
+            elif place.length is None:
+                opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
+                yield read.image_bytes(place.path, place.offset, opened) or b""
             else:
-                yield ranges.read(wanted)
+                yield ranges.read(place)
 
 
 def whole_files(run: Run, rows: pa.Table) -> list[int]:

@@ -132,9 +132,9 @@ def buckets_of(run: Run) -> Groups:
 
 def partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
     """Yields each of so many partitions that has rows, with these."""
-    of = _partition_of(arrays.ids_of(rows["image_id"]), count)
-    order = np.argsort(of.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
-    ends = np.searchsorted(of[order], np.arange(count), side="right")
+    partitions = _partition_of(arrays.ids_of(rows["image_id"]), count)
+    order = np.argsort(partitions.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
+    ends = np.searchsorted(partitions[order], np.arange(count), side="right")
     rows = rows.take(order)
     for partition, (begin, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
         if end > begin:
@@ -154,8 +154,9 @@ def as_message(rows: pa.Table) -> Any:
 def slices_of_places(path: str, buckets: Groups) -> npt.NDArray[np.void]:
     """The slices (`SLICE`) of a file of places, sorted by image_id, by partition."""
     places = np.frombuffer(storage.read_bytes(path), PLACE)
-    of = _partition_of(np.ascontiguousarray(places["image_id"]).view(np.uint8).reshape(-1, 16), buckets.partitions)
-    begins = np.searchsorted(of, np.arange(buckets.partitions + 1)) * PLACE.itemsize
+    ids = np.ascontiguousarray(places["image_id"]).view(np.uint8).reshape(-1, 16)
+    partitions = _partition_of(ids, buckets.partitions)
+    begins = np.searchsorted(partitions, np.arange(buckets.partitions + 1)) * PLACE.itemsize
     lengths = np.diff(begins)
     partition = np.flatnonzero(lengths)
     slices = np.empty(len(partition), SLICE)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from altalign import storage
 from altalign.data import listing
 from altalign.data.audit_tables import FAILED_ROWS
-from altalign.data.counts import Counts
 from altalign.data.reasons import CURATED
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card.facts import CardFacts
@@ -84,13 +83,13 @@ def write(run: Run, unit: shard_tables.ShardUnit) -> shard_tables.ShardFacts:
 
 def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> shard_tables.ShardFacts:
     """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
-    images = for_shards.images(_found(run, parts), run.config.shards, threads=run.config.engine.threads)
+    images = for_shards.images(_fetched(run, parts), run.config.shards, threads=run.config.engine.threads)
     with STRICT_PILLOW, closing(images):
         samples = (({**row, **image.measured}, image.bytes) for row, image in images)
         return write_shard(run.path("shards"), name, samples)
 
 
-def _found(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iterator[for_shards.FetchedSample]:
+def _fetched(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iterator[for_shards.FetchedSample]:
     """Yields the rows of a shard; an image is read once for all its captions."""
     for name, numbers in parts:
         rows = kept_rows(run, name).take(numbers).to_pylist()
@@ -129,28 +128,19 @@ def end(
     Raises:
         CountsError: the counts of the run do not add up, or the shards do not hold exactly the kept pairs.
     """
-    counts = outputs.counts_of(run)
-    with storage.noted() as block:
-        facts = _write_totals(run, counts, shards, images)
-    files = {**marks.outputs(run), **outputs.files_of(run, block), **(listed or {})}
-    for name in (module.kept_as for module in run.modules):
-        files[name] = listing.digest(run.path(name))
-    outputs.write_manifest(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)
-
-
-def _write_totals(run: Run, counts: Counts, shards: outputs.Shards, images: int) -> dict[str, object]:
-    """Write counts, `summary.json`, and what the audit has of the whole run; returns the summary."""
-    failed_counts = outputs.failed_counts_of(run)
-    pairs = sum(facts.rows for _, facts in shards)
+    counts, failed_counts = outputs.counts_of(run), outputs.failed_counts_of(run)
+    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
     counts.reconcile(CURATED, pairs=pairs)
     failed_counts.check(counts)
-    outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
-    shard_tables.COUNTS_OF_RUN.write(run, counts.to_arrow())
-    size = sum(facts.bytes for _, facts in shards)
     facts = {"stages": counts.summary(CURATED), "pairs": pairs, "images": images, "bytes": size}
-    if learned.is_wanted(run):
-        facts["near_duplicates"] = outputs.near_facts(run)
-    storage.write_json(shard_tables.SUMMARY.path(run), facts)
-    image_figures.write_funnel(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
-    image_figures.write_samples(run, [name for name, _ in shards])
-    return facts
+    with storage.noted() as block:
+        outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
+        shard_tables.COUNTS_OF_RUN.write(run, counts.to_arrow())
+        if learned.is_wanted(run):
+            facts["near_duplicates"] = outputs.near_facts(run)
+        storage.write_json(shard_tables.SUMMARY.path(run), facts)
+        image_figures.write_funnel(run, tars=size, samples=(of_shard.source_bytes for _, of_shard in shards))
+        image_figures.write_samples(run, [name for name, _ in shards])
+    files = {**marks.outputs(run), **outputs.files_of(run, block), **(listed or {})}
+    files |= {module.kept_as: listing.digest(run.path(module.kept_as)) for module in run.modules}
+    outputs.write_manifest(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)

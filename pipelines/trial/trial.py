@@ -66,7 +66,7 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         UsageError: the run has begun to fetch, so there is nothing left to try; or no image was drawn.
     """
     _check_not_begun(find_run(config, config_path=config_path))
-    until_judge = curate.Wanted(until=TEXT_STAGES[-1], rerun="", flags=flags)
+    until_judge = curate.Request(until=TEXT_STAGES[-1], rerun="", flags=flags)
     run = curate.curate(config, until_judge, config_path=config_path)
     with storage.locked(run.folder), own_files(run.folder):
         _check_not_begun(run)
@@ -119,7 +119,7 @@ def _sample(run: Run, grounds: Mapping[str, Grounds], images: int, seed: int) ->
     workers = run.config.engine.workers if run.config.engine.runner == "embedded" else 0
     engine = run.config.engine.model_copy(update={"runner": "embedded", "workers": workers})
     config = run.config.model_copy(update={"audit": audit, "dedup": dedup, "engine": engine})
-    sample = Sampled(run.work(FOLDER, name), config, run.files, run.modules, of=run)
+    sample = Sampled(run.work(FOLDER, name), config, run.files, run.modules, whole=run)
     recorded: dict[str, Any] = storage.read_json(sample.path("run.json")).get("stages", {})
     stale = (stage for stage in SAMPLE_STAGES if recorded.get(stage, {}).get("digest", "") != grounds[stage].digest)
     if recorded and (first := next(stale, None)):

@@ -80,7 +80,7 @@ def set_aside(run: Run, hidden: Iterable[Table], folder: Path) -> dict[str, str]
 
 def by_the_way(run: Run) -> set[str]:
     """Files that are no tables: marks, plans, logs, notes on progress, and what `run.json` says of stages."""
-    noted = re.compile(r"work/(.*/)?(plan|reading|elements)/|log/|run\.json$")
+    noted = re.compile(r"work/(.*/)?(plan|elements)/|log/|run\.json$")
     below = {path: str(storage.relative(path, run.folder)) for path in storage.files_below(run.folder)}
     return {mark.path for mark in marks.marks(run)} | {path for path, name in below.items() if noted.match(name)}
 
