@@ -1,4 +1,8 @@
+"""Hosts, images and bytes at each step, and galleries."""
+
 import io
+from collections import Counter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -7,8 +11,90 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from altalign.data.reasons import Stage
 from altalign.data.schema import DROPPED
 from altalign.pipelines.figures import image_figures, text_figures
+from altalign.pipelines.web.journal.log import host_of
+
+ROWS_OF_HOSTS = st.tuples(
+    st.integers(0, 2**128 - 1),
+    st.sampled_from(["https://a.example/1", "https://b.example:8/2", "http://[::1]/", None]),
+    st.sampled_from([0, 1, 2]),
+)
+
+
+@given(st.lists(ROWS_OF_HOSTS, max_size=40), st.sampled_from([1, 2, 1_024]))
+def test_images_of_the_sample_are_counted_by_host(rows: list[tuple[int, str | None, int]], one_in: int) -> None:
+    ids = [f"{number:032x}" for number, _, _ in rows]
+    found = image_figures.count_hosts(
+        ids,
+        [url for _, url, _ in rows],
+        [ended > 0 for _, _, ended in rows],
+        [ended > 1 for _, _, ended in rows],
+        one_in=one_in,
+    )
+    sample = [(host_of(url), ended) for number, url, ended in rows if number >> 64 < 2**64 // one_in]
+    assert {host: images for host, (images, _, _) in found.items()} == Counter(host for host, _ in sample)
+    assert {host: came for host, (_, came, _) in found.items() if came} == Counter(
+        host for host, ended in sample if ended > 0
+    )
+    assert {host: kept for host, (_, _, kept) in found.items() if kept} == Counter(
+        host for host, ended in sample if ended > 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://A.Example:81/x", "a.example"),
+        (None, ""),
+        ("", ""),
+        ("pictures/1.jpg", ""),
+        ("http://[::1/x", ""),
+        ("https://xn--p1ai/", "xn--p1ai"),
+        ("https://рф/", "xn--p1ai"),
+    ],
+)
+def test_a_url_without_a_host_has_an_empty_one(url: str | None, host: str) -> None:
+    assert host_of(url) == host
+
+
+SIZES = (0, 7, 500, 2**40)
+ROWS_OF_IMAGES = st.lists(st.tuples(st.integers(0, len(SIZES) - 1), st.sampled_from(["web", "a table", "ü"])))
+
+
+@given(rows=ROWS_OF_IMAGES, cuts=st.integers(1, 3))
+def test_an_image_counts_in_each_of_its_sources_and_once_in_all(rows: list[tuple[int, str]], cuts: int):
+    def table(some: list[tuple[int, str]]) -> pa.Table:
+        columns = {
+            "image_id": [str(image) for image, _ in some],
+            "source": [source for _, source in some],
+            "size": [SIZES[image] for image, _ in some],
+        }
+        return pa.table(
+            {name: pa.array(values, pa.int64() if name == "size" else pa.string()) for name, values in columns.items()}
+        )
+
+    whole: Any = pa.concat_tables([table(rows[part::cuts]) for part in range(cuts)])  # of several chunks
+    expected = []
+    for source in (None, *sorted({source for _, source in rows})):
+        images = {image for image, of in rows if source in (None, of)}
+        expected.append([source, len(images), sum(SIZES[image] for image in images)])
+    assert image_figures.of_images_at("image", whole, sizes="size") == [("image", *of) for of in expected]
+    assert image_figures.of_images_at("judge", whole, sizes=None) == [
+        ("judge", source, images, None) for source, images, _ in expected
+    ]
+
+
+@given(of_images=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["image_too_small", "image_damaged"]))))
+def test_an_image_is_dropped_once_however_many_pairs_have_it(of_images: list[tuple[int, str]]):
+    rows = [(f"{image:04d}", reason) for image, (pairs, reason) in enumerate(of_images) for _ in range(pairs)]
+    table = pa.table(
+        [pa.array([row[column] for row in rows], pa.string()) for column in range(2)], ["image_id", "reason"]
+    )
+    reasons = sorted({reason for _, reason in of_images})
+    expected = [("image", reason, sum(of == reason for _, of in of_images)) for reason in reasons]
+    assert image_figures.dropped_images(Stage.IMAGE, table) == expected
 
 
 def hexed(number: int) -> str:
@@ -16,7 +102,7 @@ def hexed(number: int) -> str:
 
 
 Row = tuple[str, int, str]
-ROWS = st.lists(
+ROWS_OF_GALLERY = st.lists(
     st.tuples(
         st.sampled_from(["a", "b"]), st.integers(0, 40).map(lambda n: n << 96 | n), st.sampled_from(["p", "q", "r"])
     ),
@@ -24,7 +110,7 @@ ROWS = st.lists(
 )
 
 
-@given(ROWS, st.integers(1, 5))
+@given(ROWS_OF_GALLERY, st.integers(1, 5))
 def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_rows_come(
     rows: list[Row], batches: int
 ) -> None:

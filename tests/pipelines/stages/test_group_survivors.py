@@ -1,4 +1,4 @@
-"""Survivors of a partition that has many bytes come in the same order, and are the same, as where all are in memory."""
+"""Survivors in order, all in memory or by stretches."""
 
 from collections.abc import Iterator
 from random import Random
