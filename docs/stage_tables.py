@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from altalign.data.stages import STAGES
-from altalign.pipelines.run.tables.table import Format, Table
+from altalign.pipelines.run.units import Format, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 
 DECLARED = dict(zip(STAGES, (extract, tables, judge, fetch, decontaminate, write), strict=True))

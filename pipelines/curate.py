@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from rich.console import Console
 
 from altalign import storage, terminal
 from altalign.data.stages import STAGES, check_curated, own_files
@@ -14,31 +13,12 @@ from altalign.pipelines.engine.jobs import check_marks, create, pipeline, starte
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.engine.unit_errors import raised
-from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.near import index, within_pool
-from altalign.pipelines.opening import inputs, reopen, summary
+from altalign.pipelines.opening import find, reopen, summary
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.inputs_of_stages import Grounds
-from altalign.pipelines.opening.plan import print_plan
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import Grounds, recording
+from altalign.pipelines.run import image_tables, outputs, pool, progress, shard_tables, text_tables
 from altalign.pipelines.run import marks as vouched
-from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.tables.counted import COUNTED
-from altalign.pipelines.run.tables.decontaminated import (
-    AUGMENTED,
-    CELLS,
-    COMPARED,
-    DECONTAMINATED,
-    FOUND,
-    INDEX,
-    LEARNED,
-    REPLACED,
-    TESTS,
-)
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED, GATHERED
-from altalign.pipelines.run.tables.judged import JUDGED
-from altalign.pipelines.run.tables.written import WRITTEN
 from altalign.pipelines.run.units import F, Facts, Marks, Run, U
 from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
 from altalign.settings.curate import CurateConfig
@@ -60,52 +40,44 @@ def each(marks: Marks[F], plan: Callable[[Run], Sequence[U]], work: Callable[[Ru
     return Step(marks, plan, lambda run: MapUnits(run, marks, work), **more)
 
 
-TEST_IMAGES = each(TESTS, index.plan_tests, index.read_tests)
+TEST_IMAGES = each(image_tables.TESTS, index.plan_tests, index.read_tests)
 
 # The whole curation, in order: the steps of each stage, and what concludes it once all its units are finished.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": (
-        [
-            each(
-                EXTRACTED,
-                extract.plan,
-                extract.extract,
-                watch=lambda _: extract.Watch,
-                seconds=extract.seconds,
-            )
-        ],
+        [each(text_tables.EXTRACTED, extract.plan, extract.extract, seconds=extract.seconds)],
         extract.conclude,
     ),
-    "tables": ([Step(COUNTED, pool.units, tables.Count)], tables.conclude),
-    "judge": ([Step(JUDGED, pool.units, judge.Judge)], judge_figures.conclude),
+    "tables": ([Step(text_tables.COUNTED, pool.units, tables.Count)], tables.conclude),
+    "judge": ([Step(text_tables.JUDGED, pool.units, judge.Judge)], judge.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before any image is fetched: an unreadable test image stops the run here
-            Step(GATHERED, fetch_from_files.plan_gather, fetch_from_files.GatherTables),
-            Step(FETCHED, fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
+            Step(image_tables.GATHERED, fetch_from_files.plan_gather, fetch_from_files.GatherTables),
+            Step(image_tables.FETCHED, fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
         ],
         fetch.conclude,
     ),
     "decontaminate": (
         [
             TEST_IMAGES,
-            each(AUGMENTED, index.plan_copies, index.make_copies),
-            each(LEARNED, index.plan_map, index.learn),
-            each(INDEX, index.plan_index, index.build_index),
-            each(FOUND, decontaminate.plan_found, decontaminate.find),
-            each(CELLS, within_pool.plan_one, within_pool.make_cells),
-            Step(COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
-            each(REPLACED, within_pool.plan_one, within_pool.replace),
-            each(DECONTAMINATED, decontaminate.plan, decontaminate.drop),
+            each(image_tables.AUGMENTED, index.plan_copies, index.make_copies),
+            each(image_tables.LEARNED, index.plan_map, index.learn),
+            each(image_tables.INDEX, index.plan_index, index.build_index),
+            each(image_tables.FOUND, decontaminate.plan_found, decontaminate.find),
+            each(image_tables.CELLS, within_pool.plan_one, within_pool.make_cells),
+            Step(image_tables.COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
+            each(image_tables.REPLACED, within_pool.plan_one, within_pool.replace),
+            each(image_tables.DECONTAMINATED, decontaminate.plan, decontaminate.drop),
         ],
         decontaminate.conclude,
     ),
-    "write": ([each(WRITTEN, write.plan, write.write, seconds=write.seconds)], write.conclude),
+    "write": ([each(shard_tables.WRITTEN, write.plan, write.write, seconds=write.seconds)], write.conclude),
 }
 
 
-class Wanted(NamedTuple):
-    """What is wanted of a curation beside its settings."""
+class Request(NamedTuple):
+    """What a caller asks of a curation beside its settings."""
 
     until: str = STAGES[-1]  # the last stage to run
     rerun: str | None = None  # the first stage to run anew; "": the first whose settings or files changed
@@ -114,38 +86,40 @@ class Wanted(NamedTuple):
     shown: progress.Shown | None = None  # None: on standard error
 
 
-def curate(config: CurateConfig, wanted: Wanted, *, config_path: str) -> Run:
+def curate(config: CurateConfig, request: Request, *, config_path: str) -> Run:
     """Run or continue a curation; errors name `config_path`."""
-    pipeline_options, run = _checked(config, wanted, config_path)
+    pipeline_options, run = _checked(config, request, config_path)
     reopen.check_folder(run)
     check_curated(run.folder)
     with own_files(run.folder):
-        is_settled = reopen.is_settled(run, rerun=wanted.rerun, is_restart=wanted.is_restart)
+        is_settled = reopen.is_settled(run, rerun=request.rerun, is_restart=request.is_restart)
     if not is_settled:
         with storage.locked(run.folder), own_files(run.folder):
-            grounds = reopen.open_run(run, rerun=wanted.rerun, is_restart=wanted.is_restart)
-            finish(run, grounds, pipeline_options, until=wanted.until, shown=wanted.shown)
+            grounds = reopen.open_run(run, rerun=request.rerun, is_restart=request.is_restart)
+            finish(run, grounds, pipeline_options, until=request.until, shown=request.shown)
     return run
 
 
-def plan(config: CurateConfig, wanted: Wanted, *, config_path: str) -> None:
+def plan(config: CurateConfig, request: Request, *, config_path: str) -> None:
     """Print what a curation would do."""
-    _, run = _checked(config, wanted, config_path)
-    is_anew = wanted.rerun is not None or wanted.is_restart
-    first, said = reopen.planned(run, rerun=wanted.rerun, is_restart=wanted.is_restart) if is_anew else (None, "")
-    print_plan(run, terminal.stdout(), first or "", said)
+    _, run = _checked(config, request, config_path)
+    first, requests = None, ""
+    if request.rerun is not None or request.is_restart:
+        decision = reopen.decide(run, rerun=request.rerun, is_restart=request.is_restart)
+        first, requests = decision.first, reopen.requests_of(run, decision)
+    summary.print_plan(run, terminal.stdout(), first or "", requests)
 
 
-def _checked(config: CurateConfig, wanted: Wanted, config_path: str) -> tuple[PipelineOptions, Run]:
+def _checked(config: CurateConfig, request: Request, config_path: str) -> tuple[PipelineOptions, Run]:
     """Beam's options and the run, where both are as they can be; nothing is written."""
-    pipeline_options = options(config.engine, list(wanted.flags))
+    pipeline_options = options(config.engine, list(request.flags))
     check_places(config)
     run = find_run(config, config_path=config_path)
-    if not run.is_done("tables") or wanted.rerun is not None or wanted.is_restart:
-        inputs.check_tables(run)
-    wants_images = config.fetch.source == "archive" and STAGES.index(wanted.until) >= STAGES.index("fetch")
+    if not run.is_done("tables") or request.rerun is not None or request.is_restart:
+        find.check_tables(run)
+    wants_images = config.fetch.source == "archive" and STAGES.index(request.until) >= STAGES.index("fetch")
     if wants_images and not run.is_done("fetch"):
-        inputs.check_images(run)
+        find.check_images(run)
     return pipeline_options, run
 
 
@@ -179,9 +153,9 @@ def show(run: Run) -> int:
 
 def check(run: Run) -> str:
     """Check the files of a finished run; returns a sentence on why nothing is left, empty where something is."""
+    if not run.is_done(STAGES[-1]):
+        return ""
     with own_files(run.folder):
-        if not run.is_done(STAGES[-1]):
-            return ""
         reopen.check_finished(run)
         return summary.nothing_left(run)
 
@@ -192,9 +166,6 @@ def run_stage(
     """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
-        out = shown or terminal.stderr()
-        if stage == "fetch" and isinstance(out, Console) and (known := fetch.what_is_known(run)):
-            out.print(known, soft_wrap=True)
         for step in steps:
             run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))
@@ -219,10 +190,7 @@ def run_step(run: Run, step: Step, pipeline_options: PipelineOptions, shown: pro
 
 
 def _processes_for(run: Run, step: Step, units: Sequence[Any]) -> int:
-    """How many processes pay for the rest of a step; 0 where a store holds the run.
-
-    There each writer would have to check that the run's lock is still held.
-    """
+    """How many processes pay for the rest of a step; 0 in a store, where each writer would have to check the lock."""
     if run.config.engine.runner != "embedded" or storage.is_remote(run.folder):
         return 0
     finished = set(run.finished(step.marks.step))

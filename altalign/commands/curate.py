@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
-    wanted = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
+    wanted = curate.Request(arguments.until, arguments.rerun, arguments.restart, flags)
     if arguments.dry_run:
         curate.plan(config, wanted, config_path=str(arguments.config))
         return 0
@@ -80,7 +80,7 @@ def curated(
         from altalign.pipelines import curate
 
     shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
-    wanted = curate.Wanted(rerun=rerun, is_restart=is_restart, shown=shown)
+    wanted = curate.Request(rerun=rerun, is_restart=is_restart, shown=shown)
     run = curate.curate(fitted(config), wanted, config_path=where)
     if nothing_left := curate.check(run):
         raise AltalignError(f"{run.folder}: {nothing_left}")

@@ -32,17 +32,15 @@ from altalign.pipelines.derive import parents, units
 from altalign.pipelines.derive.copy_shards import Numbers
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.opening import inputs, reopen
+from altalign.pipelines.opening import find, reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import recording
 from altalign.pipelines.read import folder as image_folder
 from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run.image_tables import FETCHED, TESTS
 from altalign.pipelines.run.removal_list import of_run
-from altalign.pipelines.run.sampled import Grown, has_work
-from altalign.pipelines.run.tables.decontaminated import TESTS
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.units import Facts, InputFile, Marks, Run
+from altalign.pipelines.run.text_tables import EXTRACTED
+from altalign.pipelines.run.units import Facts, Grown, InputFile, Marks, Run, has_work
 from altalign.pipelines.stages import write
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change, parquet
@@ -146,7 +144,7 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
         values = config.model_dump(mode="json")
         for number, of_input in enumerate(values["input"]):
             if of_input["kind"] != "folder":
-                of_input["paths"] = [file.path for file in run.files if file.of == number and file.path in files]
+                of_input["paths"] = [file.path for file in run.files if file.input == number and file.path in files]
         if all(of_input["paths"] for of_input in values["input"]):
             run = find_run(CurateConfig.from_values(values, where=where), config_path=where)
     there = {file.path: file for file in run.files if not file.part}
@@ -169,7 +167,7 @@ def _check_there(run: Run) -> None:
         UsageError: some have.
     """
     there, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
-    of_folders = {(file.of, file.named): file.part.folder for file in run.files if file.part}
+    of_folders = {(file.input, file.named): file.part.folder for file in run.files if file.part}
     for (of, named), folder in of_folders.items():
         settings = run.config.input[of]
         if settings.source not in others:
@@ -209,7 +207,7 @@ def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
     _check_fetched(before, wanted)
     pipeline_options = options(grown.config.engine, flags)
     check_places(grown.config)
-    inputs.check_tables(grown)
+    find.check_tables(grown)
     _prepare(before, grown)
     atomic_change.settle(grown.folder)
     generation = generations.in_manifest(storage.read_json(before.path("manifest.json"))) + 1

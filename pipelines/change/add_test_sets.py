@@ -25,7 +25,7 @@ def add(config: CurateConfig, flags: list[str]) -> int:
                 f"{run.folder}: its images are not all fetched yet; "
                 "name the test set in its settings and go on with `altalign curate`"
             )
-        reopen.check_before(run, "decontaminate")  # else a stale earlier stage would delete fetched images
+        reopen.decide(run, rerun="decontaminate")  # else a stale earlier stage would delete fetched images
         with storage.temporary(run.work("temporary")), started(run, pipeline_options):
             curate.run_step(run, curate.TEST_IMAGES, pipeline_options)
         if not reopen.is_settled(run, rerun="", is_restart=False):

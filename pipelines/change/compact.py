@@ -21,7 +21,7 @@ from altalign.pipelines.change.conclude import conclude, lineage, write_funnel
 from altalign.pipelines.change.follow_scores import follow
 from altalign.pipelines.derive import copy_shards, counting, ordering, units
 from altalign.pipelines.derive.parents import Parent
-from altalign.pipelines.run.tables.written import ShardFacts
+from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.pipelines.run.units import Run
 from altalign.storage.atomic_change import Change
 

@@ -12,7 +12,7 @@ from altalign.data.counts import Counts
 from altalign.pipelines.card.facts import CardFacts
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.opening import summary
-from altalign.pipelines.run import manifest
+from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.atomic_change import Change
@@ -40,7 +40,7 @@ def write_funnel(run: Run, change: Change, update: Callable[[dict[str, Any]], No
 def conclude(
     run: Run,
     change: Change,
-    shards: manifest.Shards,
+    shards: outputs.Shards,
     deleted: Sequence[str],
     *,
     counts: Counts,
@@ -67,5 +67,5 @@ def conclude(
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     waiting = Run(change.folder, run.config, ())
     with change.noted():
-        manifest.write(waiting, shards, listed, card, storage.Block(), more)
+        outputs.write_manifest(waiting, shards, listed, card, storage.Block(), more)
     change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}

@@ -10,9 +10,8 @@ from altalign.data import scores
 from altalign.data.scores import Score
 from altalign.pipelines.derive.copy_shards import Numbers
 from altalign.pipelines.derive.parents import Shard
-from altalign.pipelines.run import score_files
-from altalign.pipelines.run.tables.scored import ScoreFacts
-from altalign.pipelines.run.tables.written import ShardFacts
+from altalign.pipelines.run import shard_files
+from altalign.pipelines.run.shard_tables import ScoreFacts, ShardFacts
 from altalign.storage.atomic_change import Change
 
 AfterChange = Sequence[tuple[str, ShardFacts | Shard]]  # the shards that a run has then, in order
@@ -36,11 +35,11 @@ def follow(
             if name in score.files and name not in changed:
                 entries.append(score.files[name])
             elif (table := values(score, name)) is not None:
-                path = score_files.inside(score.name, name)
+                path = shard_files.score_path(score.name, name)
                 with change.noted():
-                    nulls = score_files.write(change.path(path), table)
+                    nulls = shard_files.write_score(change.path(path), table)
                 facts = ScoreFacts(of=of.parquet_sha256, rows=of.rows, nulls={score.name: nulls})
-                entries.append({"name": name, **score_files.entry(facts, score.name, change.files[path])})
+                entries.append({"name": name, **shard_files.score_entry(facts, score.name, change.files[path])})
         if entries != list(score.files.values()):
             with change.noted():
                 path = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")

@@ -23,9 +23,8 @@ from altalign.pipelines.derive import copy_shards
 from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.images.for_shards import StoredColumns
-from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, kept_rows
-from altalign.pipelines.run.tables.fetched import first_of_each_image
-from altalign.pipelines.run.tables.written import ShardFacts, files_of
+from altalign.pipelines.run.image_tables import DECONTAMINATED, first_of_each_image, kept_rows
+from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import write
 from altalign.storage import Written, parquet

@@ -16,7 +16,7 @@ from altalign.pipelines.derive.make_run import Making
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.run.removal_list import of_run
-from altalign.pipelines.run.tables.derived import COMMON
+from altalign.pipelines.run.shard_tables import COMMON
 from altalign.pipelines.run.units import Run
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig

@@ -51,7 +51,7 @@ def remove(config: CurateConfig, wanted: Wanted) -> int:
         found = removing.find(parent, asked, near=wanted.near)
         found = replace(found, request=found.request.of_one_input(found.rows))
         before = of_run(path) if storage.exists(path := parent.path(REMOVED_FILE)) else Request()
-        is_new = not {*asked.asked()} <= {*before.asked()}
+        is_new = not {*asked.entries()} <= {*before.entries()}
         _show(folder, found, asked, is_dry_run=wanted.is_dry_run, is_new=is_new)
         if (found.has_rows or is_new) and not wanted.is_dry_run:
             removing.remove(Run(folder, config, ()), parent, found, by=wanted.by, because=wanted.because)

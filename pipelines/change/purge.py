@@ -15,7 +15,7 @@ from altalign import storage
 from altalign.data.audit_tables import FREQUENT, GALLERY, HOSTS, SAMPLES, AuditTable
 from altalign.machine.threads import in_threads
 from altalign.pipelines.change.rows_to_remove import InDropped, at_once
-from altalign.pipelines.figures.frequent_strings import CHARACTERS_AT_MOST
+from altalign.pipelines.figures.text_figures import CHARACTERS_AT_MOST
 from altalign.pipelines.run.removal_list import Request
 from altalign.storage import parquet
 from altalign.storage.atomic_change import Change

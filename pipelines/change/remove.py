@@ -29,9 +29,9 @@ from altalign.pipelines.derive import copy_shards, counting
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.near import shard_images
-from altalign.pipelines.run import manifest, shard_files
+from altalign.pipelines.run import outputs, shard_files
 from altalign.pipelines.run.removal_list import Request
-from altalign.pipelines.run.tables.written import ShardFacts, files_of
+from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 from altalign.storage.atomic_change import Change
@@ -99,7 +99,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     A pair that a page of the request repeats goes, on whichever page it was kept.
     """
     named = replace(request.of_rows, hashes=request.hashes)
-    dropped = rows_to_remove.in_dropped(parent.folder, named, frozenset()) if named.asked() else []
+    dropped = rows_to_remove.in_dropped(parent.folder, named, frozenset()) if named.entries() else []
     repeated = [each.rows.filter(pa.array(request.of_rows.matches(each.rows))) for each in dropped]
     keys = frozenset(key for rows in repeated for key in parquet.values(rows, "key") if key)
     wider = replace(request, keys=request.keys | keys)
@@ -109,7 +109,7 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
         wider = replace(wider, keys=wider.keys.union(filter(None, parquet.values(of_copies, "kept_key"))))
     in_shards, tests = rows_to_remove.in_shards(parent, wider), frozenset[shard_images.Test]()
     of_images = replace(named, source_keys={})
-    if of_images.asked():  # the other pairs of these images, and lines of the log
+    if of_images.entries():  # the other pairs of these images, and lines of the log
         images = _images([*in_shards, *dropped], lambda rows: rows.filter(pa.array(of_images.are_images(rows))))
         request, wider = request.with_images(images), wider.with_images(images)
         in_shards = rows_to_remove.in_shards(parent, wider)
@@ -205,7 +205,7 @@ def _conclude(
     parent: Parent,
     found: Found,
     anew: Sequence[ShardFacts],
-    shards: manifest.Shards,
+    shards: outputs.Shards,
     deleted: Sequence[str],
     lineage: Mapping[str, Any] | None,
 ) -> None:
@@ -275,7 +275,7 @@ def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
     rows: list[dict[str, Any]] = [
-        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked
+        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.entries() if is_asked
     ]
     for each in found.in_shards:
         where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}

@@ -17,10 +17,10 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.inputs_of_stages import grounds_of, resolved
+from altalign.pipelines.opening.reopen import grounds_of, resolved
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.marks import Damage
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 
@@ -45,7 +45,7 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
         if not run.is_done(STAGES[-1]):
             said = "`altalign curate` goes on with it, and makes anew what is damaged"
             raise UsageError(f"{run.folder}: not finished; {said}")
-        reopen.check_before(run, None)
+        reopen.decide(run, rerun=None)
         plan = planned(run)
         if plan.anew:
             marks.unmark(run, plan.of_marks)

@@ -19,7 +19,7 @@ from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.tables.fetched import FETCHED, first_of_each_image, survivors
+from altalign.pipelines.run.image_tables import FETCHED, first_of_each_image, survivors
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch
 from altalign.pipelines.web import journal, log

@@ -16,7 +16,7 @@ from altalign.errors import UsageError
 from altalign.filters import concepts
 from altalign.filters.concepts import Entries, Numbers
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.derived import BALANCE, CHOSEN, CONCEPTS, BalanceFacts, CountedFacts
+from altalign.pipelines.run.shard_tables import BALANCE, CHOSEN, CONCEPTS, BalanceFacts, CountedFacts
 from altalign.pipelines.run.units import Marks, Run, Unit
 from altalign.storage import arrays, parquet
 

@@ -13,7 +13,7 @@ from altalign.data.counts import FailedCounts
 from altalign.data.reasons import DropReason, Stage, Verdict, drop_where, reasons_of
 from altalign.data.schema import DROPPED
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.derived import CHOSEN_ROWS, ChosenFacts
+from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, ChosenFacts
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 

@@ -22,7 +22,7 @@ from altalign.filters import text, words
 from altalign.machine import interrupts
 from altalign.pipelines.derive import choose_rows, units
 from altalign.pipelines.derive.parents import Parent, of_unit
-from altalign.pipelines.run.tables.derived import (
+from altalign.pipelines.run.shard_tables import (
     COMMON_HASHES,
     REPEATED,
     REPEATED_KEYS,

@@ -12,7 +12,7 @@ from altalign.data.stages import REMOVED_FILE
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.derive.parents import Parent
-from altalign.pipelines.run.tables.derived import CarriedFacts, CarriedUnit
+from altalign.pipelines.run.shard_tables import CarriedFacts, CarriedUnit
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 

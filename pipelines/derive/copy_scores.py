@@ -14,10 +14,8 @@ from altalign.data.scores import Score
 from altalign.errors import UnreadableError
 from altalign.pipelines.derive import units
 from altalign.pipelines.derive.parents import Parent, Shard, of_unit
-from altalign.pipelines.run import marks, score_files
-from altalign.pipelines.run.tables.derived import CHOSEN_ROWS
-from altalign.pipelines.run.tables.scored import ScoreFacts
-from altalign.pipelines.run.tables.written import WRITTEN, ShardUnit
+from altalign.pipelines.run import marks, shard_files
+from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, WRITTEN, ScoreFacts, ShardUnit
 from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import parquet
 
@@ -64,7 +62,7 @@ def follow(parents: tuple[Parent, ...], found: OfParents, run: Run, unit: ShardU
         if len(table) != len(keys) or order.null_count:
             raise UnreadableError(f"{same[0].folder}: its keys are not those of the shards; measure it again")
         table = table.take(order)
-        nulls[score] = score_files.write(run.path(*score_files.inside(score, name).split("/")), table)
+        nulls[score] = shard_files.write_score(run.path(*shard_files.score_path(score, name).split("/")), table)
     return ScoreFacts(of=run.facts_of(WRITTEN, name).parquet_sha256, rows=unit["rows"], nulls=nulls)
 
 
@@ -89,9 +87,9 @@ def _values(score: Score, shard: Shard) -> pa.Table:
 def conclude(run: Run, found: OfParents, step: Marks[ScoreFacts]) -> None:
     """Write the manifests of the scores."""
     for name, same in found.items():
-        shards = score_files.made(run, step, name, lambda unit: unit)
+        shards = shard_files.scores_made(run, step, name, lambda unit: unit)
         if shards:
             entries = [{"name": shard, **entry} for shard, entry in shards.items()]
-            score_files.conclude(
+            shard_files.conclude_score(
                 scores.folder_of(run.folder, name), same[0].facts, entries, durable=run.config.run.durable
             )

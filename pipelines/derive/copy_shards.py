@@ -15,7 +15,7 @@ from altalign.data.shards import ShardWriter
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.run.shard_files import starts, write_files
-from altalign.pipelines.run.tables.written import ShardFacts
+from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.storage import parquet
 
 GAP_BYTES = 64 << 10  # so much between two images is read over: what follows an image in a tar is far less

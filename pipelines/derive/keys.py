@@ -13,7 +13,7 @@ from altalign.data.counts import Counts
 from altalign.machine import interrupts
 from altalign.pipelines.derive import units
 from altalign.pipelines.derive.parents import Parent, of_unit
-from altalign.pipelines.run.tables.derived import CHOSEN, CHOSEN_ROWS
+from altalign.pipelines.run.shard_tables import CHOSEN, CHOSEN_ROWS
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 

@@ -33,17 +33,18 @@ from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, name_of, of_unit
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.opening import reopen, summary
-from altalign.pipelines.opening.inputs_of_stages import Grounds
-from altalign.pipelines.opening.record import recording
-from altalign.pipelines.run import manifest, marks, outputs
-from altalign.pipelines.run.tables.derived import (
+from altalign.pipelines.opening.reopen import Grounds, recording
+from altalign.pipelines.run import marks, outputs
+from altalign.pipelines.run.shard_tables import (
     CARRIED,
     CHOSEN,
     CHOSEN_ROWS,
+    WRITTEN,
     ChosenFacts,
+    ShardFacts,
     ShardOfParent,
+    ShardUnit,
 )
-from altalign.pipelines.run.tables.written import WRITTEN, ShardFacts, ShardUnit
 from altalign.pipelines.run.units import Run
 from altalign.storage import atomic_change, parquet
 
@@ -268,9 +269,9 @@ def _conclude(run: Run, making: Making) -> None:
             making.conclude(run)
         if len(making.parents) > 1:
             copy_files.write_removed(run, making.parents)
-    files = {**marks.outputs(run), **manifest.written(run, block)}
+    files = {**marks.outputs(run), **outputs.files_of(run, block)}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
-    manifest.write(run, shards, files, card, block, {"lineage": making.lineage})
+    outputs.write_manifest(run, shards, files, card, block, {"lineage": making.lineage})
 
 
 def _write_failed(run: Run, parents: Sequence[Parent], of_select: Sequence[list[FailedRow]], counts: Counts) -> None:

@@ -17,7 +17,7 @@ from altalign.pipelines.derive import units
 from altalign.pipelines.derive.copy_shards import Slice, slices
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
 from altalign.pipelines.derive.units import Places
-from altalign.pipelines.run.tables.derived import CHOSEN_ROWS
+from altalign.pipelines.run.shard_tables import CHOSEN_ROWS
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 

@@ -13,9 +13,9 @@ from altalign.data.reasons import KEPT, Stage
 from altalign.data.schema import DROPPED
 from altalign.pipelines.derive import units
 from altalign.pipelines.derive.parents import Parent, Piece, of_unit
-from altalign.pipelines.figures import gallery_rows
+from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.derived import CHOSEN
+from altalign.pipelines.run.shard_tables import CHOSEN
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 
@@ -28,16 +28,16 @@ def write(run: Run, parents: Sequence[Parent]) -> None:
     of_parents = [parquet.read_table(parent.path(SAMPLES.path)).cast(SAMPLES.schema) for parent in parents]
     before = [rows.filter(pc.field("stage") != KEPT) for rows in of_parents]
     gone = _dropped(run, parents) if run.config.audit.keep_dropped else ()
-    parts = [gallery_rows.to_samples(*part) for part in (*gone, *gallery_rows.kept(run))]
+    parts = [image_figures.to_samples(*part) for part in (*gone, *image_figures.kept(run))]
     outputs.write_audit(run, SAMPLES, pa.concat_tables([SAMPLES.schema.empty_table(), *before, *parts]))
 
 
-def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[gallery_rows.Part]:
+def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[image_figures.Part]:
     """The first rows that were not chosen, for each reason, with pictures from the parents' shards."""
     found: Counter[str] = Counter()
     for name, facts in run.all_facts(CHOSEN):
         reasons = {reason for _, _, reason, _ in facts.counts if reason != KEPT}
-        wanted = {of: left for of in reasons if (left := gallery_rows.PER_REASON - found[of]) > 0}
+        wanted = {of: left for of in reasons if (left := text_figures.PER_REASON - found[of]) > 0}
         path = outputs.dropped(run, Stage.SELECT, name)
         if not wanted or not storage.exists(path):
             continue
@@ -52,7 +52,7 @@ def _pictures(run: Run, parent: Parent, pieces: Sequence[Piece], keys: Sequence[
     rows = rows.filter(pc.is_in(rows["key"], value_set=pa.array(keys, pa.string())))
     for shard in dict.fromkeys(parquet.values(rows, "shard")):
         there = parquet.values(rows.filter(pc.field("shard") == shard), "key")
-        found = gallery_rows.pictures_of(run, parent.path("shards", shard), there)
+        found = image_figures.pictures_of(run, parent.path("shards", shard), there)
         pictures |= dict(zip(there, found, strict=True))
     return [pictures[key] for key in keys]
 
@@ -63,7 +63,7 @@ def _chosen(rows: pa.Table, wanted: Mapping[str, int]) -> pa.Table:
     images = {*rows.take(pa.array(near, pa.int64()))["image_id"].to_pylist()}
     others = rows.filter(pa.array([image not in images for image in parquet.values(rows, "image_id")]))
     found = Counter(parquet.values(rows.take(pa.array(near, pa.int64())), "reason"))
-    first = gallery_rows.first_rows(others, {reason: most - found[reason] for reason, most in wanted.items()})
+    first = image_figures.first_rows(others, {reason: most - found[reason] for reason, most in wanted.items()})
     return pa.concat_tables([rows.take(pa.array(sorted(near), pa.int64())), first])
 
 

@@ -27,7 +27,7 @@ from altalign.pipelines.derive.make_run import Making, make, plan_of
 from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.derive.selection import Asked, check, missing_of, reason_of
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run.tables.derived import (
+from altalign.pipelines.run.shard_tables import (
     BALANCE,
     CHOSEN_ROWS,
     CONCEPTS,

@@ -22,9 +22,8 @@ from altalign.pipelines.derive.make_run import Making
 from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.near import shard_images
-from altalign.pipelines.run.digests import content
-from altalign.pipelines.run.tables.derived import ChosenFacts, ShardOfParent
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
+from altalign.pipelines.run.units import Run, content
 from altalign.settings.curate import CurateConfig
 from altalign.storage import parquet
 

@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import (
 from altalign import storage
 from altalign.errors import UsageError, bring
 from altalign.machine.cores import cores
-from altalign.pipelines.run.digests import files_named
+from altalign.pipelines.run.units import files_named
 from altalign.settings.curate import CurateConfig, EngineSettings
 
 JOB_SERVER_VERSION = "2.62.0"  # of Beam's Java runners: the newest of which `make jars` could get all parts

@@ -21,7 +21,7 @@ from altalign.filters.blocked import BlockList
 from altalign.machine import memory
 from altalign.models import onnx
 from altalign.pipelines.images import embedders
-from altalign.pipelines.run.digests import files_named
+from altalign.pipelines.run.units import files_named
 from altalign.settings.curate import CurateConfig, FetchSettings, ImageSettings
 
 _SIDE_AT_MOST = 2**31 - 1

@@ -31,7 +31,7 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import calibration_report, comparing, gallery, index
 from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.comparing import Pool, PoolImage, Search, Tests
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_range, kept_images
+from altalign.pipelines.run.image_tables import FEATURES, FETCHED, image_range, kept_images
 from altalign.pipelines.run.units import WORK_VERSION, Run
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig

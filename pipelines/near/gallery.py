@@ -15,12 +15,19 @@ import pyarrow as pa
 from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
 from altalign.machine import interrupts
-from altalign.pipelines.figures import gallery_rows
+from altalign.pipelines.figures import image_figures
 from altalign.pipelines.near import index
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import FOUND, LESS_SIMILAR, SIMILAR, TEST_NAMES, TESTS
-from altalign.pipelines.run.tables.fetched import image_bytes, kept_images
+from altalign.pipelines.run.image_tables import (
+    FOUND,
+    LESS_SIMILAR,
+    SIMILAR,
+    TEST_NAMES,
+    TESTS,
+    image_bytes,
+    kept_images,
+)
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 
@@ -120,4 +127,4 @@ def test_thumbnails(config: CurateConfig, sizes: Sequence[int], numbers: set[int
 
 def thumbnail(data: bytes) -> bytes:
     """An image as WebP, upright and on white, its long side at most 192 px; a black pixel where it cannot be shown."""
-    return gallery_rows.picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))
+    return image_figures.picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))

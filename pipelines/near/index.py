@@ -28,11 +28,12 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.digests import content, digest
-from altalign.pipelines.run.tables.decontaminated import (
+from altalign.pipelines.run.image_tables import (
     AUGMENTED,
     AUGMENTED_IMAGES,
     AUGMENTED_ROW,
+    FEATURES,
+    FETCHED,
     INDEX,
     INDEX_ARRAYS,
     ONLY,
@@ -46,9 +47,10 @@ from altalign.pipelines.run.tables.decontaminated import (
     LearnedFacts,
     TestFacts,
     TestUnit,
+    image_bytes,
+    kept_images,
 )
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, image_bytes, kept_images
-from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, Unit
+from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, Unit, content, digest
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
 

@@ -33,7 +33,7 @@ from altalign.machine.threads import in_threads
 from altalign.pipelines.images import embedders
 from altalign.pipelines.images.embedders import Embedder
 from altalign.pipelines.near import index
-from altalign.pipelines.run.digests import content
+from altalign.pipelines.run.units import content
 from altalign.settings.curate import DecontaminateSettings
 from altalign.storage import parquet
 

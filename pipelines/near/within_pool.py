@@ -24,10 +24,12 @@ from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near.index import calibration_of
-from altalign.pipelines.run.tables.decontaminated import (
+from altalign.pipelines.run.image_tables import (
     CELLS,
     CENTROIDS_OF_CELLS,
     COMPARED,
+    FEATURES,
+    FETCHED,
     JOINED,
     ONLY,
     PAIR,
@@ -43,8 +45,8 @@ from altalign.pipelines.run.tables.decontaminated import (
     JoinFacts,
     PoolImagesUnit,
     ReplaceFacts,
+    kept_images,
 )
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.storage import arrays
 

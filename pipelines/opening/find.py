@@ -1,22 +1,24 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from altalign import storage
+from altalign.data.schema import RULES_VERSION
 from altalign.data.shards import IMAGE_NAMES
-from altalign.errors import UsageError
+from altalign.errors import UnreadableError, UsageError
+from altalign.filters import identity
 from altalign.pipelines import read
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
-from altalign.pipelines.read.folder import FolderPart
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.rules import own
 from altalign.settings.curate import CurateConfig, InputSettings
+from altalign.terminal import shown
 
 
 def find_run(config: CurateConfig, *, config_path: str) -> Run:
@@ -31,19 +33,20 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     where = config_path if config_path == "--input" else f"{config_path} [input] paths"
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
-        found = [path for pattern in settings.paths for path in _matching(pattern, where)]
-        paths = read.listed(found, settings)
+        matching = [path for pattern in settings.paths for path in _matching(pattern, where)]
+        paths = read.listed(matching, settings)
         if not paths:
             raise UsageError(
-                f"{where}: no tar in {', '.join(found)}; name the tars or a folder of them, "
+                f"{where}: no tar in {', '.join(matching)}; name the tars or a folder of them, "
                 'or set kind = "folder" for a folder of images'
             )
         for path in paths:
             _check_input(path, settings, config.run.folder, where)
         read.check(paths, settings)
-        of_source = {file.named for file in files if config.input[file.of].source == settings.source}
+        of_source = {file.named for file in files if config.input[file.input].source == settings.source}
         for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
-            parts = list(_parts(path, settings))
+            parts = [(path, None)] if settings.kind != "folder" else []
+            parts = parts or [(f"{path}#{i}", part) for i, part in enumerate(folder.parts(path, settings))]
             files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(parts)]
     hooks = measuring.hooks_of(config)
     measuring.blocked_urls(config.fetch)
@@ -66,21 +69,16 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
 
 
 def _matching(pattern: str, where: str) -> list[str]:
-    """The files that match a glob; a path that exists as it is written is itself, whatever brackets it has.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """The files that match a glob; a path that exists as it is written is itself, whatever brackets it has."""
     _check(storage.check_input, pattern, where)
-    found = storage.find(pattern)
-    if not found and storage.is_remote(pattern):
+    if paths := storage.find(pattern):
+        return paths
+    if storage.is_remote(pattern):
         is_of_web = storage.is_of_web(pattern)
         repair = "look at the address" if is_of_web else "look at what is there, and whether it may be listed"
         raise UsageError(f"{where}: nothing matches {pattern!r}; {repair}")
-    if not found:
-        repair = "give paths relative to the working directory"
-        raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
-    return found
+    repair = "give paths relative to the working directory"
+    raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
 
 
 def _check(check: Callable[[str], None], path: str, where: str) -> None:
@@ -104,15 +102,6 @@ def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> li
     shared = sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, zip(*folders, strict=False)))
     names = (["/".join(each[above:]) for each in split] for above in range(shared, -1, -1))
     return [*map(table.shown_name, next((each for each in names if taken.isdisjoint(each)), paths))]
-
-
-def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, FolderPart | None]]:
-    """The parts that an input's path is read in, each with a name: a file is one."""
-    if settings.kind != "folder":
-        yield path, None
-        return
-    for number, part in enumerate(folder.parts(path, settings)):
-        yield f"{path}#{number}", part
 
 
 def _check_input(path: str, settings: InputSettings, run_folder: str, where: str) -> None:
@@ -142,3 +131,71 @@ def _check_apart(path: str, run_folder: str, where: str) -> None:
     if storage.is_inside(path, run_folder):
         repair = "copy it to another place, and name that"
         raise UsageError(f"{where}: in the run's own folder {run_folder}, whose files are made anew; {repair}")
+
+
+SAMPLED_FILES = 8  # of an input, spread over its list
+
+
+def check_images(run: Run) -> None:
+    """Look for an input that can hold images; of archives, in a sample of their records.
+
+    Raises:
+        UsageError: there is none, so that every pair would end as not_in_archive.
+    """
+    why = []
+    for number, settings in enumerate(run.config.input):
+        paths = [file.path for file in run.files if file.input == number]
+        step = max(1, -(-len(paths) // SAMPLED_FILES))
+        without = _without_images(paths[::step], settings)
+        if not without:
+            return
+        why.append(f"{shown(settings.source)}: {without}")
+    raise UsageError(
+        f'no image can come of these inputs ({"; ".join(why)}), where [fetch] source = "archive" takes images from '
+        'them alone; set fetch.source = "web" to fetch them by URL, or stop before that with --until judge'
+    )
+
+
+def check_tables(run: Run) -> None:
+    """Look at the tables of another run that `[text] tables` names.
+
+    Raises:
+        UsageError: they are not there, or of other rules or limits.
+    """
+    folder = run.config.text.tables
+    limits = {
+        "vocabulary": {},
+        "over_shared_texts": {"threshold": run.config.text.images_per_text_at_most},
+        "over_captioned_images": {"threshold": run.config.image.texts_per_image_at_most},
+    }
+    for name, limit in limits.items() if folder else ():
+        try:
+            facts = storage.read_json(path := storage.join(folder, f"{name}.json"))
+        except UnreadableError as error:
+            raise UsageError(f"text.tables = {folder!r}: {error}") from None
+        if not facts:
+            repair = "give the folder `tables` of a run whose texts are judged"
+            raise UsageError(f"text.tables = {folder!r}: {path} is not there; {repair}")
+        expected = {"rules_version": RULES_VERSION, "hash_versions": identity.HASH_VERSIONS, **limit}
+        for key, value in expected.items():
+            if facts.get(key) != value:
+                raise UsageError(f"text.tables = {folder!r}: {name}.json has {key} = {facts.get(key)!r}, not {value!r}")
+
+
+def _without_images(paths: Sequence[str], settings: InputSettings) -> str:
+    """Why no image can come of an input; empty where one can."""
+    match settings.kind:
+        case "webdataset" | "folder":
+            return ""
+        case "table":
+            return "" if settings.image_column else "a table without [input] image_column"
+        case "wat":
+            return "WAT files hold no images"
+    looked_at = 0
+    for path in paths:
+        records, is_found = read.look_for_images(path)
+        if is_found:
+            return ""
+        looked_at += records
+    # Of files that hold nothing at all, extract says that they do.
+    return f"none in the {looked_at:,} records of archives that were looked at" if looked_at else ""

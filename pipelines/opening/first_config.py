@@ -3,17 +3,20 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from codecs import BOM_UTF8, getincrementaldecoder
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import UnreadableError, UsageError, bring
+from altalign.filters.image_headers import HAS_HEIF
 from altalign.pipelines import read
-from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.tables import arrow, lines
@@ -53,10 +56,10 @@ _FILES_LISTED = 8
 
 @dataclass(frozen=True)
 class Guess:
-    """An input as it was guessed: its settings, each with what is said of it, and where its images are."""
+    """An input as it was guessed: its settings, each with a comment on it, and where its images are."""
 
     settings: Mapping[str, object]
-    said: Mapping[str, str]
+    comments: Mapping[str, str]
     images: Literal["in hand", "by URL", "archive"]  # the last: in web archives, also those of other inputs' URLs
 
     @property
@@ -85,7 +88,7 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
 
 
 def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
-    found = [
+    lines = [
         "# Written by `altalign init`. What was guessed is said; change it where it is wrong.",
         "# Try it without work: altalign curate THIS_FILE --dry-run. All settings: config.toml of the run",
         "",
@@ -94,25 +97,25 @@ def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
     ]
     names = list[str]()
     for guess in guesses:
-        found += ["", "[[input]]"]
+        lines += ["", "[[input]]"]
         if len(guesses) > 1:  # by which rows of one are told from those of another
             names.append(named_after(guess.path, names))
-            found.append(f"name = {_toml(names[-1])}")
+            lines.append(f"name = {_toml(names[-1])}")
         for name, value in guess.settings.items():
             line = f"{name} = {_toml(value)}"
-            found.append(f"{line:<40} # {guess.said[name]}" if name in guess.said else line)
-    found += ["", "[fetch]"]
+            lines.append(f"{line:<40} # {guess.comments[name]}" if name in guess.comments else line)
+    lines += ["", "[fetch]"]
     where = {guess.images for guess in guesses}
     if "by URL" in where and "archive" not in where:  # archives are there for the URLs of the others
         rest = "; those in hand are read where they are" if "in hand" in where else ""
-        found += [
+        lines += [
             f'source = "web"                           # images are downloaded by URL{rest}',
             '# user_agent = "altalign/VERSION (+https://example.org/our-crawl)"  # where you can be reached',
         ]
     else:
-        found.append('source = "archive"                       # images are in the inputs; "web" downloads the others')
+        lines.append('source = "archive"                       # images are in the inputs; "web" downloads the others')
     return [
-        *found,
+        *lines,
         "",
         "[text]                                   # ALIGN's rules; each is counted, with samples, in the report",
         "words_at_least = 3",
@@ -137,18 +140,17 @@ def _toml(value: object) -> str:
 
 def _guess(path: str) -> Guess:
     storage.check_input(path)
-    kind = storage.kind(path)
-    if kind == "folder":
+    if storage.kind(path) == "folder":
         return _of_folder(path)
-    found = sorted(storage.find(path))
-    if not found:
+    paths = sorted(storage.find(path))
+    if not paths:
         raise UsageError(f"{path}: nothing is there; give files, folders or globs that exist")
-    name = storage.name(found[0]).lower()
-    of = _kind_of(name)
-    if of is None:
-        advice = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else not_inputs.advice(found[0])
-        raise UsageError(f"{found[0]}: not the name of a web archive, a table or a tar; {advice}")
-    return _of_files(of, [path], found)
+    name = storage.name(paths[0]).lower()
+    kind = _kind_of(name)
+    if kind is None:
+        repair = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else _advice(paths[0])
+        raise UsageError(f"{paths[0]}: not the name of a web archive, a table or a tar; {repair}")
+    return _of_files(kind, [path], paths)
 
 
 def _kind_of(name: str) -> str | None:
@@ -165,13 +167,13 @@ def _of_folder(path: str) -> Guess:
     if isinstance(splits, list) and splits:
         chosen = "train" if "train" in splits else str(splits[0])
         guess = _of_folder(storage.join(path, chosen))
-        said = f"of the splits {', '.join(map(str, splits))}"
-        return Guess(guess.settings, {**guess.said, "paths": said}, guess.images)
+        splits_of = f"of the splits {', '.join(map(str, splits))}"
+        return Guess(guess.settings, {**guess.comments, "paths": splits_of}, guess.images)
     if _is_run(path):
         return _of_folder(storage.join(path, "shards"))
     saved = arrow.listed(path)
     if list(saved) != [path]:
-        return _of_files("table", [path], saved, said="a data set saved by Hugging Face's save_to_disk")
+        return _of_files("table", [path], saved, what="a data set saved by Hugging Face's save_to_disk")
     names = storage.names(path)
     for kind in ("webdataset", "wat", "warc"):
         if some := [name for name in names if _kind_of(name) == kind]:
@@ -188,13 +190,13 @@ def _of_folder(path: str) -> Guess:
         return _of_files("table", _globs(path, "table", some), [storage.join(path, name) for name in some])
     entries = sorted(storage.entries(path))
     if runs := [name for name in entries if _is_run(storage.join(path, name))]:
-        said = ", ".join(map(shown, runs[:_FILES_LISTED]))
+        names = ", ".join(map(shown, runs[:_FILES_LISTED]))
         raise UsageError(
-            f"{path}: it holds runs ({said}); give the folder of each, or make one run of them: altalign merge"
+            f"{path}: it holds runs ({names}); give the folder of each, or make one run of them: altalign merge"
         )
-    there = ", ".join(map(shown, entries[:_FILES_LISTED])) or "nothing"
+    listed = ", ".join(map(shown, entries[:_FILES_LISTED])) or "nothing"
     raise UsageError(
-        f"{path}: no web archive, table, tar, image or saved data set in it ({there}); give the folder that holds them"
+        f"{path}: no web archive, table, tar, image or saved data set in it ({listed}); give the folder that holds them"
     )
 
 
@@ -206,8 +208,8 @@ def _with_what_is_left_out(guess: Guess, names: Sequence[str], read_here: Sequen
     ]
     if not others:
         return guess
-    left_out = f"{guess.said['kind']}; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
-    return Guess(guess.settings, {**guess.said, "kind": left_out}, guess.images)
+    left_out = f"{guess.comments['kind']}; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
+    return Guess(guess.settings, {**guess.comments, "kind": left_out}, guess.images)
 
 
 def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
@@ -220,11 +222,11 @@ def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
     return [storage.join(path, f"*{end}") for end in sorted(set(written))]
 
 
-def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = "") -> Guess:
+def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = "") -> Guess:
     count = f"{len(files):,} file{'s' * (len(files) > 1)}"
     settings: dict[str, object] = {"kind": kind, "paths": paths}
     if kind == "table":
-        return _of_table(settings, {"kind": f"{said or 'a table'}: {count}"}, files[0])
+        return _of_table(settings, {"kind": f"{what or 'a table'}: {count}"}, files[0])
     if kind == "webdataset":
         beside = [
             path for path in read.listed(paths, InputSettings(kind="webdataset", paths=paths)) if path not in files
@@ -234,18 +236,18 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = 
     if kind == "wat":
         return Guess(settings, {"kind": f"metadata of web archives, without images: {count}"}, "by URL")
     looked_at = [read.look_for_images(path) for path in files[:_FILES_LISTED]]
-    if not any(records or found for records, found in looked_at):
+    if not any(records or has_image for records, has_image in looked_at):
         raise UsageError(f"{files[0]}: no record in it; give archives that hold pages or images")
-    has_image = any(found for _, found in looked_at)
+    has_image = any(is_image for _, is_image in looked_at)
     about = "web archives that hold images" if has_image else "web archives of pages alone"
     return Guess(settings, {"kind": f"{about}: {count}"}, "archive" if has_image else "by URL")
 
 
-def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> Guess:
-    not_inputs.check_text(path, lines.form_of(path))
+def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) -> Guess:
+    _check_text(path, lines.form_of(path))
     every = _columns(path)
     columns = {name: holds for name, holds in every.items() if holds != "number"}
-    there = ", ".join(map(shown, list(columns)[:12]))
+    names = ", ".join(map(shown, list(columns)[:12]))
     image = _column("image_column", [name for name, holds in columns.items() if holds == "bytes"], is_any=True)
     texts = [name for name, holds in columns.items() if holds != "bytes"]
     caption = _column("caption_column", texts)
@@ -261,20 +263,22 @@ def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> G
             return of_folder
         lacking = "captions" if not caption else "URLs or images"
         raise UsageError(
-            f"{path}: no column is known to hold {lacking}, there are {there}; write the config by hand, and name them "
+            f"{path}: no column is known to hold {lacking}, there are {names}; write the config by hand, and name them "
             "in caption_column, url_column or image_column"
         )
     settings |= {"url_column": url, "caption_column": caption}
-    said["url_column"] = f"guessed by its name; there are {there}" if url else "none; images are known by their bytes"
-    said["caption_column"] = "guessed too" + (
+    comments["url_column"] = (
+        f"guessed by its name; there are {names}" if url else "none; images are known by their bytes"
+    )
+    comments["caption_column"] = "guessed too" + (
         ": lists, of which each caption is a candidate" * (columns[caption] == "texts")
     )
     if image:
-        settings["image_column"], said["image_column"] = image, "guessed by its type: images are in hand"
+        settings["image_column"], comments["image_column"] = image, "guessed by its type: images are in hand"
     if page:
         settings["page_url_column"] = page
-    _keep(settings, said, every)
-    return Guess(settings, said, "in hand" if image else "by URL")
+    _keep(settings, comments, every)
+    return Guess(settings, comments, "in hand" if image else "by URL")
 
 
 def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Guess:
@@ -285,26 +289,26 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     stems = {name.rpartition(".")[0] for name in images}
     texts = sum(not file.is_image and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
-    said = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
+    comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_decoded(images)}"}
     for name in tables if not texts else ():
         of_table = storage.join(path, name)
         columns = _columns(of_table)
         known = [each for each, holds in columns.items() if holds == "text"]
         file = _column("file_column", known)
         caption = _column("caption_column", [name for name in columns if columns[name] != "number"])
-        wanted = {"captions": of_table, "file_column": file, "caption_column": caption}
+        guessed = {"captions": of_table, "file_column": file, "caption_column": caption}
         if file and caption:
             try:
-                folder.check([path], InputSettings.model_validate({**settings, **wanted}))
+                folder.check([path], InputSettings.model_validate({**settings, **guessed}))
             except (UsageError, UnreadableError):
                 continue
-            said |= {"captions": f"of {', '.join(columns)}"}
-            _keep(settings := {**settings, **wanted}, said, columns)
-            return Guess(settings, said, "in hand")
+            comments |= {"captions": f"of {', '.join(columns)}"}
+            _keep(settings := {**settings, **guessed}, comments, columns)
+            return Guess(settings, comments, "in hand")
     if not texts:
         settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
-        said["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
-    return Guess(settings, said, "in hand")
+        comments["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
+    return Guess(settings, comments, "in hand")
 
 
 def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | None:
@@ -322,17 +326,17 @@ def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | No
             f'{path}: {file} has names of images, and {error}; write kind = "folder", paths = [the folder of '
             f'these], captions = "{path}", file_column = "{file}", caption_column = "{caption}"'
         ) from None
-    said = {"kind": "images of a folder", "captions": f"of {', '.join(columns)}"}
-    _keep(settings, said, columns)
-    return Guess(settings, said, "in hand")
+    comments = {"kind": "images of a folder", "captions": f"of {', '.join(columns)}"}
+    _keep(settings, comments, columns)
+    return Guess(settings, comments, "in hand")
 
 
-def _keep(settings: dict[str, object], said: dict[str, str], columns: Mapping[str, str]) -> None:
+def _keep(settings: dict[str, object], comments: dict[str, str], columns: Mapping[str, str]) -> None:
     """Keep the columns that tell where a pair is from, and its licence."""
     names = [name for name, holds in columns.items() if holds in ("text", "number") and _IDS.fullmatch(name)]
     if kept := [name for name in names if name not in settings.values()]:
         settings["keep_columns"] = kept
-        said["keep_columns"] = "guessed by their names; each pair has them in `extra`"
+        comments["keep_columns"] = "guessed by their names; each pair has them in `extra`"
 
 
 # Columns --------------------------------------------------------------------------------------------------------------
@@ -362,8 +366,7 @@ def _columns(path: str) -> dict[str, str]:
 
 
 def _of_schema(schema: pa.Schema) -> dict[str, str]:
-    found = {field.name: _holds(field.type) for field in schema}
-    return {name: holds for name, holds in found.items() if holds}
+    return {field.name: holds for field in schema if (holds := _holds(field.type))}
 
 
 def _holds(kind: Any) -> str:
@@ -380,3 +383,57 @@ def _holds(kind: Any) -> str:
         return "number"
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return "text" if is_text else ""
+
+
+# Files that no reader reads as they are -------------------------------------------------------------------------------
+
+# names of images that are counted as such, and whose content no decoder here reads
+_OF_HEIF = (".heic", ".heif")
+NOT_DECODED = (*(() if HAS_HEIF else _OF_HEIF), ".jp2", ".j2k", ".jxl", ".svg", ".psd")
+_LOOKED_AT_BYTES = 1 << 20
+_COCO = (
+    "u={i['id']:i for i in d['images']}; rows=[{**u[a['image_id']],**a} for a in d['annotations'] if 'caption' in a]"
+)
+
+
+def _advice(path: str) -> str:
+    """What a file of no known ending is, and what to do; in a line."""
+    name = storage.name(path).lower()
+    if name.endswith((".zip", ".7z", ".rar")):
+        return "an archive of files: unpack it, and give `altalign init` the folder that comes of it"
+    if name.endswith((".xlsx", ".xls", ".ods")):
+        return "a spreadsheet: save it as CSV in UTF-8, and give `altalign init` that file"
+    head = storage.read_range(path, 0, min(_LOOKED_AT_BYTES, storage.stamp(path).size)).removeprefix(BOM_UTF8)
+    is_array = head.lstrip()[:1] == b"["
+    if name.endswith(".json") and (is_array or b'"annotations"' in head or b'"images"' in head):
+        what, rows = ("rows in one JSON array", "rows=d") if is_array else ("captions of COCO, in one object", _COCO)
+        program = f"import json,sys; d=json.load(open(sys.argv[1],'rb')); {rows}; [print(json.dumps(r)) for r in rows]"
+        made = quote(f"{path[:-5]}.jsonl")
+        return f'{what}: `python3 -c "{program}" {quote(path)} > {made}`, then give that to `altalign init`'
+    if name.endswith(".txt") and b"," in head.split(b"\n", 1)[0]:
+        return f"a CSV by another name: `mv {quote(path)} {quote(f'{path[:-4]}.csv')}`, then give that or its folder"
+    return "it has no known ending"
+
+
+def _check_text(path: str, form: str) -> None:
+    """Refuse a table of text in another encoding than UTF-8."""
+    if form in lines.BINARY:
+        return
+    with lines.opened(path) as file:
+        head = file.read(_LOOKED_AT_BYTES)
+    is_utf_16, text = head[:2] in (b"\xff\xfe", b"\xfe\xff"), getincrementaldecoder("utf-8")("replace").decode(head)
+    # in other encodings a few letters may read as UTF-8, and a few rows of UTF-8 may be broken
+    if is_utf_16 or 2 * text.count("\ufffd") > len(text) - len(text.encode("ascii", "ignore")):
+        stem, _, ending = path.rpartition(".")
+        encoding, what = ("UTF-16", "but UTF-16") if is_utf_16 else ("ENCODING", "and in which encoding is not known")
+        repair = f"iconv -f {encoding} -t UTF-8 {quote(path)} > {quote(f'{stem}.utf8.{ending}')}"
+        fill_in = "" if is_utf_16 else "; write its name for ENCODING, often WINDOWS-1252"
+        raise UsageError(f"{path}: not UTF-8, {what}; `{repair}` makes it so{fill_in}")
+
+
+def not_decoded(names: Iterable[str]) -> str:
+    """Says of images by name how many are of formats that are not read; empty: none."""
+    endings = Counter(ending for name in names for ending in NOT_DECODED if name.lower().endswith(ending))
+    counts = ", ".join(f"{endings[ending]:,} {ending}" for ending in NOT_DECODED if ending in endings)
+    repair = f" (HEIC is read with the extra heif: {bring('heif')})" if {*_OF_HEIF} & endings.keys() else ""
+    return f"; not read, and dropped as image_undecodable: {shown(counts)}{repair}" if counts else ""

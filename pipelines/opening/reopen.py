@@ -1,27 +1,119 @@
-"""Opening a run folder: what is already there, whether it fits these settings and files, and what is done anew."""
+"""Opening a run folder: what its stages rest on, whether that fits these settings and files, and what is done anew."""
 
+import hashlib
+import json
 import os
 import platform
-import posixpath
-from collections.abc import Iterator, Mapping
-from typing import cast
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
 
 from altalign import __version__, storage, terminal
 from altalign.data import lineage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
-from altalign.errors import UsageError
-from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
+from altalign.errors import AltalignError, UsageError
+from altalign.pipelines.images import calibration_files
+from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import marks as vouched
-from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.judged import GROUPED
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.image_tables import FETCHED
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
+from altalign.pipelines.run.units import (
+    SET_ASIDE,
+    WORK_VERSION,
+    Grown,
+    InputFile,
+    Module,
+    Run,
+    content,
+    digest,
+    fetched_before,
+    files_named,
+    has_work,
+)
 from altalign.pipelines.web import journal
+from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
 from altalign.terminal import many
+
+OF_TEST_SET = "files of test set "  # begins the name under which the files of a test set are recorded
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a stage's result rests on, and a digest of that and of the grounds of all stages before it."""
+
+    reads: Mapping[str, object]
+    digest: str
+
+
+def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequence[Module] = ()) -> dict[str, Grounds]:
+    """The grounds of every stage, in the order of stages."""
+    reads: dict[str, dict[str, object]] = {stage: {} for stage in STAGES}
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
+    reads["extract"] |= versions
+    for name, value in flatten(config.model_dump(mode="json")):
+        stage = stage_of(CurateConfig, name)
+        if stage is not None:
+            reads[stage if stage in STAGES else "write"][name] = value
+    reads["extract"]["files"] = [file.path for file in files]
+    for name in [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]:
+        reads["fetch"][f"file {name}"] = content(name)
+    for module in modules:
+        for stage, entries in (("judge", config.text.filters), ("fetch", config.image.filters)):
+            if any(entry.startswith(f"{module.name}:") for entry in entries):
+                reads[stage][f"module {module.name}"] = module.digest
+    for test_set in config.decontaminate.named_sets:
+        stamps = list(test_sets.stamps(test_sets.parts(test_set)))
+        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)
+    for name in calibration_files.files_of(config.decontaminate.calibration):
+        reads["decontaminate"][f"file {name}"] = content(name)
+    grounds, before = {}, ""
+    for stage in STAGES:
+        before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
+        grounds[stage] = Grounds(reads[stage], before)
+    return grounds
+
+
+def resolved(config: CurateConfig) -> str:
+    """The content of `config.toml`: the resolved settings, defaults included, without [engine] and run.folder."""
+    return dump(config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}}))
+
+
+@contextmanager
+def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
+    """Record in run.json what a stage rests on before it begins, and how long it took."""
+    facts = cast(RunRecord, storage.read_sealed(run.path("run.json")))
+    before, now = facts["stages"].get(stage, {}), lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    entry: StageRecord = {
+        "digest": grounds.digest,
+        "reads": dict(grounds.reads),
+        "attempts": before.get("attempts", 0) + 1,
+        "started": now(),
+        "finished": None,
+        "seconds": before.get("seconds", 0.0),
+    }
+    facts["stages"][stage] = entry
+    storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
+    begin, suppressed = time.monotonic(), (OSError, AltalignError)  # the user has to see the first error
+    try:
+        yield
+        entry["finished"] = now()
+        if stage == STAGES[0]:
+            marks = dict(run.all_facts(EXTRACTED))
+            facts["files"] = {file.path: marks[file.name].stamp for file in run.files}
+        suppressed = ()
+    finally:
+        entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
+        with suppress(*suppressed):
+            storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
+
+
+# What is there --------------------------------------------------------------------------------------------------------
 
 
 def check_finished(run: Run) -> None:
@@ -34,8 +126,8 @@ def check_finished(run: Run) -> None:
     entries = storage.read_json(path).get("shards")
     if not isinstance(entries, list) or not all(_has(entry, "name", "bytes") for entry in entries):
         raise damaged(run.folder, path, "no shards are in it")
-    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries}
-    for name, size in {**wanted, "summary.json": None, "counts.parquet": None}.items():
+    sizes = {f"shards/{entry['name']}": entry["bytes"] for entry in entries}
+    for name, size in {**sizes, "summary.json": None, "counts.parquet": None}.items():
         path = run.path(*name.split("/"))
         if not storage.exists(path):
             raise damaged(run.folder, path, "it is not there")
@@ -53,7 +145,10 @@ def check_folder(run: Run) -> None:
     Raises:
         UsageError: the folder is no run, or no folder.
     """
-    above = next(path for path in _upwards(run.folder) if storage.kind(path) != "missing")
+    scheme, is_remote, place = run.folder.partition("://")
+    store = f"{scheme}://{place.partition('/')[0]}"
+    upwards = [store] if is_remote else map(str, Path(storage.absolute(run.folder)).parents)
+    above = next(path for path in (run.folder, *upwards) if storage.kind(path) != "missing")
     if storage.kind(above) != "folder":
         what = "a file" if above == run.folder else f"{above} is a file"
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
@@ -65,52 +160,172 @@ def check_folder(run: Run) -> None:
         raise UsageError(f"{run.folder}: {what}; choose another [run] folder, or empty it")
 
 
-def _upwards(folder: str) -> Iterator[str]:
-    """Yields the folder and those above it, the nearest first; in a store the folder, then the store itself."""
-    yield folder
-    above = storage.absolute(folder)
-    while not storage.is_remote(folder) and posixpath.dirname(above) != above:
-        above = posixpath.dirname(above)
-        yield above
-    if storage.is_remote(folder):
-        yield folder.partition("://")[0] + "://" + folder.partition("://")[2].partition("/")[0]
+class Decision(NamedTuple):
+    """What a call does with what is there; `record` is run.json, None where it binds nobody."""
+
+    record: RunRecord | None
+    grounds: Mapping[str, Grounds]
+    first: str | None  # the stage that runs anew with all that follow
+    is_all: bool = False  # all is deleted, what came from the web too
+
+
+def decide(run: Run, *, rerun: str | None, is_restart: bool = False) -> Decision:
+    """Decide which stages run anew; nothing is written.
+
+    | What is there                  | no `--rerun` | `--rerun` | `--rerun STAGE`                    | `--restart` |
+    |--------------------------------|--------------|-----------|------------------------------------|-------------|
+    | no stage that has read a row   | all          | all       | all                                | all         |
+    | stages that fit the call       | none         | none      | from STAGE                         | all         |
+    | stage S rests on other things  | an error     | from S    | from STAGE, or an error: S is before | all       |
+
+    Raises:
+        UsageError: a stage is stale and the call does not ask to run it anew, or files or test sets would be lost.
+    """
+    record, grounds = None if is_restart else _record(run), grounds_of(run.config, run.files, run.modules)
+    if record is None:
+        is_all = storage.exists(run.path("run.json"))
+        return Decision(None, grounds, STAGES[0] if is_all else None, is_all)
+    _check_nothing_lost(run, record, rerun)
+    if rerun == STAGES[0]:
+        return Decision(record, grounds, rerun)
+    recorded = record["stages"]
+    changed_stages = (name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest)
+    stale = next(changed_stages, None)
+    difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
+    if stale != STAGES[0] and (changed := changed_file(run, record)):
+        stale, difference = STAGES[0], changed
+    if stale and not (rerun == "" or (rerun and STAGES.index(rerun) <= STAGES.index(stale))):
+        repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
+        raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
+    return Decision(record, grounds, rerun or stale)
+
+
+def _record(run: Run) -> RunRecord | None:
+    """The content of run.json; None where there is none yet, or earlier tries have read no row."""
+    facts = storage.read_json(run.path("run.json"))
+    stages = facts.get("stages", {})
+    if not isinstance(stages, dict) or not all(_has(stage, "digest", "reads") for stage in stages.values()):
+        raise damaged(run.folder, run.path("run.json"), "no stages are in it")
+    if stages.keys() == {STAGES[0]} and not run.is_done(STAGES[0]):
+        has_read = any(facts.counts or facts.places for _, facts in run.all_facts(EXTRACTED))
+        return cast(RunRecord, facts) if has_read else None
+    return cast(RunRecord, {**facts, "stages": stages}) if facts else None
+
+
+def _check_nothing_lost(run: Run, record: RunRecord, rerun: str | None) -> None:
+    """Refuse settings that do not name all input files and test sets of the run, those that came later too."""
+    files = _recorded_files(record)
+    lost, sets = _lost_files(run, record), _lost_test_sets(run, record)
+    of_files, of_sets = f"--rerun {STAGES[0]}", "--rerun decontaminate"
+    if lost and lineage.has(run.folder, "add") and all(_known_as(file.path) in files for file in run.files):
+        of_files = "--restart"
+    lost = [] if of_files == f"--rerun {rerun}" else lost
+    sets = [] if rerun and STAGES.index(rerun) <= STAGES.index("decontaminate") else sets
+    if not (lost or sets):
+        return
+    here = f"{len(lost):,} of " * (len(lost) < len(files)) + f"the run's {many(len(files), 'input file')}"
+    what = [f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})"] if lost else []
+    what += [f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}"] if sets else []
+    goes = ["takes the pairs of these files out"] if lost else []
+    goes += ["lets near-duplicates of test images back in"] if sets else []
+    keep = terminal.command("curate", run.path("config.toml"), "--rerun")
+    raise UsageError(
+        f"{run.folder}: these settings do not name {' and '.join(what)}; `{keep}` keeps them, and "
+        f"{of_files if lost else of_sets} with these settings {' and '.join(goes)}"
+    )
+
+
+def _known_as(path: str) -> str:
+    """A file, or the folder that it is a part of, whatever its spelling."""
+    folder, number = path.rpartition("#")[::2]
+    return storage.resolved(folder if folder and number.isdecimal() else path)
+
+
+def _recorded_files(record: RunRecord) -> dict[str, str]:
+    """The input files that `extract` has read, or was to read, by what they are known as."""
+    reads = record["stages"].get(STAGES[0], {}).get("reads", {})
+    return {_known_as(path): path for path in cast(list[str], reads.get("files", []))}
+
+
+def _lost_files(run: Run, record: RunRecord) -> list[str]:
+    """Input files that the run has, and that its settings no longer name."""
+    now = {_known_as(file.path) for file in run.files}
+    return [path for known, path in _recorded_files(record).items() if known not in now]
+
+
+def _lost_test_sets(run: Run, record: RunRecord) -> list[str]:
+    """Names of the test sets that the run was decontaminated against, and that its settings no longer name."""
+    before = record["stages"].get("decontaminate", {}).get("reads", {})
+    names = [name.removeprefix(OF_TEST_SET) for name in before if name.startswith(OF_TEST_SET)]
+    return [name for name in names if name not in {test_set.name for test_set in run.config.decontaminate.named_sets}]
+
+
+def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """The first setting or file that differs, in words."""
+    for name in [*now, *before]:
+        old, new = before.get(name, "absent"), now.get(name, "absent")
+        if isinstance(old, list) and isinstance(new, list) and name == "files" and old != new:
+            other = sorted(set(old) ^ set(new))
+            how = f"such as {other[0]}" if other else "in another order"
+            return f"{len(old)} input file{'s' * (len(old) != 1)}, now {len(new)} ({how})"
+        if old != new:
+            return f"{name} = {old!r}, now {new!r}"
+    return "other results of the stages before it"
+
+
+def changed_file(run: Run, record: RunRecord | None) -> str:
+    """The first finished input file that has changed, in words; empty where there is none."""
+    marks, stamps = dict(run.all_facts(EXTRACTED)), record.get("files", {}) if record else {}
+    for file, stamp in zip(run.files, run.stamps(), strict=True):
+        before = marks[file.name].stamp if file.name in marks else stamps.get(file.path)
+        now = stamp.to_json()
+        if before and before != now and file.part:
+            return changed_folder(file.part.folder)
+        if before and before != now:
+            if before[0] != now[0]:
+                return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
+            of_bytes = "digest in the store" if storage.is_remote(file.path) else "content"
+            other = of_bytes if stamp.digest else "time of change"
+            return f"the file {file.path} of the same size, but another {other} now"
+    return ""
+
+
+def changed_folder(path: str) -> str:
+    """A folder of an input that is not what it was, in words."""
+    return f"the folder {path}, in which files came, went or changed since"
+
+
+# What is done --------------------------------------------------------------------------------------------------------
 
 
 def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
-    """Open a run for work: refuse it, or delete what is to be done anew; returns what each stage rests on.
-
-    `rerun` names a stage that is run anew with all that follow; "" stands for the first that rests on other settings or
-    files.
+    """Open a run for work: delete what is to be done anew (`decide`); returns what each stage rests on.
 
     Raises:
-        UsageError: its finished stages rest on other settings or files.
+        UsageError: as `decide`, or pairs were removed that would come back.
     """
-    grounds = grounds_of(run.config, run.files, run.modules)
-    facts = None if is_restart else _facts(run)
-    if not facts and storage.exists(run.path("run.json")):
-        _check_nothing_comes_back(run)
+    decision = decide(run, rerun=rerun, is_restart=is_restart)
+    record, grounds, first, is_all = decision
+    # pairs that somebody had removed must not come back; `add` takes them out again
+    if first and not isinstance(run, Grown) and storage.exists(path := run.path(REMOVED_FILE)):
+        raise UsageError(
+            f"{run.folder}: pairs were removed from it, and stages that run anew would bring them back; curate into "
+            f"another folder, and there `altalign remove` with --removed {path}"
+        )
+    recorded = record["stages"] if record else {}
+    if is_all:
         storage.delete_units([run.work(SET_ASIDE)])
         forget(run, STAGES[0], is_restart=True)
-    recorded = facts["stages"] if facts else {}
-    first = _first_anew(run, facts, grounds, rerun)
-    if first:
-        _check_nothing_comes_back(run)
-        if said := _asked_again(run, facts, grounds, first):
-            terminal.stderr().print(terminal.shown(said), soft_wrap=True)
-        if lost := _lost_test_sets(run, facts):
-            sets = ", ".join(map(terminal.shown, lost))
-            said = f"near-duplicates of {sets} are no longer looked for: these settings do not name it"
-            terminal.stderr().print(said, style="yellow", soft_wrap=True)
-        if files := _lost_files(run, facts):
-            what = many(len(files), "input file")
-            said = f"the pairs of {what} go, which these settings do not name, such as {files[0]}"
-            terminal.stderr().print(terminal.shown(said), style="yellow", soft_wrap=True)
+    elif first and record:
+        for line in (requests_of(run, decision), *_goes(run, record)):
+            if line:
+                terminal.stderr().print(terminal.shown(line), soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
     if not run.is_done(STAGES[-1]):
         mend(run)
-    stamps = facts.get("files", {}) if facts and recorded else {}
+    stamps = record.get("files", {}) if record and recorded else {}
     stated: RunRecord = {**of_this_call(run.config, recorded), "files": stamps}
     storage.write_sealed(run.path("run.json"), stated, durable=run.config.run.durable)
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
@@ -118,17 +333,83 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     return grounds
 
 
-def _check_nothing_comes_back(run: Run) -> None:
-    """Refuse to run stages anew of a run from which somebody had pairs removed.
+def _goes(run: Run, record: RunRecord) -> Iterator[str]:
+    """Lines on what the run loses, as these settings do not name it."""
+    if sets := _lost_test_sets(run, record):
+        yield f"near-duplicates of {', '.join(sets)} are no longer looked for: these settings do not name it"
+    if files := _lost_files(run, record):
+        yield f"the pairs of {many(len(files), 'input file')} go, which these settings do not name, such as {files[0]}"
 
-    Raises:
-        UsageError: somebody had.
+
+def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
+    """Whether the run is finished, fits these settings and files, and has nothing to tidy: then nothing is written."""
+    if is_restart or rerun or not run.is_done(STAGES[-1]) or decide(run, rerun=rerun).first is not None:
+        return False
+    left = run.work("temporary") if run.config.run.keep_work else run.path("work")
+    # whoever is killed while the report is made, which is after the manifest, leaves a part of a file
+    written_last = (*storage.entries(run.folder), *storage.entries(run.path("audit")))
+    is_tidy = storage.kind(left) == "missing" and not any(map(storage.is_partial, written_last))
+    return is_tidy or not storage.is_writable(run.folder)
+
+
+def requests_of(run: Run, decision: Decision) -> str:
+    """Which images of the web are asked for by stages that run anew; empty where none were before."""
+    record, grounds, first, _ = decision
+    before = record["stages"].get("fetch", {}).get("reads") if record else None
+    if not (before and first) or run.config.fetch.source != "web" or STAGES.index(first) > STAGES.index("fetch"):
+        return ""
+    now, lists = grounds["fetch"].reads, {f"file {name}" for name in run.config.fetch.blocked_domains}
+    for name in sorted({*before, *now} - {"fetch.blocked_urls"}):
+        if (name.startswith("fetch.") or name in lists) and before.get(name) != now.get(name):
+            return f"all images are asked for again: {_difference({name: before.get(name)}, {name: now.get(name)})}"
+    units = [storage.join(folder, "work", FETCHED.step) for folder in (run.folder, *fetched_before(run))]
+    stems = [[storage.join(folder, name) for name in journal.names(folder)] for folder in units]
+    known = max(sum(len(journal.read(stem).outcomes) for stem in of_run) for of_run in stems) if has_work(run) else 0
+    if not known:
+        return "all images are asked for again: work/ is gone, and with it what came from the web"
+    return f"{known:,} images came or failed before, and are taken over where their pairs stay; others are asked for"
+
+
+def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
+    """Delete what this stage and those after it made, the manifest first.
+
+    Images from the web stay with their journals, which say what they rest on: no image is asked for again that may be
+    used again. Where a stage before `fetch` is the first, other units will want them: they are set aside.
     """
-    if not isinstance(run, Grown) and storage.exists(path := run.path(REMOVED_FILE)):  # `add` takes them out
-        raise UsageError(
-            f"{run.folder}: pairs were removed from it, and stages that run anew would bring them back; curate into "
-            f"another folder, and there `altalign remove` with --removed {path}"
-        )
+    stages = STAGES[STAGES.index(stage) :]
+    with storage.noted() as block:
+        storage.delete(run.path("manifest.json"))
+    storage.sync(block)
+    kept = vouched.FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
+    if STAGES.index(stage) < STAGES.index("fetch") and not is_restart:
+        _set_aside(run)
+    anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
+    storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
+    with storage.noted() as block:
+        named = run.config.text.tables  # the run's own, as of a frozen addition, stay
+        has_own_tables = bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
+        for output in (output for name in stages for output in OUTPUTS[name]):
+            if not (output == "tables" and has_own_tables):
+                storage.delete(run.path(output))
+    storage.sync(block)
+    if "fetch" in stages:  # the history of tries stays; their progress means nothing now
+        for name in storage.names(run.path("log", "fetch"), ".json"):
+            storage.delete(run.path("log", "fetch", name))
+
+
+def _set_aside(run: Run) -> None:
+    """Give what came from the web one more name, journals last; whoever is killed on the way does it again."""
+    number = max((int(name) for name in storage.entries(run.work(SET_ASIDE)) if name.isdecimal()), default=-1) + 1
+    folder = run.work(SET_ASIDE, f"{number:06d}")
+    for step, ending in ((GROUPED.step, ".parquet"), (FETCHED.step, ".images"), (FETCHED.step, ".journal")):
+        if not has_work(run) or not journal.names(run.work(FETCHED.step)):
+            return
+
+        def link(name: str, step: str = step) -> None:
+            storage.link(run.work(step, name), storage.join(folder, "work", step, name))
+
+        for _ in storage.each(link, storage.names(run.work(step), ending), of=run.folder):
+            pass
 
 
 def mend(run: Run) -> None:
@@ -137,36 +418,30 @@ def mend(run: Run) -> None:
     Raises:
         DamagedError: what came from the web is damaged.
     """
-    found = vouched.look(run)
-    for damage in found:
+    damages = vouched.look(run)
+    for damage in damages:
         if vouched.is_from_the_web(run, damage):
             raise damaged(run.folder, run.path(damage.path), damage.why)
-    vouched.unmark(run, found)
-    for path, why, _ in found:
+    vouched.unmark(run, damages)
+    for path, why, _ in damages:
         terminal.stderr().print(terminal.shown(f"{run.path(path)}: {why}; it is made anew"), soft_wrap=True)
 
 
 def of_this_call(config: CurateConfig, recorded: dict[str, StageRecord]) -> RunRecord:
     """What `run.json` says of versions, engine and machine, and of the stages that were recorded."""
-    engine = config.engine.model_dump(mode="json")
-    return {
-        "altalign": __version__,
-        "schema_version": SCHEMA_VERSION,
-        "rules_version": RULES_VERSION,
-        "engine": engine,
-        "machine": _machine(),
-        "stages": recorded,
-    }
-
-
-def _machine() -> str:
-    """The machine that the command runs on, in words."""
     try:
         gigabytes = f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"
     except (AttributeError, ValueError, OSError):  # a system that does not tell
         gigabytes = ""
     size = f"{os.cpu_count() or 1} cores{gigabytes}"
-    return f"{platform.system()} {platform.machine()}, {size}, Python {platform.python_version()}"
+    return {
+        "altalign": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "rules_version": RULES_VERSION,
+        "engine": config.engine.model_dump(mode="json"),
+        "machine": f"{platform.system()} {platform.machine()}, {size}, Python {platform.python_version()}",
+        "stages": recorded,
+    }
 
 
 def write_settings(run: Run) -> None:
@@ -192,232 +467,3 @@ def reopen(run: Run, stage: str) -> None:
         facts["stages"][stage]["finished"] = None
     storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
     write_settings(run)
-
-
-def check_before(run: Run, stage: str | None) -> None:
-    """Refuse a run in which a stage before this one, or with None any stage, would have to run anew.
-
-    Raises:
-        UsageError: such a stage rests on other settings or files.
-    """
-    _first_anew(run, _facts(run), grounds_of(run.config, run.files, run.modules), stage)
-
-
-def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
-    """Whether the run is finished, rests on these settings and files, and has nothing left to tidy.
-
-    Then nothing is written, so the run need not be locked.
-
-    Raises:
-        UsageError: as `open_run`.
-    """
-    if is_restart or rerun or not run.is_done(STAGES[-1]):
-        return False
-    if _first_anew(run, _facts(run), grounds_of(run.config, run.files, run.modules), rerun) is not None:
-        return False
-    left = run.work("temporary") if run.config.run.keep_work else run.path("work")
-    # whoever is killed while the report is made, which is after the manifest, leaves a part of a file
-    written_last = (*storage.entries(run.folder), *storage.entries(run.path("audit")))
-    is_tidy = storage.kind(left) == "missing" and not any(map(storage.is_partial, written_last))
-    return is_tidy or not storage.is_writable(run.folder)
-
-
-def _facts(run: Run) -> RunRecord | None:
-    """The content of run.json; None where there is none yet."""
-    facts = storage.read_json(run.path("run.json"))
-    stages = facts.get("stages", {})
-    if not isinstance(stages, dict) or not all(_has(stage, "digest", "reads") for stage in stages.values()):
-        raise damaged(run.folder, run.path("run.json"), "no stages are in it")
-    return None if not facts or _has_read_nothing(run, stages) else cast(RunRecord, {**facts, "stages": stages})
-
-
-def _has_read_nothing(run: Run, stages: Mapping[str, object]) -> bool:
-    """Whether earlier tries read no row: then their settings and files bind nobody."""
-    if stages.keys() != {STAGES[0]} or run.is_done(STAGES[0]):
-        return False
-    return not any(facts.counts or facts.places for _, facts in run.all_facts(EXTRACTED))
-
-
-def _first_anew(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds], rerun: str | None) -> str | None:
-    """The stage to run anew with all that follow: the one asked for, or the first that rests on something else.
-
-    Raises:
-        UsageError: a stage is stale, and the call does not ask to run it anew.
-    """
-    _check_nothing_lost(run, facts, rerun)
-    if rerun == STAGES[0]:
-        return rerun
-    recorded = facts["stages"] if facts else {}
-    changed_stages = (name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest)
-    stale = next(changed_stages, None)
-    difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
-    if stale != STAGES[0] and (changed := changed_file(run, facts)):
-        stale, difference = STAGES[0], changed
-    is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
-    if stale and not is_asked_for:
-        repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
-        raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
-    return rerun or stale
-
-
-def planned(run: Run, *, rerun: str | None, is_restart: bool) -> tuple[str | None, str]:
-    """The stage that such a call would run anew with all that follow, and a sentence on what the web is asked for.
-
-    Raises:
-        UsageError: as `open_run`.
-    """
-    facts, grounds = None if is_restart else _facts(run), grounds_of(run.config, run.files, run.modules)
-    first = STAGES[0] if is_restart else _first_anew(run, facts, grounds, rerun)
-    return first, _asked_again(run, facts, grounds, first) if first else ""
-
-
-def _asked_again(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds], first: str) -> str:
-    """Which images of the web are asked for by stages that run anew; empty where none were before."""
-    before = facts["stages"].get("fetch", {}).get("reads") if facts else None
-    if not before or run.config.fetch.source != "web" or STAGES.index(first) > STAGES.index("fetch"):
-        return ""
-    now, lists = grounds["fetch"].reads, {f"file {name}" for name in run.config.fetch.blocked_domains}
-    for name in sorted({*before, *now} - {"fetch.blocked_urls"}):
-        if (name.startswith("fetch.") or name in lists) and before.get(name) != now.get(name):
-            return f"all images are asked for again: {_difference({name: before.get(name)}, {name: now.get(name)})}"
-    units = [storage.join(folder, "work", FETCHED.step) for folder in (run.folder, *fetched_before(run))]
-    stems = [[storage.join(of, name) for name in journal.names(of)] for of in units]
-    known = max(sum(len(journal.read(stem).outcomes) for stem in of) for of in stems) if has_work(run) else 0
-    if not known:
-        return "all images are asked for again: work/ is gone, and with it what came from the web"
-    return f"{known:,} images came or failed before, and are taken over where their pairs stay; others are asked for"
-
-
-def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
-    """Delete what this stage and those after it made, the manifest first.
-
-    Images from the web stay with their journals, which say what they rest on: no image is asked for again that may be
-    used again. Where a stage before `fetch` is the first, other units will want them: they are set aside.
-    """
-    stages = STAGES[STAGES.index(stage) :]
-    with storage.noted() as block:
-        storage.delete(run.path("manifest.json"))
-    storage.sync(block)
-    kept = vouched.FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
-    if STAGES.index(stage) < STAGES.index("fetch") and not is_restart:
-        _set_aside(run)
-    anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
-    storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
-    with storage.noted() as block:
-        for output in (output for name in stages for output in OUTPUTS[name]):
-            if not (output == "tables" and _has_own_tables(run)):
-                storage.delete(run.path(output))
-    storage.sync(block)
-    if "fetch" in stages:  # the history of tries stays; their progress means nothing now
-        for name in storage.names(run.path("log", "fetch"), ".json"):
-            storage.delete(run.path("log", "fetch", name))
-
-
-def _has_own_tables(run: Run) -> bool:
-    """Whether the settings name the run's own tables, as those of a frozen addition do: these stay."""
-    named = run.config.text.tables
-    return bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
-
-
-def _set_aside(run: Run) -> None:
-    """Give what came from the web one more name, journals last; whoever is killed on the way does it again."""
-    number = max((int(name) for name in storage.entries(run.work(SET_ASIDE)) if name.isdecimal()), default=-1) + 1
-    folder = run.work(SET_ASIDE, f"{number:06d}")
-    for step, ending in ((GROUPED.step, ".parquet"), (FETCHED.step, ".images"), (FETCHED.step, ".journal")):
-        if not has_work(run) or not journal.names(run.work(FETCHED.step)):
-            return
-
-        def link(name: str, step: str = step) -> None:
-            storage.link(run.work(step, name), storage.join(folder, "work", step, name))
-
-        for _ in storage.each(link, storage.names(run.work(step), ending), of=run.folder):
-            pass
-
-
-def _check_nothing_lost(run: Run, facts: RunRecord | None, rerun: str | None) -> None:
-    """Refuse settings that do not name all input files and test sets of the run, those that came later too.
-
-    Whoever names the stage that reads them may go on without; not where the settings are those before an addition.
-
-    Raises:
-        UsageError: some are missing.
-    """
-    lost, sets = _lost_files(run, facts), _lost_test_sets(run, facts)
-    of_files, of_sets = f"--rerun {STAGES[0]}", "--rerun decontaminate"
-    if lost and all(_known_as(file.path) in _recorded_files(facts) for file in run.files):
-        of_files = "--restart" if lineage.has(run.folder, "add") else of_files
-    lost = [] if of_files == f"--rerun {rerun}" else lost
-    sets = [] if rerun and STAGES.index(rerun) <= STAGES.index("decontaminate") else sets
-    if not (lost or sets):
-        return
-    files = _recorded_files(facts)
-    here = f"{len(lost):,} of " * (len(lost) < len(files)) + f"the run's {many(len(files), 'input file')}"
-    what = [f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})"] if lost else []
-    what += [f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}"] if sets else []
-    goes = ["takes the pairs of these files out"] if lost else []
-    goes += ["lets near-duplicates of test images back in"] if sets else []
-    keep = terminal.command("curate", run.path("config.toml"), "--rerun")
-    raise UsageError(
-        f"{run.folder}: these settings do not name {' and '.join(what)}; `{keep}` keeps them, and "
-        f"{of_files if lost else of_sets} with these settings {' and '.join(goes)}"
-    )
-
-
-def _known_as(path: str) -> str:
-    """A file, or the folder that it is a part of, whatever its spelling."""
-    folder, number = path.rpartition("#")[::2]
-    return storage.resolved(folder if folder and number.isdecimal() else path)
-
-
-def _recorded_files(facts: RunRecord | None) -> dict[str, str]:
-    """The input files that `extract` has read, or was to read, by what they are known as."""
-    reads = facts["stages"].get(STAGES[0], {}).get("reads", {}) if facts else {}
-    return {_known_as(path): path for path in cast(list[str], reads.get("files", []))}
-
-
-def _lost_files(run: Run, facts: RunRecord | None) -> list[str]:
-    """Input files that the run has, and that its settings no longer name."""
-    now = {_known_as(file.path) for file in run.files}
-    return [path for known, path in _recorded_files(facts).items() if known not in now]
-
-
-def _lost_test_sets(run: Run, facts: RunRecord | None) -> list[str]:
-    """Names of the test sets that the run was decontaminated against, and that its settings no longer name."""
-    before = facts["stages"].get("decontaminate", {}).get("reads", {}) if facts else {}
-    names = [name.removeprefix(OF_TEST_SET) for name in before if name.startswith(OF_TEST_SET)]
-    return [name for name in names if name not in {test_set.name for test_set in run.config.decontaminate.named_sets}]
-
-
-def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
-    """The first setting or file that differs, in words."""
-    for name in [*now, *before]:
-        old, new = before.get(name, "absent"), now.get(name, "absent")
-        if isinstance(old, list) and isinstance(new, list) and name == "files" and old != new:
-            other = sorted(set(old) ^ set(new))
-            how = f"such as {other[0]}" if other else "in another order"
-            return f"{len(old)} input file{'s' * (len(old) != 1)}, now {len(new)} ({how})"
-        if old != new:
-            return f"{name} = {old!r}, now {new!r}"
-    return "other results of the stages before it"
-
-
-def changed_folder(path: str) -> str:
-    """A folder of an input that is not what it was, in words."""
-    return f"the folder {path}, in which files came, went or changed since"
-
-
-def changed_file(run: Run, facts: RunRecord | None) -> str:
-    """The first finished input file that has changed, in words; empty where there is none."""
-    marks, stamps = dict(run.all_facts(EXTRACTED)), facts.get("files", {}) if facts else {}
-    for file, stamp in zip(run.files, run.stamps(), strict=True):
-        before = marks[file.name].stamp if file.name in marks else stamps.get(file.path)
-        now = stamp.to_json()
-        if before and before != now and file.part:
-            return changed_folder(file.part.folder)
-        if before and before != now:
-            if before[0] != now[0]:
-                return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
-            of_bytes = "digest in the store" if storage.is_remote(file.path) else "content"
-            other = of_bytes if stamp.digest else "time of change"
-            return f"the file {file.path} of the same size, but another {other} now"
-    return ""

@@ -27,13 +27,13 @@ class Domains:
         Raises:
             UsageError: a line is not a domain; the error names the list and the line.
         """
-        found = set()
+        names = set()
         for name, text in texts:
             for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
                 entry = line.partition("#")[0].strip()
                 if entry:
-                    found.add(_domain(entry, where=f"{name} line {number}"))
-        return cls(frozenset(found))
+                    names.add(_domain(entry, where=f"{name} line {number}"))
+        return cls(frozenset(names))
 
     @classmethod
     def load(cls, paths: Sequence[str]) -> "Domains":
@@ -42,7 +42,16 @@ class Domains:
         Raises:
             UsageError: a file cannot be read, or a line is not a domain.
         """
-        return cls.parse((path, _text(path)) for path in paths)
+        texts, where = list[tuple[str, str]](), "[fetch] blocked_domains"
+        for path in paths:
+            try:
+                texts.append((path, Path(storage.mappable(path)).read_text(encoding="utf-8")))
+            except OSError as error:
+                why = f"cannot be read ({error.strerror}); give paths relative to the working directory"
+                raise UsageError(f"{where}: {path}: {why}") from None
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{where}: {path}: not text (byte {error.start})") from None
+        return cls.parse(texts)
 
     def blocks(self, host: str) -> bool:
         """Whether a host, or a domain above it, is on a list."""
@@ -66,13 +75,3 @@ def _domain(entry: str, *, where: str) -> str:
         repair = "write one such as example.org, which covers what is below it, without scheme, port or path"
         raise UsageError(f"{where}: {entry!r} is no domain; {repair}")
     return domain
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(storage.mappable(path)).read_text(encoding="utf-8")
-    except OSError as error:
-        why = f"cannot be read ({error.strerror}); give paths relative to the working directory"
-        raise UsageError(f"[fetch] blocked_domains: {path}: {why}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"[fetch] blocked_domains: {path}: not text (byte {error.start})") from None

@@ -56,16 +56,16 @@ class Collected:
     def __len__(self) -> int:
         return self._rows + self._revisits
 
-    def add(self, found: pa.RecordBatch, images: BinaryIO, payloads: pa.RecordBatch | None = None) -> None:
+    def add(self, places: pa.RecordBatch, images: BinaryIO, payloads: pa.RecordBatch | None = None) -> None:
         """Add places (`schema.IMAGE_PLACE`); images that cannot be read at an offset are copied to `images`."""
-        part = np.zeros(found.num_rows, PLACE)
-        part["image_id"] = as_bytes(identity.image_ids(parquet.strings(found, "image_identity")))
+        part = np.zeros(places.num_rows, PLACE)
+        part["image_id"] = as_bytes(identity.image_ids(parquet.strings(places, "image_identity")))
         part["file"], part["row"] = self._file, np.arange(self._rows, self._rows + len(part))
-        part["offset"] = found["offset"].fill_null(-1).to_numpy()
-        part["length"] = found["length"].fill_null(-1).to_numpy()
-        part["kind"] = np.where(found["length"].is_valid().to_numpy(zero_copy_only=False), self._ranged, self._plain)
-        for row in np.flatnonzero(found["bytes"].is_valid().to_numpy(zero_copy_only=False)).tolist():
-            data = found["bytes"][row].as_buffer()
+        part["offset"] = places["offset"].fill_null(-1).to_numpy()
+        part["length"] = places["length"].fill_null(-1).to_numpy()
+        part["kind"] = np.where(places["length"].is_valid().to_numpy(zero_copy_only=False), self._ranged, self._plain)
+        for row in np.flatnonzero(places["bytes"].is_valid().to_numpy(zero_copy_only=False)).tolist():
+            data = places["bytes"][row].as_buffer()
             images.write(data)
             part[["kind", "offset", "length"]][row] = (Kind.COPIED, self._copied, data.size)
             self._copied += data.size
@@ -86,10 +86,10 @@ class Collected:
 
 def _named(places: Places, payloads: pa.RecordBatch) -> Places:
     """Rows of `schema.PAYLOAD` of these places."""
-    of, names = payloads["place"], as_bytes(identity.image_ids(parquet.strings(payloads, "name")))
-    is_revisit = of.is_null().to_numpy(zero_copy_only=False)
+    place_numbers, names = payloads["place"], as_bytes(identity.image_ids(parquet.strings(payloads, "name")))
+    is_revisit = place_numbers.is_null().to_numpy(zero_copy_only=False)
     rows = np.zeros(len(names), PLACE)
-    rows[~is_revisit] = places[of.drop_null().to_numpy()]
+    rows[~is_revisit] = places[place_numbers.drop_null().to_numpy()]
     rows["image_id"] = names
     revisits = rows[is_revisit]
     revisits["image_id"] = as_bytes(identity.image_ids(parquet.strings(payloads, "image_identity")))[is_revisit]
@@ -107,15 +107,15 @@ def followed(revisits: Places, files: Iterable[tuple[Places, Places]]) -> Places
         files: the places of each file in input order, sorted, and its payloads.
     """
     names = np.stack([revisits["offset"], revisits["length"]], axis=1).view("S16").ravel()
-    found, is_found, is_own = np.zeros(len(names), PLACE), np.zeros(len(names), bool), np.zeros(len(names), bool)
+    chosen, is_found, is_own = np.zeros(len(names), PLACE), np.zeros(len(names), bool), np.zeros(len(names), bool)
     for places, payloads in files:
         is_own |= first_of_each(places, revisits["image_id"])[1]
         place, is_here = first_of_each(in_order(payloads[payloads["kind"] != REVISIT]), names)
-        found[is_here & ~is_found] = place[is_here & ~is_found]
+        chosen[is_here & ~is_found] = place[is_here & ~is_found]
         is_found |= is_here
-    found["image_id"] = revisits["image_id"]
-    found = found[is_found & ~is_own]
-    return found[np.unique(found["image_id"], return_index=True)[1]]
+    chosen["image_id"] = revisits["image_id"]
+    chosen = chosen[is_found & ~is_own]
+    return chosen[np.unique(chosen["image_id"], return_index=True)[1]]
 
 
 def in_order(places: Places) -> Places:

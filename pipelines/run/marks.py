@@ -11,13 +11,12 @@ from altalign import storage
 from altalign.data import listing
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
-from altalign.pipelines.run.tables import counted, decontaminated, derived, extracted, fetched, judged, written
-from altalign.pipelines.run.tables.decontaminated import AUGMENTED, TESTS
+from altalign.pipelines.run import image_tables, shard_tables, text_tables
+from altalign.pipelines.run.image_tables import AUGMENTED, TESTS
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.storage import Written
 
-_MODULES = (extracted, counted, judged, fetched, decontaminated, written, derived)
-STEPS: tuple[Marks[Facts], ...] = tuple(step for module in _MODULES for step in module.STEPS)
+STEPS: tuple[Marks[Facts], ...] = (*text_tables.STEPS, *image_tables.STEPS, *shard_tables.STEPS)
 _STAGE_OF = {TESTS.step: "fetch", AUGMENTED.step: "decontaminate"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
 
@@ -57,34 +56,34 @@ def marks(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> Iterator[Mark]:
             yield Mark(stage, run.mark(stage, "done"))
 
 
-def named(said: Mapping[str, Any]) -> dict[str, Written]:
+def named(content: Mapping[str, Any]) -> dict[str, Written]:
     """The files that the content of a mark names, by their paths in the run."""
-    return {path: Written(*of) for path, of in said.get("files", {}).items()}
+    return {path: Written(*written) for path, written in content.get("files", {}).items()}
 
 
 def outputs(run: Run) -> dict[str, Written]:
     """The files outside `work/` that marks vouch for."""
     of_marks = storage.each(storage.read_sealed, [mark.path for mark in marks(run)], of=run.folder)
-    return {path: of for said in of_marks for path, of in named(said).items() if not path.startswith("work/")}
+    return {path: file for content in of_marks for path, file in named(content).items() if not path.startswith("work/")}
 
 
 def look(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> list[Damage]:
     """Compare all files that marks vouch for with what is there; in a store, which keeps what it took, sizes alone."""
-    found, by_file, files = list[Damage](), dict[str, Mark](), dict[str, Written]()
+    damages, by_file, files = list[Damage](), dict[str, Mark](), dict[str, Written]()
     for mark in marks(run, steps):
         try:
-            said = storage.read_sealed(mark.path)
+            content = storage.read_sealed(mark.path)
         except UnreadableError as error:
             path = storage.relative(mark.path, run.folder) or mark.path
-            found.append(Damage(path, str(error).removeprefix(f"{mark.path}: "), mark))
+            damages.append(Damage(path, str(error).removeprefix(f"{mark.path}: "), mark))
             continue
-        files |= (of_mark := named(said))
+        files |= (of_mark := named(content))
         by_file |= dict.fromkeys(of_mark, mark)
-        for step, units in said.get("units", {}).items():
-            if (there := len(run.finished(step))) < units:
-                found.append(Damage(f"work/{step}", f"{there:,} marks of units, where {units:,} were written", mark))
+        for step, units in content.get("units", {}).items():
+            if (marked := len(run.finished(step))) < units:
+                damages.append(Damage(f"work/{step}", f"{marked:,} marks of units, where {units:,} were written", mark))
     wrong = listing.differences(run.folder, files, sizes_alone=storage.is_remote(run.folder))
-    return found + [Damage(path, why, by_file[path]) for path, why in wrong.items()]
+    return damages + [Damage(path, why, by_file[path]) for path, why in wrong.items()]
 
 
 def is_from_the_web(run: Run, damage: Damage) -> bool:
@@ -93,9 +92,9 @@ def is_from_the_web(run: Run, damage: Damage) -> bool:
     return is_of_fetch and damage.path.endswith(FROM_THE_WEB)
 
 
-def unmark(run: Run, found: Sequence[Damage]) -> None:
+def unmark(run: Run, damages: Sequence[Damage]) -> None:
     """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first."""
-    gone = list(dict.fromkeys(damage.mark for damage in found))
+    gone = list(dict.fromkeys(damage.mark for damage in damages))
     with storage.noted() as block:
         storage.delete(run.path("manifest.json"))
     storage.sync(block)

@@ -1,5 +1,6 @@
-"""The outputs of a run beside shards: `dropped/`, `audit/` and counts, and how each is written."""
+"""The outputs of a run beside shards: `dropped/`, `audit/`, counts; and its end, the manifest last."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -7,39 +8,44 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data import audit_tables, generations, listing
 from altalign.data.audit_tables import AuditTable
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, Stage
-from altalign.data.schema import DROPPED
-from altalign.data.stages import STAGES
+from altalign.data.schema import DROPPED, RULES_VERSION, SCHEMA_VERSION
+from altalign.data.stages import STAGES, maker
 from altalign.errors import UnreadableError
-from altalign.pipelines.run.tables.decontaminated import DECONTAMINATED, FOUND_FACTS, DropFacts
-from altalign.pipelines.run.tables.extracted import EXTRACTED, ExtractFacts
-from altalign.pipelines.run.tables.fetched import FETCHED, FetchFacts
-from altalign.pipelines.run.tables.judged import GROUPED, JUDGED, GroupFacts, JudgeFacts
-from altalign.pipelines.run.tables.table import Format, Table
-from altalign.pipelines.run.units import Marks, Run
-from altalign.storage import parquet
-
-COUNTED_STAGES = CURATED
+from altalign.filters import where
+from altalign.pipelines.card import readme
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.run import image_tables, shard_tables, text_tables
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
+from altalign.pipelines.run.shard_tables import ShardFacts
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
+from altalign.pipelines.run.units import Marks, Run, Table
+from altalign.storage import Written, parquet
 
 DROPPED_ROWS = {
-    stage: Table(f"dropped/{stage.value}/*.parquet", Format.PARQUET, DROPPED, f"rows that `{stage.value}` drops")
-    for stage in Stage
+    stage: Table(f"dropped/{stage.value}/*.parquet", f"rows that `{stage.value}` drops", DROPPED) for stage in Stage
 }
+# the stages that make what `data.stages.maker` does not know
+_OTHER_MAKERS = {image_tables.AUGMENTED_IMAGES.where: "decontaminate", shard_tables.LIST_OF_FILES.where: "write"}
 
 
-# dropped/ -------------------------------------------------------------------------------------------------------------
+def written_by(stage: str) -> tuple[Table, ...]:
+    """All tables that a stage writes, by their paths: in `work/`, and what stays."""
+    tables = list[Table]()
+    audited = [each for each in vars(audit_tables).values() if isinstance(each, AuditTable)]
+    for value in (*vars(text_tables).values(), *vars(image_tables).values(), *vars(shard_tables).values()):
+        tables += [each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Table)]
+    of_audit = (Table(each.path, "for the report", each.schema) for each in audited)
+    every = dict.fromkeys([*tables, *DROPPED_ROWS.values(), *of_audit])
+    return tuple(table for table in every if _OTHER_MAKERS.get(table.where, maker(table.where)) == stage)
 
 
 def dropped(run: Run, stage: Stage, name: str) -> str:
     """The file of the dropped rows of a unit: Parquet of `DROPPED`."""
     return DROPPED_ROWS[stage].path(run, name)
-
-
-def repeated(run: Run, partition: str) -> str:
-    """The file of the repeated pairs of a partition: Parquet of `DROPPED`."""
-    return dropped(run, Stage.JUDGE, f"repeated-{partition}")
 
 
 def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
@@ -50,13 +56,10 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
     parquet.write_any(path, parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
 
 
-# audit/ ---------------------------------------------------------------------------------------------------------------
-
-
 def write_audit(run: Run, table: AuditTable, rows: pa.Table | Sequence[Mapping[str, object]]) -> None:
     """Write a table of the audit: from Arrow, or from one dict a row."""
-    found = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([*map(dict, rows)], schema=table.schema)
-    parquet.write(run.path(*table.path.split("/")), found, table.schema)
+    arrow = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([*map(dict, rows)], schema=table.schema)
+    parquet.write(run.path(*table.path.split("/")), arrow, table.schema)
 
 
 def near_duplicates(run: Run, *name: str) -> str:
@@ -64,16 +67,11 @@ def near_duplicates(run: Run, *name: str) -> str:
     return run.path("audit", "near_duplicates", *name)
 
 
-def write_found(run: Run, facts: Mapping[str, object]) -> None:
-    """Write what decontamination looked for and found: `audit/near_duplicates/found.json`."""
-    storage.write_json(FOUND_FACTS.path(run), facts)
-
-
-def found(run: Run) -> dict[str, Any]:
+def near_facts(run: Run) -> dict[str, Any]:
     """What decontamination looked for and found; the stage is done.
 
     Raises:
-        UnreadableError: `found.json` is not there.
+        UnreadableError: the file is not there.
     """
     path = FOUND_FACTS.path(run)
     if not (facts := storage.read_json(path)):
@@ -103,9 +101,61 @@ def failed_counts_of(run: Run) -> FailedCounts:
 
 
 def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
-    """The stages whose counts are complete, up to the first that is not done.
-
-    `and_now` names one whose units are finished but which has no mark yet.
-    """
+    """The stages whose counts are complete, up to the first that is not done; `and_now` names one without its mark."""
     done = list(takewhile(lambda stage: run.is_done(stage) or stage == and_now, STAGES))
-    return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
+    return [stage for stage in CURATED if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
+
+
+# The end of a run -----------------------------------------------------------------------------------------------------
+
+Shards = Sequence[tuple[str, ShardFacts]]
+
+
+def write_manifest(
+    run: Run,
+    shards: Shards,
+    files: Mapping[str, Written],
+    facts: CardFacts,
+    block: storage.Block,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `files.jsonl`, the card, and `manifest.json` last.
+
+    Args:
+        run: the run.
+        shards: name and facts of each shard, in order.
+        files: all files that the run's input and settings decide, by their paths in the run.
+        facts: of the card; the digest of the list is filled in here.
+        block: what was written since the last mark: the disk keeps it before there is a manifest.
+        more: further entries of the manifest.
+    """
+    list_of_files = listing.to_bytes(files)
+    number = hashlib.sha256(list_of_files).hexdigest()
+    with storage.noted() as of_card:
+        storage.write_bytes(run.path(listing.FILE), list_of_files)
+        conditions = where.of_reasons((more or {}).get("lineage"))
+        is_grown = generations.ENTRY in (more or {})
+        card = readme.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
+    if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
+        paths = [run.path(name) for name in (listing.SETTINGS, *files)]
+        # in a removal only what is new is there yet
+        storage.sync(storage.Block(dict.fromkeys(filter(storage.exists, paths))))
+    storage.sync(block)
+    storage.sync(of_card)
+    keys = ("rows", "bytes", "sha256", "parquet_sha256")
+    manifest = {
+        "shards": [{"name": f"{name}.tar", **{key: getattr(shard, key) for key in keys}} for name, shard in shards],
+        **{"pairs": facts.summary["pairs"], "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION},
+        "settings_sha256": listing.digest(run.path(listing.SETTINGS)).digest,
+        "files": {"name": listing.FILE, "bytes": len(list_of_files), "sha256": number},
+        "card": card,
+        **(more or {}),
+    }
+    storage.write_sealed(run.path("manifest.json"), manifest, durable=True)
+
+
+def files_of(run: Run, block: storage.Block) -> dict[str, Written]:
+    """The files that a block has written, by their paths in the run."""
+    return {
+        storage.relative(path, run.folder) or path: file or listing.digest(path) for path, file in block.files.items()
+    }

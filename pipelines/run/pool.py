@@ -1,22 +1,23 @@
 """The pool as the text passes read it: units of about 500,000 candidates, in input order."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.data.schema import CANDIDATE
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
+from altalign.pipelines import read
 from altalign.pipelines.read.tables import needed_columns, table
-from altalign.pipelines.run.tables.counted import PoolUnit
-from altalign.pipelines.run.tables.extracted import CANDIDATES, EXTRACTED, POOL_SIZE
-from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
+from altalign.pipelines.run.text_tables import CANDIDATES, EXTRACTED, POOL_SIZE, PoolUnit
+from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
 from altalign.storage import parquet
 from altalign.storage.ranges import changed
+from altalign.terminal import shown
 
 BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
 
@@ -25,7 +26,7 @@ _TEXTS = ("image_identity", "caption")
 
 def units(run: Run) -> list[PoolUnit]:
     """Ranges of row groups of the files of the pool, in input order, of about `ROWS_PER_UNIT` candidates each."""
-    found: list[PoolUnit] = []
+    pool_units: list[PoolUnit] = []
     for name, facts in run.all_facts(EXTRACTED):
         first, row = 0, 0
         groups = facts.row_groups
@@ -34,10 +35,10 @@ def units(run: Run) -> list[PoolUnit]:
             while last + 1 < len(groups) and rows + groups[last + 1] <= ROWS_PER_UNIT:
                 last += 1
                 rows += groups[last]
-            found.append(
+            pool_units.append(
                 PoolUnit(
                     name=f"{name}-{first:05d}",
-                    order=len(found),
+                    order=len(pool_units),
                     file=int(name),
                     direct=facts.direct,
                     first=first,
@@ -48,7 +49,7 @@ def units(run: Run) -> list[PoolUnit]:
                 )
             )
             first, row = last + 1, row + rows
-    return found
+    return pool_units
 
 
 def path(run: Run, file: int, *, direct: bool) -> str:
@@ -123,7 +124,7 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
     With `texts_alone`, only `image_identity` and `caption` need be there, and have their values.
     """
     file, direct = unit["file"], unit["direct"]
-    settings = run.config.input[run.files[file].of]
+    settings = run.config.input[run.files[file].input]
     if direct:
         check_unchanged(run, file)
         columns = needed_columns.text_columns(settings) if texts_alone else needed_columns.columns(settings)
@@ -149,11 +150,31 @@ def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int
     Where rows are long, it gets fewer.
     """
     size = storage.read_json(POOL_SIZE.path(run))
-    wanted = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
-    return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
+    needed = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
+    return int(np.clip(1 << int(needed - 1).bit_length(), at_least, at_most))
 
 
 def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
     """The `source` of each row, by the number of its file."""
-    of = files.combine_chunks().dictionary_encode()
-    return pa.array([run.source_of(file) for file in of.dictionary.to_numpy().tolist()], pa.string()).take(of.indices)
+    numbers = files.combine_chunks().dictionary_encode()
+    names = [run.source_of(file) for file in numbers.dictionary.to_numpy().tolist()]
+    return pa.array(names, pa.string()).take(numbers.indices)
+
+
+def name_empty_files(run: Run, is_empty: Callable[[InputFile], bool]) -> None:
+    """Name the files that hold nothing.
+
+    Raises:
+        UsageError: all files of an input do.
+    """
+    for number, settings in enumerate(run.config.input):
+        files = [file for file in run.files if file.input == number]
+        files = [file for file in files if not read.may_be_empty(file.path, settings)]
+        empty = [file.path for file in files if is_empty(file)]
+        if not empty:
+            continue
+        others = f" and {len(empty) - 1:,} more" * (len(empty) > 1)
+        message = f"{empty[0]}{others}: no row, record or page in it (0 bytes, or a header alone)"
+        if len(empty) == len(files):
+            raise UsageError(f"{message}; nothing comes of input {settings.source}: name other [input] paths")
+        terminal.stderr().print(shown(message), soft_wrap=True)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, cast
 
 from rich.console import Console
@@ -37,13 +38,15 @@ def watched(
     run: Run, step: str, units: Sequence[Unit], shown: Shown, kind: "type[Watch] | None" = None
 ) -> Iterator[None]:
     """Show how many of a step's units are finished: on a terminal a bar, else a line every 30 s and one at the end."""
-    console = shown if isinstance(shown, Console) else terminal.into(io.StringIO())
-    watches = [(kind or Watch)(run, step, units, console)]
+    nowhere = terminal.into(io.StringIO())
+    watches = [(kind or Watch)(run, step, units, shown if isinstance(shown, Console) else nowhere)]
+    looks = [watches[0].look]
     if not isinstance(shown, Console):
-        watches.append(Telling(run, step, units, shown))
+        watches.append(Watch(run, step, units, nowhere))
+        looks.append(partial(watches[-1].tell, shown))
     plan = {"units": len(units), "rows": sum(map(_rows_of, units))}
     storage.write_json(run.work(step, "plan", "plan.json"), plan)
-    threads = [threading.Thread(target=watch.look, daemon=True) for watch in watches]
+    threads = [threading.Thread(target=look, daemon=True) for look in looks]
     for thread in threads:
         thread.start()
     try:
@@ -88,11 +91,6 @@ class Watch:
             self._seen = set(self._run.finished(self._step)) & set(self._rows)
         return self._seen
 
-    def _has_failed(self) -> bool:
-        with suppress(OSError, AltalignError):
-            return storage.exists(self._run.path("log", "trouble.json"))
-        return False
-
     def _speed(self, finished: set[str]) -> str:
         """Rows a second of this attempt; units that an earlier one finished do not count."""
         rows = sum(self._rows[name] for name in finished - self._before)
@@ -105,8 +103,9 @@ class Watch:
         parts = [f"{self._name}: {len(finished)} of {len(self._rows)} units"]
         parts += [f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
-        if not self.stop.is_set() and self._has_failed():
-            parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
+        with suppress(OSError, AltalignError):
+            has_failed = not self.stop.is_set() and storage.exists(self._run.path("log", "trouble.json"))
+            parts += ["a unit failed, the engine tries it again (`altalign status` says why)"] * has_failed
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:
@@ -120,19 +119,11 @@ class Watch:
                 finished = self._finished()
                 bar.update(task, completed=len(finished), speed=self._speed(finished))
 
-
-class Telling(Watch):
-    """Tells a function of the caller's. An error in it ends the telling, and no more."""
-
-    def __init__(self, run: Run, step: str, units: Sequence[Unit], tell: Callable[[Progress], None]):
-        super().__init__(run, step, units, terminal.into(io.StringIO()))
-        self._tell = tell
-
-    def look(self) -> None:
-        """Tell how far the step is until told to stop, and how it ended."""
+    def tell(self, report: Callable[[Progress], None]) -> None:
+        """Tell a function of the caller's how far the step is, and how it ended; an error in it ends this alone."""
         is_over = False
         while not is_over:
             is_over = self.stop.wait(LOOK_EVERY_S)
             finished, seconds = self._finished(), time.monotonic() - self._begin
             rows = sum(self._rows[name] for name in finished)
-            self._tell(Progress(self._step, len(finished), len(self._rows), rows, sum(self._rows.values()), seconds))
+            report(Progress(self._step, len(finished), len(self._rows), rows, sum(self._rows.values()), seconds))

@@ -72,20 +72,20 @@ class Request:
 
     def matches(self, rows: pa.Table) -> Mask:
         """Which rows are to go; columns of `COLUMNS` that are not there match nothing."""
-        found = np.zeros(len(rows), bool)
-        wanted = {"key": self.keys, "image_id": self.images, "sha256": self.hashes, "found_sha256": self.hashes}
-        for name, values in wanted.items():
+        hits = np.zeros(len(rows), bool)
+        by_column = {"key": self.keys, "image_id": self.images, "sha256": self.hashes, "found_sha256": self.hashes}
+        for name, values in by_column.items():
             if values and name in rows.column_names:
-                found |= _is_in(rows[name], values)
+                hits |= _is_in(rows[name], values)
         if self.source_keys and "source_key" in rows.column_names:
             for column in _names(rows):
-                found |= _where(column, lambda name: hashed(name) in self.source_keys)
+                hits |= _where(column, lambda name: hashed(name) in self.source_keys)
         for name in ("image_url", "page_url"):
             if self.urls and name in rows.column_names:
-                found |= _where(rows[name], self.has_url)
+                hits |= _where(rows[name], self.has_url)
             if self.domains and name in rows.column_names:
-                found |= _where(_origins(rows[name]), self.has_host_of)
-        return found
+                hits |= _where(_origins(rows[name]), self.has_host_of)
+        return hits
 
     def are_images(self, rows: pa.Table) -> Mask:
         """Which rows are of an image that is named, not of a page alone."""
@@ -106,17 +106,17 @@ class Request:
 
     def not_in(self, rows: pa.Table) -> dict[str, list[str]]:
         """The entries of each list that none of these rows has, sorted."""
-        there: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
-        places = there["image_url"] | there["page_url"]
+        existing: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
+        places = existing["image_url"] | existing["page_url"]
         urls = {hashed(each) for url in places for each in (url, *one_url.request_urls(url))} if self.urls else set()
-        urls |= there["image_id"]
+        urls |= existing["image_id"]
         left: dict[str, frozenset[str] | set[str]] = {
-            "keys": self.keys - there["key"],
-            "image_ids": self.image_ids - there["image_id"],
+            "keys": self.keys - existing["key"],
+            "image_ids": self.image_ids - existing["image_id"],
             "hashes": {
                 digest
-                for digest in self.hashes - there["sha256"] - there["found_sha256"]
-                if image_id(digest) not in there["image_id"]
+                for digest in self.hashes - existing["sha256"] - existing["found_sha256"]
+                if image_id(digest) not in existing["image_id"]
             },
             "urls": {*self.urls.values()} - {url for name, url in self.urls.items() if name in urls},
             "domains": {
@@ -124,7 +124,7 @@ class Request:
                 for name, domain in self.domains.items()
                 if not any(map(Request(domains={name: domain}).has_host_of, places))
             },
-            "source_keys": {*self.source_keys.values()}.difference(*(of.to_pylist() for of in _names(rows))),
+            "source_keys": {*self.source_keys.values()}.difference(*(column.to_pylist() for column in _names(rows))),
         }
         return {name: sorted(filter(None, values)) for name, values in left.items() if any(values)}
 
@@ -134,23 +134,23 @@ class Request:
         Raises:
             UsageError: rows of several inputs, or of several images, have it.
         """
-        found, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
+        candidates_of, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
         matching = rows.filter(pa.array(Request(source_keys=names).matches(rows)))
         for row in matching.select(["source", "source_key", "image_id"]).to_pylist():
             name = row["source_key"] if hashed(row["source_key"]) in names else f"{row['source']}:{row['source_key']}"
-            found.setdefault(name, set()).add((f"{row['source']}:{row['source_key']}", row["image_id"] or ""))
-        for name, candidates in found.items():
+            candidates_of.setdefault(name, set()).add((f"{row['source']}:{row['source_key']}", row["image_id"] or ""))
+        for name, candidates in candidates_of.items():
             if len(candidates) > 1:
                 those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
                 more = " …" if len(candidates) > _CANDIDATES else ""
-                said = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
+                message = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
                 are_told = len({full for full, _ in candidates}) == len(candidates)  # not in runs that were merged
-                raise UsageError(f"{said}; {'write SOURCE:NAME, or ' * are_told}give --image-ids or --keys")
+                raise UsageError(f"{message}; {'write SOURCE:NAME, or ' * are_told}give --image-ids or --keys")
             names.pop(hashed(name))
             names |= {hashed(full): full for full, _ in candidates}
         return replace(self, source_keys=names)
 
-    def asked(self) -> list[tuple[str, str]]:
+    def entries(self) -> list[tuple[str, str]]:
         """Kind and hash of every entry, as `removed.parquet` has them."""
         return [(kind, entry) for kind, name in _KINDS.items() for entry in sorted(getattr(self, name))]
 
@@ -173,8 +173,8 @@ def hashed(text: str) -> str:
 
 def _origins(urls: Any) -> Any:
     """Scheme and host of each URL; the whole of one that is not written so."""
-    found: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
-    return pc.coalesce(pc.struct_field(found, "origin"), urls)
+    parts: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
+    return pc.coalesce(pc.struct_field(parts, "origin"), urls)
 
 
 def _names(rows: pa.Table) -> list[Any]:
@@ -192,8 +192,8 @@ def _where(column: Any, holds: Callable[[str], bool]) -> Mask:
 
 
 def _is_in(column: Any, values: frozenset[str]) -> Mask:
-    found: Any = pc.is_in(column, value_set=pa.array(list(values), pa.string()))
-    return found.to_numpy().astype(bool)
+    hits: Any = pc.is_in(column, value_set=pa.array(list(values), pa.string()))
+    return hits.to_numpy().astype(bool)
 
 
 # Lists ---------------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def of_files(paths: Mapping[str, Sequence[str]]) -> Request:
     for name, files in paths.items():
         for path in files:
             request |= of_run(path) if name == "removed" else _of_list(name, path)
-    if not request.asked():
+    if not request.entries():
         names = ", ".join(path for files in paths.values() for path in files)
         raise UsageError(f"{names}: nothing is listed; write one entry a line")
     return request
@@ -226,8 +226,8 @@ def of_run(path: str) -> Request:
         if not all(isinstance(value, str) for row in rows for value in row.values()):
             raise TypeError
     except (OSError, KeyError, TypeError, AltalignError) as error:
-        said = f"--removed {path}: not what a run has removed ({type(error).__name__})"
-        raise UsageError(f"{said}; give the {REMOVED_FILE} of a run") from None
+        message = f"--removed {path}: not what a run has removed ({type(error).__name__})"
+        raise UsageError(f"{message}; give the {REMOVED_FILE} of a run") from None
     by_kind = {kind: frozenset(row["hash"] for row in rows if row["kind"] == kind) for kind in ("pair", *_KINDS)}
     urls, domains, source_keys = (dict.fromkeys(by_kind[kind], "") for kind in ("url", "domain", "source_key"))
     keys = by_kind["key"] | by_kind["pair"]
@@ -237,13 +237,13 @@ def of_run(path: str) -> Request:
 def _of_list(name: str, path: str) -> Request:
     text = _text(path, name)
     if name == "domains":
-        found = Domains.parse([(path, text)]).names
+        listed = Domains.parse([(path, text)]).names
     else:
         lines = enumerate(text.splitlines(), start=1)
-        found = {_entry(name, entry, f"{path} line {at}") for at, line in lines if (entry := line.strip(WHITE_SPACE))}
-    spelled = {entry: (entry, *(one_url.request_urls(entry) if name == "urls" else ())) for entry in found}
+        listed = {_entry(name, entry, f"{path} line {at}") for at, line in lines if (entry := line.strip(WHITE_SPACE))}
+    spelled = {entry: (entry, *(one_url.request_urls(entry) if name == "urls" else ())) for entry in listed}
     by_hash = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
-    entries: Any = frozenset(found) if name in _HEX_DIGITS else by_hash
+    entries: Any = frozenset(listed) if name in _HEX_DIGITS else by_hash
     return Request(**{name: entries})
 
 

@@ -1,17 +1,20 @@
-"""Writes the two files of a shard, its tar and its side-car, and says what they are."""
+"""Writes the files of a shard, its tar and its side-car, and those of scores of its samples."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import BinaryIO, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data import scores
 from altalign.data.shards import ShardWriter, table_of, write_sidecar
-from altalign.pipelines.run.tables.written import ShardFacts
-from altalign.storage import parquet
+from altalign.pipelines.run import marks
+from altalign.pipelines.run.shard_tables import ScoreFacts, ShardFacts
+from altalign.pipelines.run.units import Marks, Run
+from altalign.storage import Written, parquet
 
 _HEADER_BYTES, _END_BYTES = 512, 1024  # before an image, and after the last sample
 
@@ -54,14 +57,61 @@ def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table])
 
 def source_bytes(rows: pa.Table, tar_bytes: int) -> Counter[str]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
-    found = Counter[str]()
+    sizes = Counter[str]()
     for source, of_sample in zip(
         parquet.values(rows, "source"), np.diff(starts(rows, tar_bytes)).tolist(), strict=True
     ):
-        found[source] += of_sample
-    return found
+        sizes[source] += of_sample
+    return sizes
 
 
 def starts(rows: pa.Table, tar_bytes: int) -> npt.NDArray[np.int64]:
     """Where each of n samples begins in a tar of so many bytes, and where the last one ends: int64[n + 1]."""
     return np.append(rows["tar_offset"].to_numpy() - _HEADER_BYTES, tar_bytes - _END_BYTES)
+
+
+Entry = dict[str, Any]
+
+
+def score_path(score: str, shard: str) -> str:
+    """The path of a score's file in its run."""
+    return f"{scores.FOLDER}/{score}/{shard}.parquet"
+
+
+def write_score(path: str, table: pa.Table) -> dict[str, int]:
+    """Write key and values of a shard's samples; returns how many of each column are null."""
+    parquet.write(path, table, table.schema)
+    return {column: table[column].null_count for column in table.column_names[1:]}
+
+
+def score_entry(facts: ScoreFacts, score: str, written: Written) -> Entry:
+    """What a manifest says of a score's file, but the name of its shard."""
+    nulls = dict(facts.nulls[score])
+    return {"of": facts.of, "rows": facts.rows, "nulls": nulls, "bytes": written.bytes, "sha256": written.digest}
+
+
+def scores_made(run: Run, step: Marks[ScoreFacts], score: str, shard_of: Callable[[str], str]) -> dict[str, Entry]:
+    """The entries of the files that the units of a step have written, by shard; `shard_of` knows it of a unit."""
+    entries = dict[str, Entry]()
+    for unit, facts in run.all_facts(step):
+        shard = shard_of(unit)
+        written = marks.named(storage.read_sealed(run.mark(step.step, unit))).get(score_path(score, shard))
+        if written is not None:
+            entries[shard] = score_entry(facts, score, written)
+    return entries
+
+
+def conclude_score(folder: str, grounds: Mapping[str, Any], shards: Sequence[Entry], *, durable: bool) -> None:
+    """Write the manifest of a score whose files are in this folder, and delete files of shards that are not in it.
+
+    Args:
+        folder: of the score.
+        grounds: what its values rest on.
+        shards: entries with the names of their shards, in the order of the run.
+        durable: whether to wait for the disk.
+    """
+    storage.write_sealed(storage.join(folder, "manifest.json"), scores.manifest(grounds, shards), durable=durable)
+    kept = {f"{shard['name']}.parquet" for shard in shards}
+    for name in storage.names(folder, ".parquet"):
+        if name not in kept:
+            storage.delete(storage.join(folder, name))

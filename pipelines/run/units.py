@@ -1,13 +1,16 @@
-"""A run and its units: where its files are, and what is finished.
+"""A run and its units: where its files are, which tables it holds, and what is finished."""
 
-A unit is the granule of retry, of naming and of determinism. Its mark, `work/STEP/NAME.json`, is written last: a unit
-with a mark is finished, one without is done again from its start. The mark holds the unit's facts: counts, histograms,
-sizes. A stage reads what it needs to know of the stage before it from marks; `tables` declares them all.
-"""
-
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Generic, Self, TypedDict, TypeVar
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, Self, TypedDict, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data import listing
@@ -16,6 +19,7 @@ from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
 from altalign.rules.own import Module
 from altalign.settings.curate import CurateConfig
+from altalign.storage import arrays, parquet
 
 WORK_VERSION = 9  # of the layout of work/: a run that another version began is refused
 
@@ -39,9 +43,9 @@ class Facts:
         return {name: value for name, value in values if value is not None}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, object]) -> Self:
+    def from_json(cls, mark: Mapping[str, object]) -> Self:
         """The inverse of `to_json`; other entries of the mark are ignored."""
-        return cls(**{field.name: said.get(field.name) for field in fields(cls)})
+        return cls(**{field.name: mark.get(field.name) for field in fields(cls)})
 
 
 U = TypeVar("U", bound=Unit)
@@ -66,7 +70,7 @@ class InputFile:
 
     number: int
     path: str
-    of: int
+    input: int
     part: FolderPart | None = None
     named: str = ""
 
@@ -95,7 +99,7 @@ class Run:
 
     def source_of(self, file: int) -> str:
         """The `source` of candidates from this input file."""
-        return self.config.input[self.files[file].of].source
+        return self.config.input[self.files[file].input].source
 
     def stamps(self) -> Iterator[storage.Stamp]:
         """The stamps of the input files, in order: as they are now, of a folder as it was when it was found."""
@@ -112,8 +116,8 @@ class Run:
 
     def facts(self, marks: Marks[F], name: str) -> F | None:
         """The facts of a unit; None where it is not finished."""
-        said = storage.read_sealed(self.mark(marks.step, name))
-        return marks.facts.from_json(said) if said else None
+        mark = storage.read_sealed(self.mark(marks.step, name))
+        return marks.facts.from_json(mark) if mark else None
 
     def facts_of(self, marks: Marks[F], name: str) -> F:
         """The facts of a unit that is finished.
@@ -138,10 +142,10 @@ class Run:
         """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""
         if self.config.run.durable:
             storage.sync(block)
-        noted = ((path, of) for path, of in block.files.items() if not path.startswith(self.path("log/")))
-        files = {path: of or listing.grown(path, block.kind(path)) for path, of in noted}
-        said = {storage.relative(path, self.folder) or path: [*of] for path, of in sorted(files.items())}
-        storage.write_sealed(self.mark(step, name), {**facts, "files": said}, durable=self.config.run.durable)
+        noted = ((path, file) for path, file in block.files.items() if not path.startswith(self.path("log/")))
+        files = {path: file or listing.grown(path, block.kind(path)) for path, file in noted}
+        written = {storage.relative(path, self.folder) or path: [*file] for path, file in sorted(files.items())}
+        storage.write_sealed(self.mark(step, name), {**facts, "files": written}, durable=self.config.run.durable)
 
     def is_done(self, stage: str) -> bool:
         """Whether a stage is done; for the last stage the manifest says so."""
@@ -149,14 +153,166 @@ class Run:
 
 
 def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:
-    """Do a unit that is not finished, and write its mark; returns its facts.
-
-    The mark vouches for the files of the unit: the disk keeps these before it is written.
-    """
-    if (found := run.facts(marks, unit["name"])) is not None:
-        return found
+    """Do a unit that is not finished, and write its mark; returns its facts."""
+    if (finished := run.facts(marks, unit["name"])) is not None:
+        return finished
     interrupts.check()
     with storage.noted(run.work()) as block:
         facts = work(run, unit)
     run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **facts.to_json()}, block)
     return facts
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+class Format(StrEnum):
+    """How the rows of a table lie in its file."""
+
+    PARQUET = "Parquet"
+    ARROW = "messages of Arrow's IPC, without the schema"
+    NUMPY = "a NumPy array"
+    ROWS = "rows of a fixed size"
+    JSON = "JSON"
+    BYTES = "bytes"
+    TAR = "tar"
+
+
+# how files without columns lie, by their endings; the others are bytes
+_BY_ENDING = {".json": Format.JSON, ".jsonl": Format.JSON, ".npy": Format.NUMPY, ".tar": Format.TAR}
+
+
+class Table:
+    """A kind of file in a run folder.
+
+    Attributes:
+        where: its path in the run folder; `*` stands for the name of a unit, of which each has its own file.
+        holds: what it is, in words.
+        columns: a schema, or the type of an array's elements; None where it has none.
+        format: how its rows lie there; follows from columns and ending where it is not given.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        holds: str,
+        columns: "pa.Schema | np.dtype[Any] | None" = None,
+        *,
+        format: Format | None = None,  # noqa: A002
+    ):
+        self.where, self.holds, self.columns = where, holds, columns
+        with_columns = Format.PARQUET if isinstance(columns, pa.Schema) else Format.NUMPY if columns else None
+        self.format = format or with_columns or _BY_ENDING.get(Path(where).suffix, Format.BYTES)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of a table in Parquet or Arrow."""
+        assert isinstance(self.columns, pa.Schema)
+        return self.columns
+
+    def path(self, run: Run, name: str = "") -> str:
+        """The file of a unit; without a name, of a table that has one file."""
+        folder, *parts = self.where.replace("*", name).split("/")
+        return run.work(*parts) if folder == "work" else run.path(folder, *parts)
+
+    def read(self, run: Run, name: str = "") -> pa.Table:
+        """The rows of a table in Parquet."""
+        return parquet.read_table(self.path(run, name)).select(self.schema.names)
+
+    def write(self, run: Run, rows: pa.Table, name: str = "") -> None:
+        """Write a table in Parquet; other columns of the rows are left out."""
+        parquet.write(self.path(run, name), rows.select(self.schema.names), self.schema)
+
+    def array(self, run: Run, name: str = "", *, mapped: bool = False) -> npt.NDArray[Any]:
+        """The array that a file holds; `mapped`: into memory, for a NumPy array."""
+        path = self.path(run, name)
+        if self.format is Format.NUMPY:
+            return arrays.mapped(path) if mapped else arrays.read(path)
+        return np.frombuffer(storage.read_bytes(path), cast(Any, self.columns))
+
+    def save(self, run: Run, array: npt.NDArray[Any], name: str = "") -> None:
+        """Write an array."""
+        path = self.path(run, name)
+        if self.format is Format.NUMPY:
+            arrays.save(path, array)
+        else:
+            storage.write_bytes(path, array.tobytes())
+
+
+# Runs of parts of others ----------------------------------------------------------------------------------------------
+
+FOLDER = "trial"  # in work/: a sample has the form of a run folder below it, and a digest of what it was drawn from
+SET_ASIDE = "fetched"  # in work/: what a run had fetched before earlier stages ran anew, below a number each
+
+
+@dataclass(frozen=True)
+class Sampled(Run):
+    """A run of some of the images of another, the whole run."""
+
+    whole: Run | None = None
+
+    def work(self, *parts: str) -> str:
+        """A path inside `work/`; what `extract` left is that of the whole run."""
+        return self.whole.work(*parts) if self.whole and parts[:1] == ("extract",) else super().work(*parts)
+
+
+@dataclass(frozen=True)
+class Grown(Run):
+    """A run over the input of a finished one and more.
+
+    Attributes:
+        before: the folder of that one.
+        more: folders of its input that hold other files now, and are read anew.
+        untouched: shards of that one that stay as they are, and whose tars are there.
+    """
+
+    before: str = ""
+    more: tuple[str, ...] = ()
+    untouched: frozenset[str] = frozenset()
+
+    def path(self, *parts: str) -> str:
+        """A path inside the run, or of a shard, without an ending, that stays as it is."""
+        is_before = parts[:1] == ("shards",) and parts[-1] in self.untouched
+        return storage.join(self.before, *parts) if is_before else super().path(*parts)
+
+
+def has_work(before: Run) -> bool:
+    """Whether there is a `work/`, in the layout of this version."""
+    stages = storage.read_json(before.path("run.json")).get("stages", {})
+    is_ours = stages.get(STAGES[0], {}).get("reads", {}).get("work_version") == WORK_VERSION
+    return is_ours and before.is_done(STAGES[0])
+
+
+def fetched_before(run: Run) -> list[str]:
+    """The folders of runs that have fetched images of this one: its own, of samples, of what it has grown from."""
+    aside = run.work(SET_ASIDE)
+    names = sorted(storage.entries(aside) if storage.kind(aside) == "folder" else [], reverse=True)  # the newest first
+    before = [run.before] if isinstance(run, Grown) else []
+    return [*(storage.join(aside, name) for name in names), *trials(run), *before]
+
+
+def trials(run: Run) -> list[str]:
+    """The folders of all samples that were drawn of a run, or of the run that it is a sample of."""
+    folder = (run.whole if isinstance(run, Sampled) and run.whole else run).work(FOLDER)
+    names = storage.entries(folder) if storage.kind(folder) == "folder" else []
+    return [storage.join(folder, name) for name in sorted(names) if not storage.is_partial(name)]
+
+
+# Digests --------------------------------------------------------------------------------------------------------------
+
+
+def digest(value: object) -> str:
+    """SHA-256 of a value as JSON, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def content(path: str) -> str:
+    """SHA-256 of a file, in hex; "missing" where there is none."""
+    return hashlib.sha256(storage.read_bytes(path)).hexdigest() if storage.exists(path) else "missing"
+
+
+def files_named(config: CurateConfig) -> list[str]:
+    """The files that measuring images uses: a block list, the NSFW model and its TOML, and those of an embedder."""
+    model = config.image.nsfw.model
+    of_model = [model, str(Path(model).with_suffix(".toml"))] if model else []
+    return [*config.image.blocked_hashes, *of_model, *config.decontaminate.embedder_files]

@@ -18,8 +18,8 @@ from altalign.pipelines.derive import parents
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run import marks, score_files
-from altalign.pipelines.run.tables.scored import ScoreFacts, ScoreUnit
+from altalign.pipelines.run import marks, shard_files
+from altalign.pipelines.run.shard_tables import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
 from altalign.pipelines.score import kinds, of_shard
 from altalign.pipelines.score.scorer import Scorer
@@ -126,7 +126,7 @@ def _score(folder: str, settings: str, where: str, run: Run, unit: ScoreUnit) ->
     scorers = [each for each in kinds.in_worker(settings, where) if each.name in unit["scores"]]
     tables = of_shard.score(storage.join(folder, "shards", unit["shard"]), scorers, threads=unit["threads"])
     for name, table in tables.items():
-        parquet.write(run.path(*score_files.inside(name, unit["shard"]).split("/")), table, table.schema)
+        parquet.write(run.path(*shard_files.score_path(name, unit["shard"]).split("/")), table, table.schema)
     nulls = {name: {of: table[of].null_count for of in table.column_names[1:]} for name, table in tables.items()}
     return ScoreFacts(of=unit["of"], rows=unit["rows"], nulls=nulls)
 
@@ -141,7 +141,7 @@ def _write_manifest(
     step: Marks[ScoreFacts],
 ) -> None:
     """Write the manifest of a score: files of before that still count, and those that were made now."""
-    made = score_files.made(run, step, of.name, lambda unit: parent.shards[int(unit)].name)
+    made = shard_files.scores_made(run, step, of.name, lambda unit: parent.shards[int(unit)].name)
     old = before.files if before else {}
     shards = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in parent.shards]
     stated = {
@@ -152,7 +152,7 @@ def _write_manifest(
         "rests_on": dict(scorer.rests_on),
         "digest": digest,
     }
-    score_files.conclude(files.folder_of(run.folder, of.name), stated, shards, durable=run.config.run.durable)
+    shard_files.conclude_score(files.folder_of(run.folder, of.name), stated, shards, durable=run.config.run.durable)
 
 
 def _said(run: Run, name: str) -> str:

@@ -14,54 +14,33 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import audit_tables
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.dedup.buckets import IN_A_BUCKET, NEAREST, nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
-from altalign.pipelines.figures import images_and_bytes
+from altalign.pipelines.figures import image_figures
 from altalign.pipelines.near import gallery, index, within_pool
 from altalign.pipelines.near.index import Index, index_of
-from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables import decontaminated, fetched, judged
-from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run import image_tables, outputs, text_tables
+from altalign.pipelines.run.units import Run, Table
 from altalign.storage import parquet
 
 READS = (
-    decontaminated.TEST_IMAGES,
-    fetched.FETCHED_ROWS,
-    fetched.FEATURES,
-    fetched.IMAGES,
-    judged.GROUPED_SURVIVORS,
+    image_tables.TEST_IMAGES,
+    image_tables.FETCHED_ROWS,
+    image_tables.FEATURES,
+    image_tables.IMAGES,
+    text_tables.GROUPED_SURVIVORS,
 )
-WRITES = (
-    decontaminated.AUGMENTED_IMAGES,
-    decontaminated.CALIBRATION,
-    decontaminated.CALIBRATION_ARRAYS,
-    decontaminated.TEST_NAMES,
-    decontaminated.INDEX_ARRAYS,
-    decontaminated.SIMILAR,
-    decontaminated.LESS_SIMILAR,
-    decontaminated.CENTROIDS_OF_CELLS,
-    decontaminated.SPILLED_VECTORS,
-    decontaminated.PAIRS_OF_UNIT,
-    decontaminated.PAIRS_OF_CELL,
-    decontaminated.REPLACED_IMAGES,
-    decontaminated.REPLACED_BY,
-    decontaminated.KEPT_ROWS,
-    decontaminated.FOUND_FACTS,
-    outputs.DROPPED_ROWS[Stage.DECONTAMINATE],
-    *map(Table.of_audit, (audit_tables.SIMILARITY, NEAR_TEST_IMAGES, audit_tables.GALLERY)),
-)
+WRITES = outputs.written_by("decontaminate")
 
-# facts of FOUND that are added up
+# facts of image_tables.FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
 
-# The gallery also shows pairs below the threshold. They are looked for in the units with the first so many images of
-# the pool, down to so much below the threshold, and so many are kept for each unit.
+# The gallery also shows pairs below the threshold: of the units with the first so many images of the pool, down to so
+# much below it, and so many of each unit.
 BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
 
 # Images searched for at a time, as all their pairs are in memory at once, at a few hundred bytes each. Far fewer pairs
@@ -94,30 +73,30 @@ class Near(NamedTuple):
 # Finding --------------------------------------------------------------------------------------------------------------
 
 
-def plan_found(run: Run) -> list[decontaminated.FindUnit]:
+def plan_found(run: Run) -> list[image_tables.FindUnit]:
     """One unit a fetch unit, where there are test sets."""
-    units, before = list[decontaminated.FindUnit](), 0
-    for name, facts in run.all_facts(fetched.FETCHED) if run.config.decontaminate.test_sets else ():
-        units.append(decontaminated.FindUnit(name=name, looks_below=before < BELOW_AMONG))
+    units, before = list[image_tables.FindUnit](), 0
+    for name, facts in run.all_facts(image_tables.FETCHED) if run.config.decontaminate.test_sets else ():
+        units.append(image_tables.FindUnit(name=name, looks_below=before < BELOW_AMONG))
         before += facts.kept
     return units
 
 
-def find(run: Run, unit: decontaminated.FindUnit) -> decontaminated.FoundFacts:
+def find(run: Run, unit: image_tables.FindUnit) -> image_tables.FoundFacts:
     """Find the test images that are near to the kept images of a fetch unit."""
     name, index = unit["name"], index_of(run)
-    features = fetched.FEATURES.array(run, name)
+    features = image_tables.FEATURES.array(run, name)
     above = index.calibration.similarity_above
-    same = _same_bytes(index, parquet.values(fetched.kept_images(run, name), "found_sha256"))
+    same = _same_bytes(index, parquet.values(image_tables.kept_images(run, name), "found_sha256"))
     near = _once(_joined(same, *_blocks(index, features, above=above, at_a_time=_AT_A_TIME)))
-    _write(run, decontaminated.SIMILAR, name, near)
+    _write(run, image_tables.SIMILAR, name, near)
     below = near.where(near.images < 0)
     if unit["looks_below"]:
         wider = _blocks(index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
         below = _below(near, wider, tests=len(index.digests))
-    _write(run, decontaminated.LESS_SIMILAR, name, below)
+    _write(run, image_tables.LESS_SIMILAR, name, below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
-    return decontaminated.FoundFacts(
+    return image_tables.FoundFacts(
         images=len(features),
         flat_images=int((~features.any(axis=1)).sum()),
         pairs=len(near.images),
@@ -139,11 +118,11 @@ def _near(index: Index, features: Features, *, above: float) -> Near:
     """All pairs of an image that is not flat and a view of a test image whose cosine is larger than `above`."""
     numbers = np.flatnonzero(features.any(axis=1))
     vectors = index.calibration.vectors(features[numbers])
-    found = find_pairs(vectors, index.side, above=above)
-    rows, places = np.unique(found.rows, return_inverse=True)
+    pairs = find_pairs(vectors, index.side, above=above)
+    rows, places = np.unique(pairs.rows, return_inverse=True)
     of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, NEAREST)
-    shares = share_bucket(of_pool[places], index.clusters[found.tests], at_least=IN_A_BUCKET)
-    return Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
+    shares = share_bucket(of_pool[places], index.clusters[pairs.tests], at_least=IN_A_BUCKET)
+    return Near(numbers[pairs.rows], index.test_of[pairs.tests].astype(np.int64), pairs.cosines, shares)
 
 
 def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
@@ -157,10 +136,7 @@ def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
 
 
 def _below(near: Near, wider: Iterable[Near], *, tests: int) -> Near:
-    """From a wider search, block by block: the nearest pairs that are still below the threshold.
-
-    `tests` is how many test images there are.
-    """
+    """From a wider search, block by block: the nearest pairs that are still below the threshold."""
     below, known = near.where(near.images < 0), near.images * tests + near.tests
     for block in wider:
         below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
@@ -173,15 +149,12 @@ def _joined(*parts: Near) -> Near:
 
 
 def _write(run: Run, table: Table, name: str, near: Near) -> None:
-    columns = [pa.array(column, field.type) for column, field in zip(near, decontaminated.NEAR, strict=True)]
-    table.write(run, pa.table(columns, schema=decontaminated.NEAR), name)
+    columns = [pa.array(column, field.type) for column, field in zip(near, image_tables.NEAR, strict=True)]
+    table.write(run, pa.table(columns, schema=image_tables.NEAR), name)
 
 
 def _once(near: Near) -> Near:
-    """Each pair of an image and a test image once, whichever of its views were found.
-
-    A view that shares a bucket comes before others, then the one with the largest cosine.
-    """
+    """Each pair of an image and a test image once, whichever of its views were found."""
     order = np.lexsort((-near.cosines, ~near.shares_bucket, near.tests, near.images))
     near = near.where(order)
     return near.where((np.diff(near.images, prepend=-1) != 0) | (np.diff(near.tests, prepend=-1) != 0))
@@ -190,65 +163,64 @@ def _once(near: Near) -> Near:
 # Dropping -------------------------------------------------------------------------------------------------------------
 
 
-def plan(run: Run) -> list[decontaminated.DropUnit]:
+def plan(run: Run) -> list[image_tables.DropUnit]:
     """One unit a fetch unit; `place` is its place in their order."""
     return [
-        decontaminated.DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
-        for place, (name, facts) in enumerate(run.all_facts(fetched.FETCHED))
+        image_tables.DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
+        for place, (name, facts) in enumerate(run.all_facts(image_tables.FETCHED))
     ]
 
 
-def drop(run: Run, unit: decontaminated.DropUnit) -> decontaminated.DropFacts:
+def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
     """Count the rows of a fetch unit; where any go, write these, and the numbers of those that stay."""
     name, failed_counts = unit["name"], FailedCounts()
     dropped = _dropped(run, unit) if index.is_searched(run) else None
     if dropped is None or not len(dropped):
-        _forget(run, name)
+        for path in (image_tables.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
+            if storage.exists(path):
+                storage.delete(path)
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        of_images = images_and_bytes.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
-        return decontaminated.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
+        of_images: list[image_tables.FunnelRow]
+        of_images = [(Stage.DECONTAMINATE, *amounts[1:]) for amounts in unit["funnel"] if amounts[0] == Stage.IMAGE]
+        return image_tables.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
-    left = fetched.FETCHED_ROWS.read(run, name).filter(pa.array(stays))
+    left = image_tables.FETCHED_ROWS.read(run, name).filter(pa.array(stays))
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
     if run.config.audit.keep_dropped:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
-    decontaminated.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
-    of_images = images_and_bytes.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
-    gone = images_and_bytes.dropped_images(Stage.DECONTAMINATE, dropped)
-    return decontaminated.DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
+    image_tables.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
+    of_images = image_figures.of_images_at(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
+    gone = image_figures.dropped_images(Stage.DECONTAMINATE, dropped)
+    return image_tables.DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 
 def _near_duplicates(run: Run, name: str) -> Near:
     """The images of a fetch unit that go because of a test image, each with all that it is near to."""
-    near = Near(*(column.to_numpy() for column in decontaminated.SIMILAR.read(run, name).columns))
+    near = Near(*(column.to_numpy() for column in image_tables.SIMILAR.read(run, name).columns))
     return near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near
-
-
-def _nearest(run: Run, name: str) -> Near:
-    """The same, each with the nearest."""
-    return _near_duplicates(run, name).nearest()
 
 
 def gone(run: Run, name: str) -> Numbers:
     """The numbers of the images of a fetch unit that go because of a test image."""
-    return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
+    has_sets = bool(run.config.decontaminate.test_sets)
+    return _near_duplicates(run, name).nearest().images if has_sets else np.zeros(0, np.int64)
 
 
-def _dropped(run: Run, unit: decontaminated.DropUnit) -> pa.Table:
+def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
     """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
-    rows, parts = fetched.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
-    first_rows = fetched.first_of_each_image(rows)
+    rows, parts = image_tables.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
+    first_rows = image_tables.first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     if run.config.decontaminate.test_sets:
-        near = _nearest(run, unit["name"])
+        near = _near_duplicates(run, unit["name"]).nearest()
         goes, which = _rows_of(near.images, image_of)
-        of_test = decontaminated.TEST_NAMES.read(run).take(near.tests[which])
-        names = {column: of_test[column] for column in decontaminated.TEST_NAME.names}
+        of_test = image_tables.TEST_NAMES.read(run).take(near.tests[which])
+        names = {column: of_test[column] for column in image_tables.TEST_NAME.names}
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
     goes, which = _rows_of(numbers, image_of)
@@ -258,10 +230,7 @@ def _dropped(run: Run, unit: decontaminated.DropUnit) -> pa.Table:
 
 
 def _rows_of(images: Numbers, image_of: Numbers) -> tuple[Numbers, Numbers]:
-    """The numbers of the rows of these images (rising numbers), and for each row the place of its image among them.
-
-    `image_of` has the number of each row's image.
-    """
+    """The numbers of the rows of these images (rising numbers), and for each row the place of its image among them."""
     place = np.searchsorted(images, image_of)
     rows = np.flatnonzero(np.r_[images, -1][place] == image_of)
     return rows, place[rows]
@@ -283,45 +252,27 @@ def _going(
     return table
 
 
-def _forget(run: Run, name: str) -> None:
-    for path in (decontaminated.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
-        if storage.exists(path):
-            storage.delete(path)
-
-
 def _goes(run: Run) -> Iterator[gallery.Pair]:
     """Yields every image that goes because of a test image, with the nearest test image."""
-    for name, facts in run.all_facts(decontaminated.FOUND):
+    for name, facts in run.all_facts(image_tables.FOUND):
         if facts.pairs:
-            near = _nearest(run, name)
+            near = _near_duplicates(run, name).nearest()
             for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
                 yield gallery.Pair(cosine, name, image, test, shares)
 
 
-def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
-    """How many images go because of each test set; an image counts for the set of its nearest test image."""
-    by_image, sets = (
-        Counter(pair.test for pair in _goes(run)),
-        decontaminated.TEST_NAMES.read(run)["test_set"].to_pylist(),
-    )
-    by_set = Counter[str]()
-    for test, images in by_image.items():
-        by_set[str(sets[test])] += images
-    return {name: by_set[name] for name in test_sets}
-
-
 def _near_test_images(run: Run) -> pa.Table:
     """Every test image with a near-duplicate in the pool, of `NEAR_TEST_IMAGES`, in the order of their numbers."""
-    names = decontaminated.TEST_NAMES.read(run)
+    names = image_tables.TEST_NAMES.read(run)
     images, cosines = np.zeros(len(names), np.int64), np.zeros(len(names))
-    for name, facts in run.all_facts(decontaminated.FOUND):
+    for name, facts in run.all_facts(image_tables.FOUND):
         if facts.pairs:
             near = _near_duplicates(run, name)
             images += np.bincount(near.tests, minlength=len(names))
             np.maximum.at(cosines, near.tests, near.cosines)
-    there = np.flatnonzero(images)
-    of = names.take(there)
-    columns = [of["test_set"], of["test_image"], pa.array(images[there]), pa.array(cosines[there])]
+    numbers = np.flatnonzero(images)
+    near_names = names.take(numbers)
+    columns = [near_names["test_set"], near_names["test_image"], pa.array(images[numbers]), pa.array(cosines[numbers])]
     return pa.table(columns, schema=NEAR_TEST_IMAGES.schema)
 
 
@@ -330,22 +281,25 @@ def conclude(run: Run) -> None:
     if not index.is_searched(run):
         return
     test_sets = Counter[str]()
-    for _, facts in run.all_facts(decontaminated.TESTS):
+    for _, facts in run.all_facts(image_tables.TESTS):
         test_sets[facts.test_set] += facts.images
-    of_index = run.facts(decontaminated.INDEX, decontaminated.ONLY)
-    sizes = run.facts_of(decontaminated.LEARNED, decontaminated.ONLY).to_json() | (
-        of_index.to_json() if of_index else {}
-    )
+    of_index = run.facts(image_tables.INDEX, image_tables.ONLY)
+    sizes = run.facts_of(image_tables.LEARNED, image_tables.ONLY).to_json() | (of_index.to_json() if of_index else {})
     near, totals = dict[str, object](), dict[str, int]()
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
         outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
-        near["images_near"] = _images_near(run, list(test_sets))
-        found = [facts for _, facts in run.all_facts(decontaminated.FOUND)]
-        totals = {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
+        set_of, images_near = index.names(run)["test_set"].to_pylist(), Counter[str]()
+        for test, images in Counter(pair.test for pair in _goes(run)).items():
+            images_near[str(set_of[test])] += images
+        near["images_near"] = {name: images_near[name] for name in test_sets}  # by the nearest test image
+        of_units = [facts for _, facts in run.all_facts(image_tables.FOUND)]
+        totals = {name: sum(getattr(facts, name) for facts in of_units) for name in TOTALS}
     settings = {
         "similarity_above": index.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_searched(run) else {}
-    outputs.write_found(run, {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool})
+    storage.write_json(
+        image_tables.FOUND_FACTS.path(run), {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool}
+    )

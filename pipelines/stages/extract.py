@@ -6,10 +6,8 @@ candidates, the places of its images and a sample of its dropped rows stay in wo
 """
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property, partial
 from typing import cast
 
 import numpy as np
@@ -23,120 +21,96 @@ from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines import read
-from altalign.pipelines.figures.gallery_rows import smallest_keys
+from altalign.pipelines.figures.text_figures import smallest_keys
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import empty_files, image_places, outputs, pool, progress
-from altalign.pipelines.run.tables import extracted
-from altalign.pipelines.run.tables.table import Table
-from altalign.pipelines.run.units import InputFile, Run
+from altalign.pipelines.run import image_places, outputs, pool, text_tables
+from altalign.pipelines.run.units import InputFile, Run, Table
 from altalign.storage import parquet
 
 # measured on the books in examples/: docs/concepts/speed.md
 SECONDS_PER_BYTE = 30e-9
 SIZES_ASKED = 100  # the sizes of so many files stand for all
-SECONDS_BETWEEN_NOTES = 2.0  # of how far a file is read
 SAMPLE_PER_REASON = 1_000  # dropped rows that are kept: those of the smallest keys, the same whatever the units were
 
 READS: tuple[Table, ...] = ()  # input files
-WRITES = (
-    extracted.CANDIDATES,
-    extracted.BROKEN_RECORDS,
-    extracted.EXTRACT_SAMPLE,
-    extracted.COPIED_IMAGES,
-    extracted.FOLDER_FILES,
-    extracted.PLACES,
-    extracted.PAYLOADS,
-    extracted.REVISITS,
-    extracted.POOL_SIZE,
-    outputs.DROPPED_ROWS[Stage.EXTRACT],
-)
+WRITES = outputs.written_by("extract")
 
 Stamp = list[int | str]  # tells whether an input file has changed
 
 
-def plan(run: Run) -> list[extracted.FileUnit]:
+def plan(run: Run) -> list[text_tables.FileUnit]:
     """One unit a file, in input order."""
     return [{"name": file.name, "file": file.number} for file in run.files]
 
 
-def seconds(run: Run, units: Sequence[extracted.FileUnit]) -> float:
+def seconds(run: Run, units: Sequence[text_tables.FileUnit]) -> float:
     """About how long the archives among these units take one core, by the sizes of the first of them; 0 for tables."""
     files = [run.files[unit["file"]] for unit in units]
-    archives = [file for file in files if run.config.input[file.of].kind != "table"]
+    archives = [file for file in files if run.config.input[file.input].kind != "table"]
     with suppress(OSError, AltalignError):  # reading a missing file reports it
         sizes = [pool.stamp(run, file.number)[0] for file in archives[:SIZES_ASKED]]
         return SECONDS_PER_BYTE * sum(map(int, sizes)) * len(archives) / max(1, len(sizes))
     return 0.0
 
 
-def extract(run: Run, unit: extracted.FileUnit) -> extracted.ExtractFacts:
+def extract(run: Run, unit: text_tables.FileUnit) -> text_tables.ExtractFacts:
     """Read one input file.
 
     Raises:
         UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
     """
     file = run.files[unit["file"]]
-    stamp = pool.stamp(run, file.number)
+    settings, stamp = run.config.input[file.input], pool.stamp(run, file.number)
     with pool.reading(run, [file.number], stamp):  # around what skips a file: one that changed is none of those
-        return _extract(run, file, stamp)
+        try:
+            is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
+            if is_direct and (direct := table.direct(file.path, settings)):
+                counts = FailedCounts()
+                counts.add_rows(Stage.EXTRACT, settings.source, [], sum(direct.row_groups))
+                facts = {**direct._asdict(), **counts.facts()}
+                return text_tables.ExtractFacts(stamp, direct=True, places=None, broken=None, **facts)
+            return _extract_file(run, file, stamp)
+        except UnreadableError as error:
+            if not settings.skip_unreadable:
+                raise
+            return _skip_file(run, file, stamp, error)
 
 
-def _extract(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractFacts:
-    settings = run.config.input[file.of]
-    try:
-        is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
-        direct = table.direct(file.path, settings) if is_direct else None
-        return _extract_direct(run, file, stamp, direct) if direct else _extract_file(run, file, stamp)
-    except UnreadableError as error:
-        if not settings.skip_unreadable:
-            raise
-        return _skip_file(run, file, stamp, error)
-
-
-def _extract_direct(run: Run, file: InputFile, stamp: Stamp, of: table.Direct) -> extracted.ExtractFacts:
-    failed_counts = FailedCounts()
-    failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(of.row_groups))
-    facts = failed_counts.facts()
-    return extracted.ExtractFacts(stamp, direct=True, **of._asdict(), places=None, broken=None, **facts)
-
-
-def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractFacts:
-    settings, source, name = run.config.input[file.of], run.source_of(file.number), file.name
-    failed_counts, sample = FailedCounts(), _Sample()
-    reading, kind = _Reading(run, file.name), image_places.Kind
-    found_places = image_places.Collected(
+def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> text_tables.ExtractFacts:
+    settings, source, name = run.config.input[file.input], run.source_of(file.number), file.name
+    failed_counts, sample, kind = FailedCounts(), DROPPED.empty_table(), image_places.Kind
+    places = image_places.Collected(
         file.number,
         plain=kind.ROW if settings.kind == "table" else kind.RECORD,
         ranged=kind.FILE if file.part else kind.RANGE,
     )
     with ExitStack() as stack:
-        candidates = stack.enter_context(parquet.writing(extracted.CANDIDATES.path(run, name), CANDIDATE))
-        broken = stack.enter_context(parquet.writing(extracted.BROKEN_RECORDS.path(run, name), DROPPED))
-        images = stack.enter_context(storage.write(extracted.COPIED_IMAGES.path(run, name)))
-        for found in _read_part(run, file, file.part) if file.part else read.read(file.path, settings, file.named):
+        candidates = stack.enter_context(parquet.writing(text_tables.CANDIDATES.path(run, name), CANDIDATE))
+        broken = stack.enter_context(parquet.writing(text_tables.BROKEN_RECORDS.path(run, name), DROPPED))
+        images = stack.enter_context(storage.write(text_tables.COPIED_IMAGES.path(run, name)))
+        for stretch in _read_part(run, file, file.part) if file.part else read.read(file.path, settings, file.named):
             interrupts.check()
-            reading.note(found.read)
-            rows = pa.Table.from_batches([found.rows])
-            verdict = parquet.strings(found.rows, "reason")
-            failed_counts.add(Stage.EXTRACT, pa.repeat(pa.scalar(source), len(rows)), found.rows["failed"])
-            failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], found.broken.num_rows)
+            rows = pa.Table.from_batches([stretch.rows])
+            verdict = parquet.strings(stretch.rows, "reason")
+            failed_counts.add(Stage.EXTRACT, pa.repeat(pa.scalar(source), len(rows)), stretch.rows["failed"])
+            failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], stretch.broken.num_rows)
             candidates.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
-            broken.write(_broken_rows(found.broken, source))
-            sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
-            found_places.add(found.places, images, found.payloads)
-    extracted.PLACES.save(run, found_places.sorted(), name)
-    if len(payloads := found_places.payloads()):
-        extracted.PAYLOADS.save(run, payloads, name)
-    extracted.EXTRACT_SAMPLE.write(run, sample.rows, name)
-    return extracted.ExtractFacts(
+            broken.write(_broken_rows(stretch.broken, source))
+            sample = _with_smallest(sample, _dropped_rows(rows.filter(verdict.is_valid()), source))
+            places.add(stretch.places, images, stretch.payloads)
+    text_tables.PLACES.save(run, places.sorted(), name)
+    if len(payloads := places.payloads()):
+        text_tables.PAYLOADS.save(run, payloads, name)
+    text_tables.EXTRACT_SAMPLE.write(run, sample, name)
+    return text_tables.ExtractFacts(
         stamp,
         direct=False,
         row_groups=candidates.row_groups,
         rows_at_once=min(parquet.ROWS_PER_BATCH, max(1, STRETCH_BYTES // max(1, candidates.row_bytes))),
         bytes=candidates.bytes,
-        places=len(found_places),
+        places=len(places),
         broken=failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
         **failed_counts.facts(),
     )
@@ -144,7 +118,7 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> extracted.ExtractF
 
 def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[read.Stretch]:
     """Read a part of a folder; its files are noted, so that nobody has to list them again."""
-    settings = run.config.input[file.of]
+    settings = run.config.input[file.input]
     files = folder.files(part, settings)
     columns = {
         "name": [os.fsencode(each.name) for each in files],
@@ -152,70 +126,25 @@ def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[r
         "time_ns": [each.stamp.time_ns for each in files],
         "digest": [each.stamp.digest for each in files],
     }
-    extracted.FOLDER_FILES.write(run, parquet.table(columns, extracted.FOLDER_FILE), file.name)
+    text_tables.FOLDER_FILES.write(run, parquet.table(columns, text_tables.FOLDER_FILE), file.name)
     yield from folder.read(part, files, settings, file.named)
 
 
-def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> extracted.ExtractFacts:
+def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> text_tables.ExtractFacts:
     source = run.source_of(file.number)
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
-    extracted.BROKEN_RECORDS.write(run, _broken_rows(broken, source), file.name)
+    text_tables.BROKEN_RECORDS.write(run, _broken_rows(broken, source), file.name)
     facts = failed_counts.facts()
-    return extracted.ExtractFacts(
+    return text_tables.ExtractFacts(
         stamp, direct=False, row_groups=[], rows_at_once=0, bytes=0, places=None, broken=1, **facts
     )
 
 
-class _Reading:
-    """Notes, for whoever watches, how far a file is read."""
-
-    def __init__(self, run: Run, name: str):
-        self._path, self._noted_at = _reading(run, name), time.monotonic()
-
-    def note(self, read: int) -> None:
-        """Write it down, now and then."""
-        if read and time.monotonic() >= self._noted_at + SECONDS_BETWEEN_NOTES:
-            self._noted_at = time.monotonic()
-            with storage.noted():  # in a block of its own: how slow a machine was is not for the unit's mark
-                storage.write_json(self._path, {"read": read})
-
-
-def _reading(run: Run, name: str) -> str:
-    return run.work(extracted.EXTRACTED.step, "reading", f"{name}.json")
-
-
-class Watch(progress.Watch):
-    """Shows the bytes of few, large files: a unit is a whole file."""
-
-    @cached_property
-    def _sizes(self) -> dict[str, int]:
-        files = [file for file in self._run.files if file.name in self._rows]
-        if len(files) > SIZES_ASKED:
-            return {}
-        return {file.name: int(pool.stamp(self._run, file.number)[0]) for file in files}
-
-    def _speed(self, finished: set[str]) -> str:
-        with suppress(OSError, AltalignError):  # whoever reads the file reports it
-            sizes = self._sizes
-            notes = {name: _reading(self._run, name) for name in sizes.keys() - finished}
-            read = sum(sizes[name] for name in finished & sizes.keys())
-            read += sum(storage.read_json(path).get("read", 0) for path in notes.values())
-            return f"{read / 1e6:,.1f} of {sum(sizes.values()) / 1e6:,.1f} MB" if sizes else ""
-        return ""
-
-
-class _Sample:
+def _with_smallest(sample: pa.Table, rows: pa.Table) -> pa.Table:
     """The dropped rows with the smallest keys, up to SAMPLE_PER_REASON for each reason."""
-
-    def __init__(self) -> None:
-        self.rows = DROPPED.empty_table()
-
-    def add(self, rows: pa.Table) -> None:
-        """Let these rows compete."""
-        if len(rows):
-            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]), SAMPLE_PER_REASON)
+    return smallest_keys(pa.concat_tables([sample, rows]), SAMPLE_PER_REASON) if len(rows) else sample
 
 
 def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
@@ -233,40 +162,36 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 
 
-def _is_empty(run: Run, file: InputFile) -> bool:
-    facts = run.facts_of(extracted.EXTRACTED, file.name)
-    return not facts.counts and not facts.places
-
-
 def _follow_revisits(run: Run) -> None:
     """Write the places of images that revisit records have: their payloads may be in any archive."""
     none = np.zeros(0, image_places.PLACE)
 
     def payloads(name: str) -> image_places.Places:
-        return extracted.PAYLOADS.array(run, name) if storage.exists(extracted.PAYLOADS.path(run, name)) else none
+        return text_tables.PAYLOADS.array(run, name) if storage.exists(text_tables.PAYLOADS.path(run, name)) else none
 
-    names = [file.name for file in run.files if run.facts_of(extracted.EXTRACTED, file.name).places]
-    of_files = map(payloads, names)
-    revisits = np.concatenate([none, *(rows[rows["kind"] == image_places.REVISIT] for rows in of_files)])
-    found = revisits
+    names = [file.name for file in run.files if run.facts_of(text_tables.EXTRACTED, file.name).places]
+    revisits = [rows[rows["kind"] == image_places.REVISIT] for rows in map(payloads, names)]
+    revisits = np.concatenate([none, *revisits])
     if len(revisits):
-        found = image_places.followed(revisits, ((extracted.PLACES.array(run, name), payloads(name)) for name in names))
-    if len(found) or storage.exists(extracted.REVISITS.path(run)):
-        extracted.REVISITS.save(run, found)
+        files = ((text_tables.PLACES.array(run, name), payloads(name)) for name in names)
+        revisits = image_places.followed(revisits, files)
+    if len(revisits) or storage.exists(text_tables.REVISITS.path(run)):
+        text_tables.REVISITS.save(run, revisits)
 
 
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
-    empty_files.check(run, partial(_is_empty, run))
+    facts = dict(run.all_facts(text_tables.EXTRACTED))
+    pool.name_empty_files(run, lambda file: not facts[file.name].counts and not facts[file.name].places)
     pool.write_size(run)
     _follow_revisits(run)
     if not run.config.audit.keep_dropped:
         return
-    sample = _Sample()
+    sample = DROPPED.empty_table()
     for file in run.files:
-        if run.facts_of(extracted.EXTRACTED, file.name).broken:
+        if facts[file.name].broken:
             path = outputs.dropped(run, Stage.EXTRACT, f"broken-{file.name}")
-            storage.write_bytes(path, storage.read_bytes(extracted.BROKEN_RECORDS.path(run, file.name)))
-        if storage.exists(extracted.EXTRACT_SAMPLE.path(run, file.name)):
-            sample.add(extracted.EXTRACT_SAMPLE.read(run, file.name))
-    parquet.write_any(outputs.dropped(run, Stage.EXTRACT, "sample"), sample.rows, DROPPED)
+            storage.write_bytes(path, storage.read_bytes(text_tables.BROKEN_RECORDS.path(run, file.name)))
+        if storage.exists(text_tables.EXTRACT_SAMPLE.path(run, file.name)):
+            sample = _with_smallest(sample, text_tables.EXTRACT_SAMPLE.read(run, file.name))
+    parquet.write_any(outputs.dropped(run, Stage.EXTRACT, "sample"), sample, DROPPED)

@@ -23,11 +23,9 @@ from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import pool
+from altalign.pipelines.run import image_tables, pool
 from altalign.pipelines.run.image_places import Kind
-from altalign.pipelines.run.tables import fetched
-from altalign.pipelines.run.tables.extracted import COPIED_IMAGES, FOLDER_FILES
-from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.storage import parquet
 from altalign.storage.ranges import Range, Ranges
@@ -35,34 +33,34 @@ from altalign.storage.ranges import Range, Ranges
 # Gathering rows of tables --------------------------------------------------------------------------------------------
 
 
-def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> fetched.GatherFacts:
+def gather(run: Run, file: int, rows: npt.NDArray[np.int64]) -> image_tables.GatherFacts:
     """Copy the images of these rows (rising numbers) of a table to a blob, with an index of row, offset and length.
 
     One of more than `fetch.bytes_at_most` is not copied; its length is below zero.
     """
     source = run.files[file]
     index, end = list[tuple[int, int, int]](), 0
-    with pool.reading(run, [file]), storage.write(fetched.GATHERED_IMAGES.path(run, source.name)) as blob:
-        for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
+    with pool.reading(run, [file]), storage.write(image_tables.GATHERED_IMAGES.path(run, source.name)) as blob:
+        for row, data in table.images(source.path, run.config.input[source.input], rows.tolist()) if len(rows) else ():
             if len(data) > run.config.fetch.bytes_at_most:
                 index.append((row, end, -1))
                 continue
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
-    fetched.GATHERED_INDEX.save(run, np.array(index, fetched.ROW_INDEX), source.name)
-    return fetched.GatherFacts(len(index), end)
+    image_tables.GATHERED_INDEX.save(run, np.array(index, image_tables.ROW_INDEX), source.name)
+    return image_tables.GatherFacts(len(index), end)
 
 
 def plan_gather(run: Run) -> list[Unit]:
     """One unit a table of images."""
     has_images = [settings.kind == "table" and settings.image_column for settings in run.config.input]
-    return [Unit(name=file.name) for file in run.files if has_images[file.of]]
+    return [Unit(name=file.name) for file in run.files if has_images[file.input]]
 
 
 def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising."""
-    columns = [f"place_{of}" for of in ("file", "kind", "offset")]
+    columns = [f"place_{field}" for field in ("file", "kind", "offset")]
     for batch in parquet.read_whole(GROUPED_SURVIVORS.path(run, name), columns):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
         places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
@@ -75,8 +73,8 @@ def in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether each image is in a tar, a table or a folder, bool[n]. Those of web archives have URLs, all of them."""
     holds_images = np.array([settings.has_images for settings in run.config.input])
     files = rows["place_file"].combine_chunks()
-    of = np.array([run.files[file].of for file in files.fill_null(0).to_numpy().tolist()], np.int64)
-    return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[of]
+    inputs = np.array([run.files[file].input for file in files.fill_null(0).to_numpy().tolist()], np.int64)
+    return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[inputs]
 
 
 class GatherTables(beam.PTransform[Any, Any]):
@@ -100,19 +98,19 @@ class GatherTables(beam.PTransform[Any, Any]):
 
     def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         file, parts = element
-        wanted = np.unique(np.frombuffer(b"".join(parts), np.int64))
+        numbers = np.unique(np.frombuffer(b"".join(parts), np.int64))
         unit = Unit(name=self._run.files[file].name)
-        map_unit(self._run, fetched.GATHERED, unit, lambda run, _: gather(run, file, wanted))
+        map_unit(self._run, image_tables.GATHERED, unit, lambda run, _: gather(run, file, numbers))
         yield file
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def fetch_images(run: Run, unit: fetched.FetchUnit, rows: pa.Table) -> list[Outcome]:
+def fetch_images(run: Run, unit: image_tables.FetchUnit, rows: pa.Table) -> list[Outcome]:
     """Read and measure the images of a unit (one row of `PLACED_SURVIVOR` each); their bytes go to its blob."""
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
-    with storage.write(fetched.IMAGES.path(run, unit["name"])) as blob, pool.reading(run, whole_files(run, rows)):
+    with storage.write(image_tables.IMAGES.path(run, unit["name"])) as blob, pool.reading(run, whole_files(run, rows)):
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if isinstance(data, DropReason):
                 outcomes.append(Outcome(data))
@@ -128,14 +126,14 @@ def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
     """Yields the bytes of each image, read at its place; the reason for one that no file has, or that is too large."""
     has_place = rows["place_file"].is_valid().to_pylist()
     with Ranges(_ranges(run, rows)) as ranges:
-        for wanted, is_there in zip(ranges, has_place, strict=True):
-            if wanted is None:
+        for place, is_there in zip(ranges, has_place, strict=True):
+            if place is None:
                 yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
-            elif wanted.length is None:
-                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # it was asked ahead
-                yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
+            elif place.length is None:
+                opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
+                yield read.image_bytes(place.path, place.offset, opened) or b""
             else:
-                yield ranges.read(wanted)
+                yield ranges.read(place)
 
 
 def whole_files(run: Run, rows: pa.Table) -> list[int]:
@@ -149,7 +147,7 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
 
     @cache
     def gathered(file: int) -> npt.NDArray[np.void]:
-        return fetched.GATHERED_INDEX.array(run, run.files[file].name)
+        return image_tables.GATHERED_INDEX.array(run, run.files[file].name)
 
     @cache
     def files_of(file: int) -> pa.Table:
@@ -168,7 +166,7 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
         source = run.files[file]
         match Kind(kind):
             case Kind.ROW:
-                images = fetched.GATHERED_IMAGES.path(run, source.name)
+                images = image_tables.GATHERED_IMAGES.path(run, source.name)
                 place = gathered(file)[np.searchsorted(gathered(file)["row"], offset) :][:1]
                 if place["row"].tolist() != [offset]:
                     raise damaged(run.folder, images, f"row {offset:,} is not there")

@@ -16,16 +16,9 @@ import pyarrow.compute as pc
 from altalign.filters import identity
 from altalign.filters.one_url import host_of
 from altalign.machine import interrupts
-from altalign.pipelines.run.sampled import Sampled
-from altalign.pipelines.run.tables.fetched import first_of_each_image
-from altalign.pipelines.run.tables.judged import (
-    GROUPED,
-    GROUPED_SURVIVORS,
-    PLACED_SURVIVOR,
-    GroupFacts,
-    RowGroup,
-)
-from altalign.pipelines.run.units import Run, Unit, map_unit
+from altalign.pipelines.run.image_tables import first_of_each_image
+from altalign.pipelines.run.text_tables import GROUPED, GROUPED_SURVIVORS, PLACED_SURVIVOR, GroupFacts, RowGroup
+from altalign.pipelines.run.units import Run, Sampled, Unit, map_unit
 from altalign.pipelines.trial.bootstrap import Floats, Hosts, Numbers, Sample, size_class
 from altalign.storage import arrays, parquet
 
@@ -122,8 +115,8 @@ def draw(sample: Sampled, images: int, seed: int) -> None:
     """Draw a sample of the images of a run, whose `judge` is done, and leave it as `judge` leaves survivors."""
 
     def work(_: Run, unit: Unit) -> GroupFacts:
-        assert sample.of
-        pool = count_hosts(sample.of)
+        assert sample.whole
+        pool = count_hosts(sample.whole)
         columns = dict(zip(_HOSTS.names, pool, strict=True))
         parquet.write(_hosts_path(sample), pa.table(columns, schema=_HOSTS), _HOSTS)
         return _write(sample, unit["name"], pool, rates(pool, images), seed)
@@ -132,7 +125,7 @@ def draw(sample: Sampled, images: int, seed: int) -> None:
 
 
 def _write(sample: Sampled, name: str, pool: Hosts, at: Floats, seed: int) -> GroupFacts:
-    assert sample.of
+    assert sample.whole
     groups, waiting, images = list[RowGroup](), [PLACED_SURVIVOR.empty_table()], 0
     with parquet.writing(GROUPED_SURVIVORS.path(sample, name), PLACED_SURVIVOR) as file:
 
@@ -141,7 +134,7 @@ def _write(sample: Sampled, name: str, pool: Hosts, at: Floats, seed: int) -> Gr
             file.write_row_group(rows)
             groups.append({"rows": len(rows), "images": images})
 
-        for rows in _survivors(sample.of):
+        for rows in _survivors(sample.whole):
             hosts, pairs, first = _images_of(rows)
             is_in = is_drawn(arrays.ids_of(rows["image_id"])[first], at[np.searchsorted(pool.names, hosts)], seed)
             waiting.append(rows.filter(pa.array(np.repeat(is_in, pairs))))

@@ -10,10 +10,10 @@ from altalign import storage
 from altalign.data.reasons import Stage
 from altalign.machine import interrupts
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.sampled import Sampled, trials
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.judged import GROUPED
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.image_tables import FETCHED
+from altalign.pipelines.run.shard_tables import WRITTEN
+from altalign.pipelines.run.text_tables import GROUPED
+from altalign.pipelines.run.units import Sampled, trials
 from altalign.pipelines.trial.bootstrap import Floats
 from altalign.pipelines.web import journal
 from altalign.storage import parquet

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from altalign.data.reasons import KEPT, Stage
-from altalign.pipelines.run.tables.decontaminated import AUGMENTED, DECONTAMINATED, INDEX, LEARNED, TESTS
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.written import WRITTEN
+from altalign.pipelines.run.image_tables import AUGMENTED, DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
+from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.trial.bootstrap import Estimate, Floats, Hosts, Sample, estimate, totals
 from altalign.pipelines.trial.outcomes import STAGES, Outcomes
 from altalign.settings.curate import CurateConfig

@@ -1,6 +1,6 @@
 """`altalign trial CONFIG`: the text stages in full, then a sample of the images, and what follows for all of them.
 
-    RUN/work/trial/DIGEST/      the sample, in the form of a run: `altalign.pipelines.run.sampled`
+    RUN/work/trial/DIGEST/      the sample, in the form of a run: `altalign.pipelines.run.units`
     RUN/trial/trial.json        what is predicted
     RUN/trial/report.html       the same to look at
 
@@ -22,13 +22,11 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.inputs_of_stages import Grounds, grounds_of
-from altalign.pipelines.opening.record import recording
+from altalign.pipelines.opening.reopen import Grounds, grounds_of, recording
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.sampled import FOLDER, Sampled
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.judged import GROUPED
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.image_tables import FETCHED
+from altalign.pipelines.run.text_tables import GROUPED
+from altalign.pipelines.run.units import FOLDER, Run, Sampled
 from altalign.pipelines.trial import drawing, outcomes
 from altalign.pipelines.trial.prediction import Prediction, predict
 from altalign.settings.curate import CurateConfig
@@ -68,7 +66,7 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         UsageError: the run has begun to fetch, so there is nothing left to try; or no image was drawn.
     """
     _check_not_begun(find_run(config, config_path=config_path))
-    until_judge = curate.Wanted(until=TEXT_STAGES[-1], rerun="", flags=flags)
+    until_judge = curate.Request(until=TEXT_STAGES[-1], rerun="", flags=flags)
     run = curate.curate(config, until_judge, config_path=config_path)
     with storage.locked(run.folder), own_files(run.folder):
         _check_not_begun(run)
@@ -121,7 +119,7 @@ def _sample(run: Run, grounds: Mapping[str, Grounds], images: int, seed: int) ->
     workers = run.config.engine.workers if run.config.engine.runner == "embedded" else 0
     engine = run.config.engine.model_copy(update={"runner": "embedded", "workers": workers})
     config = run.config.model_copy(update={"audit": audit, "dedup": dedup, "engine": engine})
-    sample = Sampled(run.work(FOLDER, name), config, run.files, run.modules, of=run)
+    sample = Sampled(run.work(FOLDER, name), config, run.files, run.modules, whole=run)
     recorded: dict[str, Any] = storage.read_json(sample.path("run.json")).get("stages", {})
     stale = (stage for stage in SAMPLE_STAGES if recorded.get(stage, {}).get("digest", "") != grounds[stage].digest)
     if recorded and (first := next(stale, None)):

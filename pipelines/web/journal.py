@@ -31,10 +31,9 @@ from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.run.image_places import Kind
-from altalign.pipelines.run.sampled import fetched_before
-from altalign.pipelines.run.tables.fetched import FETCHED, first_of_each_image
-from altalign.pipelines.run.tables.judged import GROUPED
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.image_tables import FETCHED, first_of_each_image
+from altalign.pipelines.run.text_tables import GROUPED
+from altalign.pipelines.run.units import Run, fetched_before
 from altalign.storage import Growing, arrays, parquet
 
 VERSION = 2

@@ -25,7 +25,7 @@ from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import image, one_url
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.fetched import FetchUnit
+from altalign.pipelines.run.image_tables import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web import addresses
 from altalign.pipelines.web.calls import Response, Try

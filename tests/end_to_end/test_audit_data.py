@@ -20,7 +20,7 @@ from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.filters import thumbnails
 from altalign.filters.identity import image_hash
 from altalign.filters.one_caption import folded, hash_of_bigram, hash_of_text, hash_of_word
-from altalign.pipelines.figures import frequent_strings, gallery_rows
+from altalign.pipelines.figures import image_figures, text_figures
 from tests.end_to_end.inputs import Part, placed, write_parts
 from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
 from tests.end_to_end.runs import Finished
@@ -58,15 +58,15 @@ def test_frequent_things_and_the_vocabularys_edge_have_their_names(
         if candidate.identity is not None and candidate.image_url is not None:
             first_image.setdefault(candidate.identity, candidate.identity)
     texts = sorted(expected.over_shared_texts.items(), key=lambda entry: (-entry[1], hash_of_text(entry[0])))[
-        : frequent_strings.MOST
+        : text_figures.MOST
     ]
     images = sorted(expected.over_captioned_images.items(), key=lambda entry: (-entry[1], image_hash_of(entry[0])))[
-        : frequent_strings.MOST
+        : text_figures.MOST
     ]
     named = [("text", first_text[text], n) for text, n in texts] + [
         ("image", first_image[image], n) for image, n in images
     ]
-    assert (len(texts), len(images) > 0) == (frequent_strings.MOST, True)
+    assert (len(texts), len(images) > 0) == (text_figures.MOST, True)
     assert [(row["kind"], row["value"], row["count"]) for row in rows_of(run, "frequent")] == named
 
     counts = {ngram: n for ngram, n in expected.ngrams.items() if n >= 2}
@@ -77,9 +77,7 @@ def test_frequent_things_and_the_vocabularys_edge_have_their_names(
         (ngram for ngram, n in counts.items() if n < threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram))
     )
     edges = [
-        (ngram, counts[ngram], side is inside)
-        for side in (inside, outside)
-        for ngram in side[: frequent_strings.PER_SIDE]
+        (ngram, counts[ngram], side is inside) for side in (inside, outside) for ngram in side[: text_figures.PER_SIDE]
     ]
     assert [(row["ngram"], row["count"], row["is_in"]) for row in rows_of(run, "edge_ngrams")] == edges
 
@@ -106,10 +104,10 @@ def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: F
             seen_before.add(of_one)
             by_reason.setdefault(row["reason"], []).append(row["key"])
         expected += [
-            (stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: gallery_rows.PER_REASON]
+            (stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: text_figures.PER_REASON]
         ]
     first_of_image = list({row["image_id"]: row["key"] for row in reversed(read_sidecars(run))}.values())[::-1]
-    expected += [(KEPT, KEPT, key) for key in first_of_image[: gallery_rows.OF_KEPT]]
+    expected += [(KEPT, KEPT, key) for key in first_of_image[: image_figures.OF_KEPT]]
     assert Counter((row["stage"], row["reason"], row["key"]) for row in found) == Counter(expected)
 
     with_picture = Counter(row["reason"] for row in found if row["picture"])

@@ -82,7 +82,7 @@ def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.
 
 
 def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_path: Path) -> None:
-    from altalign.pipelines.opening.inputs_of_stages import grounds_of
+    from altalign.pipelines.opening.reopen import grounds_of
     from altalign.settings.curate import CurateConfig
 
     (tmp_path / "m.onnx").write_bytes(b"model")

@@ -20,7 +20,7 @@ from altalign.dedup import embed
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.pipelines.near import index
-from altalign.pipelines.run.tables.decontaminated import FOUND as FOUND_PAIRS
+from altalign.pipelines.run.image_tables import FOUND as FOUND_PAIRS
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import decontaminate
 from altalign.settings.curate import CurateConfig

@@ -242,7 +242,7 @@ def test_what_was_removed_does_not_come_back_with_a_folder_that_grows(
     assert main(["remove", "run", "--source-keys", "list"]) == 0
     # nor where the addition was ended before it had read a row, and is given again
     with monkeypatch.context() as ended:
-        ended.setattr("altalign.pipelines.stages.extract._extract", full)
+        ended.setattr("altalign.pipelines.stages.extract._extract_file", full)
         assert main(["add", "run", "--input", "photos"]) == 1
     assert Path("run/.adding/run/run.json").exists()
     assert main(["add", "run", "--input", "photos"]) == 0

@@ -19,7 +19,7 @@ from altalign.pipelines.derive.make_run import Making, make
 from altalign.pipelines.derive.parents import of_unit
 from altalign.pipelines.derive.subset import keys_of
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.run.tables.derived import ChosenFacts, ShardOfParent
+from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end.runs import summary, write_input

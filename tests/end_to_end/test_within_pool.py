@@ -23,7 +23,7 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import index
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, kept_images
+from altalign.pipelines.run.image_tables import FEATURES, FETCHED, kept_images
 from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end import faults

@@ -10,8 +10,8 @@ from altalign.machine import memory
 from altalign.machine.memory import MB, Free
 from altalign.pipelines import curate
 from altalign.pipelines.curate import Step, each
-from altalign.pipelines.run.tables.fetched import FETCHED
-from altalign.pipelines.run.tables.judged import JUDGED
+from altalign.pipelines.run.image_tables import FETCHED
+from altalign.pipelines.run.text_tables import JUDGED
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 

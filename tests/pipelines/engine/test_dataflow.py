@@ -34,7 +34,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine.jobs import create, pipeline
 from altalign.pipelines.engine.options import DISK_GB, MACHINE_TYPE, check_places, options
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.tables.extracted import EXTRACTED
+from altalign.pipelines.run.text_tables import EXTRACTED
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.settings.curate import CurateConfig, EngineSettings
 from tests.end_to_end.runs import CONFIG, write_input

@@ -22,14 +22,12 @@ from altalign.pipelines.curate import PIPELINE
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.figures import judge_figures
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.tables.extracted import EXTRACTED
-from altalign.pipelines.run.tables.fetched import GATHERED, GATHERED_IMAGES, GATHERED_INDEX
-from altalign.pipelines.run.tables.judged import GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.image_tables import GATHERED, GATHERED_IMAGES, GATHERED_INDEX
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit
-from altalign.pipelines.stages import extract, fetch_from_files, judge, tables
+from altalign.pipelines.stages import extract, fetch_from_files, group_survivors, judge, tables
 from altalign.settings.curate import CurateConfig
 from tests.end_to_end.runs import write_input
 
@@ -166,9 +164,9 @@ def judged(counted: Run) -> Run:
         "judge",
         judge.Judge(counted),
         pool.units(counted),
-        list(range(judge.buckets_of(counted).partitions)),
+        list(range(group_survivors.buckets_of(counted).partitions)),
     )
-    judge_figures.conclude(counted)
+    judge.conclude(counted)
     return counted
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from altalign.dedup import embed
 from altalign.pipelines.near import index
-from altalign.pipelines.run.tables.decontaminated import TESTS
+from altalign.pipelines.run.image_tables import TESTS
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.settings.curate import CurateConfig
 

@@ -16,8 +16,7 @@ from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.tables.decontaminated import CELLS, COMPARED, REPLACED
-from altalign.pipelines.run.tables.fetched import FEATURES, FETCHED, FETCHED_ROW, FETCHED_ROWS
+from altalign.pipelines.run.image_tables import CELLS, COMPARED, FEATURES, FETCHED, FETCHED_ROW, FETCHED_ROWS, REPLACED
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 from tests.dedup.vectors import copies, drawn, groups_by_search, pairs_by_matrix

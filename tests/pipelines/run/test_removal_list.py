@@ -109,7 +109,7 @@ def test_the_rows_that_match_are_those_of_a_plain_loop(
     # what removed.parquet has of it, hashes alone, is the same request
     kinds = {"key": "keys", "image_id": "image_ids", "sha256": "hashes"}
     told: Any = {}
-    for kind, entry in request.asked():
+    for kind, entry in request.entries():
         told.setdefault(kinds.get(kind, f"{kind}s"), []).append(entry)
     again: Any = {
         name: frozenset(entries) if name in kinds.values() else dict.fromkeys(entries, "")

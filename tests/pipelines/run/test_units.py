@@ -11,7 +11,7 @@ from xxhash import xxh3_128 as xxh3
 from altalign import storage
 from altalign.errors import DamagedError, UnreadableError
 from altalign.pipelines.run import marks
-from altalign.pipelines.run.tables.judged import JUDGED as OF_JUDGE
+from altalign.pipelines.run.text_tables import JUDGED as OF_JUDGE
 from altalign.pipelines.run.units import Facts, InputFile, Marks, Run, Unit, map_unit
 from altalign.settings.curate import CurateConfig
 from altalign.storage import blocks

@@ -1,17 +1,22 @@
-"""Pairs that a pool has very often: they are few where they are grouped, and the rows are what they were."""
+"""Judging: what is measured and dropped, and pairs in most rows of a pool."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from altalign.pipelines.stages import judge
-from altalign.pipelines.stages.survivors import Sorted
+from altalign.data.reasons import REASONS, Stage, drop_where, reasons_of
+from altalign.data.schema import CANDIDATE, DROPPED
+from altalign.pipelines.stages import group_survivors, judge
+from altalign.pipelines.stages.group_survivors import Sorted
+from altalign.pipelines.stages.judge import Judged, TextMeasures
+from altalign.storage import parquet
 
 CONFIG = """
 [run]
@@ -57,7 +62,8 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
             super().__init__(*args)
             sorted_rows.append(len(self.short))
 
-    monkeypatch.setattr(judge, "Sorted", Noted)
+    for module in (judge, group_survivors):
+        monkeypatch.setattr(module, "Sorted", Noted)
     found, most = [], []
     for at_most in (rows, 10):
         sorted_rows.clear()
@@ -69,3 +75,83 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
     assert len(found[0]) == rows
     assert most[0] > rows // 2
     assert most[1] < rows // 10
+
+
+RULES = REASONS[Stage.JUDGE][:-1]  # the last is asked of groups
+
+
+def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str, Any]]]:
+    """Candidates of which about this share is dropped, and what should stand in the file."""
+    rng = np.random.default_rng(seed)
+    holds = rng.random((len(RULES), rows)) < 1 - (1 - share) ** (1 / len(RULES))
+    _, failed = reasons_of([drop_where(pa.array(mask), rule) for rule, mask in zip(RULES, holds, strict=True)])
+    urls = [None if i % 11 == 3 else f"http://a.example/{seed}/{i}" for i in range(rows)]
+    identities = [url if url and i % 5 else None for i, url in enumerate(urls)]
+    captions = [f"caption {i} 画" * (i % 4) for i in range(rows)]
+    page_urls = [None if i % 2 else f"http://p.example/{i}" for i in range(rows)]
+    names = [f"part.parquet#{i}" for i in range(rows)]
+    extras = [f'{{"id":{i}}}' for i in range(rows)]
+    columns = [pa.array(column, pa.string()) for column in (urls, identities, captions, page_urls, names, extras)]
+    words, counts = rng.integers(0, 40, rows, np.int32), rng.integers(0, 3, (2, rows)) * 11
+    ids = rng.integers(0, 256, (2, rows, 16), np.uint8)
+    nullable = [pa.array(each, pa.int64(), mask=each == 0) for each in counts]
+    measured = TextMeasures(
+        pa.array(words, pa.int32()), pa.array(holds[0].tolist(), pa.bool_()), np.zeros(rows, np.uint8), *nullable
+    )
+    expected = []
+    for i in np.flatnonzero(holds.any(axis=0)).tolist():
+        reasons = [rule for rule, mask in zip(RULES, holds, strict=True) if mask[i]]
+        found = {
+            "key": ids[1, i].tobytes().hex(),
+            "image_id": ids[0, i].tobytes().hex() if identities[i] else None,
+            "image_url": urls[i],
+        }
+        found |= {
+            "caption": captions[i],
+            "page_url": page_urls[i],
+            "source_key": names[i],
+            "extra": extras[i],
+            "source": "mine",
+            "stage": "judge",
+            "reason": reasons[0],
+            "failed": reasons,
+        }
+        found |= {
+            "words": int(words[i]),
+            "images_per_text": int(counts[0, i]) or None,
+            "texts_per_image": int(counts[1, i]) or None,
+        }
+        expected.append(dict.fromkeys(DROPPED.names) | found)
+    candidates = pa.record_batch(columns, schema=CANDIDATE)
+    return Judged(candidates, measured, failed, ids[0], ids[1], RULES), expected
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [],
+        [(5, 0.0)],
+        [(1, 1.0)],
+        [(300, 0.9)],
+        [(300, 0.02), (200, 0.98), (0, 0.0), (100, 0.0), (250, 0.5)],
+        [(20_000, 0.97), (20_000, 0.9), (7, 0.5), (40_000, 0.99), (3, 1.0)],
+    ],
+    ids=["none", "none dropped", "one", "one batch", "few and many", "several row groups"],
+)
+def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[int, float]]) -> None:
+    expected = []
+    plain = parquet.writing(str(tmp_path / "plain"), DROPPED)  # strings, of which Arrow makes the dictionaries
+    with parquet.writing(str(tmp_path / "dropped.parquet"), judge.DROPPED_TEXT) as file, plain as of_strings:
+        for seed, (rows, share) in enumerate(batches):
+            judged, of_batch = batch_of(rows, share, seed)
+            dropped = judged.to_arrow("mine")
+            file.write(dropped)
+            of_strings.write(dropped.cast(DROPPED))
+            expected += of_batch
+            assert dropped.to_pylist() == of_batch
+            assert [RULES[number] for number in judged.reasons] == [row["reason"] for row in of_batch]
+    table = pq.read_table(tmp_path / "dropped.parquet")
+    assert table.schema == DROPPED
+    assert table.to_pylist() == expected
+    assert (tmp_path / "dropped.parquet").read_bytes() == (tmp_path / "plain").read_bytes()
+    assert duckdb.sql(f"from '{tmp_path}/dropped.parquet'").to_arrow_table().to_pylist() == expected

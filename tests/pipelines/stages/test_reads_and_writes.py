@@ -19,8 +19,7 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import marks
-from altalign.pipelines.run.tables.table import Format, Table
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import Format, Run, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 from tests.end_to_end.runs import write_input
@@ -81,7 +80,7 @@ def set_aside(run: Run, hidden: Iterable[Table], folder: Path) -> dict[str, str]
 
 def by_the_way(run: Run) -> set[str]:
     """Files that are no tables: marks, plans, logs, notes on progress, and what `run.json` says of stages."""
-    noted = re.compile(r"work/(.*/)?(plan|reading|elements)/|log/|run\.json$")
+    noted = re.compile(r"work/(.*/)?(plan|elements)/|log/|run\.json$")
     below = {path: str(storage.relative(path, run.folder)) for path in storage.files_below(run.folder)}
     return {mark.path for mark in marks.marks(run)} | {path for path, name in below.items() if noted.match(name)}
 

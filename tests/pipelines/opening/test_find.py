@@ -1,4 +1,4 @@
-"""Inputs from which no image can come are refused before any work, where images have to be in hand."""
+"""Inputs from which no image can come are refused before any work."""
 
 import gzip
 from contextlib import chdir

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from altalign.data.stages import STAGES
-from altalign.pipelines.opening.inputs_of_stages import grounds_of, resolved
+from altalign.pipelines.opening.reopen import grounds_of, resolved
 from altalign.pipelines.run.units import InputFile
 from altalign.settings.curate import CurateConfig
 
