@@ -199,7 +199,7 @@ def notes(run: Run) -> list[str]:
     if not run.config.image.nsfw.model:
         lines.append("NSFW: off ([image.nsfw] model is not set)")
     lines += _of_decontamination(run)
-    if within_pool.is_wanted(run) and run.is_done("decontaminate"):
+    if within_pool.is_searched(run) and run.is_done("decontaminate"):
         facts = outputs.near_facts(run)["within_pool"]
         goes, stays = facts["images_that_go"], facts["images_that_stay_for_others"]
         compared = f"{goes:,} of {facts['images_compared']:,} images go, in favour of {stays:,}"

@@ -289,7 +289,7 @@ def conclude(run: Run) -> None:
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
         outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
-        set_of, images_near = index.names(run)["test_set"].to_pylist(), Counter[str]()
+        set_of, images_near = image_tables.TEST_NAMES.read(run)["test_set"].to_pylist(), Counter[str]()
         for test, images in Counter(pair.test for pair in _goes(run)).items():
             images_near[str(set_of[test])] += images
         near["images_near"] = {name: images_near[name] for name in test_sets}  # by the nearest test image

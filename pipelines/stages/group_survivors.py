@@ -127,7 +127,7 @@ def _bytes(rows: pa.RecordBatch | pa.Table) -> Numbers:
 def buckets_of(run: Run) -> Groups:
     """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
-    return Groups.of(partitions, kinds=2)
+    return Groups(partitions, kinds=2)
 
 
 def partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
