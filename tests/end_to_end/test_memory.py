@@ -34,7 +34,7 @@ def address_space_for(folder: Path, free: int) -> int:
 
 def test_with_little_memory_there_are_fewer_workers_and_the_same_bytes(folder: Path) -> None:
     assert main(["curate", "config.toml", "--set", "run.folder=whole"]) == 0
-    one, two = (needed(threads, is_address_space=True) for threads in (1, 2))
+    one, two = 950 * MB, 1_100 * MB  # of addresses, that one thread and two take
     done = limited(folder, "-v", address_space_for(folder, (one + two) // 2), "--set", "engine.workers=4")
     assert done.returncode == 0, done.stderr
     assert "MB of memory are free (ulimit -v), so workers = 1\n" in done.stderr
