@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 
 from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed
 
+NAMES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _PIECE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
 _LONG_HEADERS = (

@@ -28,7 +28,7 @@ from altalign.settings.curate import InputSettings, TestSet
 from altalign.storage import parquet
 
 FILES_PER_PART = 256
-_TABLES, _TARS = (".parquet", ".pq"), (".tar", ".tar.gz", ".tgz", ".tar.zst")
+_TABLES = (".parquet", ".pq")
 _HEAD_BYTES = 1 << 12  # the first bytes of a file, which tell its format
 _LARGE_BYTES = 1 << 27  # a larger member of a tar is read whole only where its name is an image's
 
@@ -74,7 +74,7 @@ def parts(test_set: TestSet) -> list[Part]:
     for path in files:
         if storage.name(path).lower().endswith(_TABLES):
             made += _parts_of_table(test_set, path, root)
-        elif storage.name(path).lower().endswith(_TARS):
+        elif storage.name(path).lower().endswith(tar_members.NAMES):
             made.append(Part(test_set.name, (path,), root))
         elif _is_image(path):
             images.append(path)
@@ -99,7 +99,7 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
     first = part.paths[0]
     if part.row_group is not None:
         yield from _images_of_table(part)
-    elif storage.name(first).lower().endswith(_TARS):
+    elif storage.name(first).lower().endswith(tar_members.NAMES):
         yield from _images_of_tar(part, first)
     else:
         for path, data in zip(part.paths, storage.each(_bytes, part.paths, of=first), strict=True):
@@ -284,7 +284,7 @@ def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes
         raise UnreadableError(
             f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse"
         )
-    if not is_named and (_ARCHIVE.search(member.name) or member.name.lower().endswith((*_TABLES, *_TARS))):
+    if not is_named and (_ARCHIVE.search(member.name) or member.name.lower().endswith((*_TABLES, *tar_members.NAMES))):
         raise UnreadableError(
             f"{path}: {member.name}: images in it would not be looked for; unpack it, or take it out of the set"
         )

@@ -39,7 +39,6 @@ from altalign.terminal import shown
 
 OF_NOTHING = hashlib.sha256().hexdigest()  # an image without a byte
 STATS = "_stats.json"
-_TARS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
 _READ = (*_IMAGES, "txt", "json")
 _NAME = "key"  # a column of side-cars; of an image that came, its members in the tar have this name
@@ -273,7 +272,7 @@ def as_table(settings: InputSettings) -> InputSettings:
 
 def _inside(folder: str) -> list[str]:
     names = storage.names(folder)
-    tars = [name for name in names if name.lower().endswith(_TARS)]
+    tars = [name for name in names if name.lower().endswith(tar_members.NAMES)]
     stems = {PurePath(name).name.split(".")[0] for name in tars}
     beside = [name for name in names if name.endswith(".parquet") and name.removesuffix(".parquet") in stems]
     is_theirs = bool(beside) and is_side_car(storage.join(folder, beside[0]))

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.data.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
+from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.read.stretches import STRETCH_ROWS
 from altalign.pipelines.read.tables import needed_columns, table
 from altalign.settings.curate import InputSettings
 from tests.pipelines.read.pages.archives import compress
+from tests.pipelines.read.pages.archives import read_all as read_all_of
 
 
 def an_input(**values) -> InputSettings:
@@ -24,14 +25,8 @@ def an_input(**values) -> InputSettings:
 
 
 def read_all(path: Path, **values) -> tuple[list[dict], list[dict], list[dict]]:
-    rows, broken, places = [], [], []
-    for each in read.read(str(path), an_input(**values)):
-        assert (each.rows.schema, each.broken.schema, each.places.schema) == (EXTRACTED, BROKEN, IMAGE_PLACE)
-        rows += each.rows.to_pylist()
-        broken += each.broken.to_pylist()
-        places += each.places.to_pylist()
+    rows, broken, places = read_all_of(path, an_input(**values))
     assert all(row["reason"] is None for row in rows)
-    assert all(entry["file"] == str(path) for entry in broken)
     return rows, broken, places
 
 
