@@ -44,7 +44,7 @@ from altalign.pipelines.run.tables.extracted import EXTRACTED
 from altalign.pipelines.run.tables.fetched import FETCHED
 from altalign.pipelines.run.units import Facts, InputFile, Marks, Run
 from altalign.pipelines.stages import write
-from altalign.settings.curate import CurateConfig
+from altalign.settings.curate import OWN_TABLES, CurateConfig
 from altalign.storage import atomic_change, parquet
 from altalign.storage.atomic_change import ADDING, Change
 
@@ -101,10 +101,11 @@ def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
 
 def _tables(before: Run, *, is_frozen: bool) -> str:
     """By which tables the larger run is judged; an exact addition leaves those that a frozen one has kept."""
-    named, own = before.config.text.tables, before.path("tables")
-    if is_frozen:
-        return named or own
-    return named if named and storage.resolved(named) != storage.resolved(own) else ""
+    named = before.config.text.tables
+    is_own = named == OWN_TABLES or (named and storage.resolved(named) == storage.resolved(before.path("tables")))
+    if is_own or not named:
+        return OWN_TABLES if is_frozen else ""
+    return named
 
 
 def _path(file: InputFile) -> str:

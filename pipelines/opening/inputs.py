@@ -7,8 +7,9 @@ from altalign.data.schema import RULES_VERSION
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters import identity
 from altalign.pipelines import read
+from altalign.pipelines.run.sampled import Grown
 from altalign.pipelines.run.units import Run
-from altalign.settings.curate import InputSettings
+from altalign.settings.curate import OWN_TABLES, InputSettings
 from altalign.terminal import shown
 
 SAMPLED_FILES = 8  # of an input, spread over its list
@@ -34,13 +35,20 @@ def check_images(run: Run) -> None:
     )
 
 
+def named_tables(run: Run) -> str:
+    """The folder of the tables that `[text] tables` names, empty where it names none; `own`: those from before."""
+    if run.config.text.tables != OWN_TABLES:
+        return run.config.text.tables
+    return storage.join(run.before if isinstance(run, Grown) else run.folder, "tables")
+
+
 def check_tables(run: Run) -> None:
-    """Look at the tables of another run that `[text] tables` names.
+    """Look at the tables that `[text] tables` names.
 
     Raises:
         UsageError: they are not there, or of other rules or limits.
     """
-    folder = run.config.text.tables
+    folder = named_tables(run)
     limits = {
         "vocabulary": {},
         "over_shared_texts": {"threshold": run.config.text.images_per_text_at_most},

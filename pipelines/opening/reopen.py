@@ -11,6 +11,7 @@ from altalign.data import lineage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import UsageError
+from altalign.pipelines.opening import inputs
 from altalign.pipelines.opening.inputs_of_stages import OF_TEST_SET, Grounds, grounds_of, resolved
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.sampled import SET_ASIDE, Grown, fetched_before, has_work
@@ -315,7 +316,7 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
 
 def _has_own_tables(run: Run) -> bool:
     """Whether the settings name the run's own tables, as those of a frozen addition do: these stay."""
-    named = run.config.text.tables
+    named = inputs.named_tables(run)
     return bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
 
 

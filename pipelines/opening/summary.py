@@ -14,6 +14,7 @@ from altalign.pipelines.near import within_pool
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 from altalign.rules import reason_words
+from altalign.settings.curate import OWN_TABLES
 from altalign.storage import parquet
 from altalign.terminal import command, many, shown
 
@@ -108,10 +109,10 @@ def notes(run: Run) -> list[str]:
 
 def _of_tables(run: Run) -> list[str]:
     """A sentence on tables of another pool, by which texts were judged."""
-    folder = run.config.text.tables
-    return (
-        [f"tables: those of {shown(folder)} ([text] tables); the counts of this pool decide nothing"] if folder else []
-    )
+    if not (folder := run.config.text.tables):
+        return []
+    whose = "the run's own, from before what was added" if folder == OWN_TABLES else f"those of {shown(folder)}"
+    return [f"tables: {whose} ([text] tables); the counts of this pool decide nothing"]
 
 
 def _of_decontamination(run: Run) -> list[str]:

@@ -25,6 +25,7 @@ from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.figures.frequent_strings import MOST, Edges, Top, write_wanted
+from altalign.pipelines.opening.inputs import named_tables
 from altalign.pipelines.run import pool
 from altalign.pipelines.run.tables import counted
 from altalign.pipelines.run.tables.extracted import CANDIDATES, POOL_SIZE
@@ -250,7 +251,7 @@ def _copy_table(run: Run, kind: str, facts: Mapping[str, object]) -> None:
     """Copy a table of another run; its JSON says how much is distinct in this pool."""
     about = counted.TABLE_FACTS[kind].path(run)
     paths = [counted.TABLES[kind].path(run), counted.COUNTS[kind].path(run)]
-    others = {path: storage.join(run.config.text.tables, storage.name(path)) for path in (*paths, about)}
+    others = {path: storage.join(named_tables(run), storage.name(path)) for path in (*paths, about)}
     for path in paths:
         with storage.open_read(others[path]) as file, storage.write(path) as copy:
             shutil.copyfileobj(file, copy)

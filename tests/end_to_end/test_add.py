@@ -223,13 +223,18 @@ def tables_of(run: str) -> dict[str, bytes]:
 def test_frozen_tables_stay_until_an_exact_addition_counts_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = tables_of("run")
     assert main([*ADD, "--mode", "frozen"]) == 0
-    assert "tables: those of run/tables ([text] tables)" in capsys.readouterr().out
+    assert "tables: the run's own, from before what was added ([text] tables)" in capsys.readouterr().out
     assert tables_of("run") == before
     assert main(["audit", "run"]) == 0
     assert main(["curate", "run/config.toml", "--rerun", "tables"]) == 0  # the run's own: they stay
     assert tables_of("run") == before
-    assert main(["add", "run", "--input", "input/part-5.parquet", "--like", "pictures"]) == 0
-    assert tables_of("run") != before
+    shutil.move(run, "elsewhere")
+    more = ["add", "elsewhere", "--input", "input/part-5.parquet", "--like", "pictures"]
+    shutil.copytree("elsewhere", "another")
+    assert main([*more, "--mode", "frozen"]) == 0
+    assert tables_of("elsewhere") == before
+    assert main(["add", "another", *more[2:]]) == 0
+    assert tables_of("another") != before
 
 
 def test_tables_of_another_run_judge_a_pool_of_its_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
