@@ -23,8 +23,8 @@ _NOT_LISTED = (listing.SETTINGS, "log", scores.FOLDER)
 def lineage(parent: Parent, operation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the manifest says of a change: the verb, what it was given, and the run before it."""
     before = listing.digest(parent.path("manifest.json")).digest
-    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [before]}
-    return {"operation": operation, "settings": dict(settings), **of}
+    runs = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [before]}
+    return {"operation": operation, "settings": dict(settings), **runs}
 
 
 def write_funnel(run: Run, change: Change, update: Callable[[dict[str, Any]], None]) -> None:
@@ -47,7 +47,7 @@ def conclude(
     facts: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> None:
-    """Write summary, settings, list, card and manifest into a change.
+    """Write summary, settings, list, card and manifest into a change, and have all of it come at once.
 
     Args:
         run: as it is.
@@ -65,7 +65,7 @@ def conclude(
     listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
     listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
-    waiting = Run(change.folder, run.config, ())
     with change.noted():
-        manifest.write(waiting, shards, listed, card, storage.Block(), more)
+        manifest.write(Run(change.folder, run.config, ()), shards, listed, card, storage.Block(), more)
     change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+    change.commit(deleted)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from altalign.pipelines.trial import drawing
-from altalign.pipelines.trial.bootstrap import Estimate, Hosts, Sample, estimate, size_class, strata, totals
+from altalign.pipelines.trial import sample as drawing
+from altalign.pipelines.trial.prediction import Estimate, estimate, strata, totals
+from altalign.pipelines.trial.sample import Hosts, Sample, size_class
 
 SEEDS = 50
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.trial import drawing
+from altalign.pipelines.trial import sample as drawing
 from altalign.pipelines.web.journal.log import host_of
 from tests.pipelines.trial.test_bootstrap import recorded
 

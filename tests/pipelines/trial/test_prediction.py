@@ -5,8 +5,8 @@ import pytest
 
 from altalign.data.reasons import Stage
 from altalign.pipelines.trial import prediction
-from altalign.pipelines.trial.bootstrap import Estimate, Hosts, Sample
-from altalign.pipelines.trial.outcomes import Outcomes
+from altalign.pipelines.trial.prediction import Estimate, Outcomes
+from altalign.pipelines.trial.sample import Hosts, Sample
 from altalign.settings.curate import CurateConfig
 
 CONFIG = CurateConfig.from_values(
