@@ -154,12 +154,12 @@ def _trouble(error: Exception) -> tuple[str, int]:
 
 def _unexpected(error: Exception) -> str:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        said = f" ({error})" if str(error) else ""
-        return f"out of memory{said}; give the command more and run it again, it continues"
+        details = f" ({error})" if str(error) else ""
+        return f"out of memory{details}; give the command more and run it again, it continues"
     if not isinstance(error, OSError):
-        said = (str(error).strip().splitlines() or [""])[0]
+        details = (str(error).strip().splitlines() or [""])[0]
         return (
-            f"{type(error).__name__}: {said}; a defect of altalign, or a file of the run was changed by hand; "
+            f"{type(error).__name__}: {details}; a defect of altalign, or a file of the run was changed by hand; "
             "please report it with what --debug shows"
         )
     if (full := full_disk(error, error.filename or "")) is not None:

@@ -24,11 +24,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments: what is wrong with them is one line, as every other error.
-
-        Raises:
-            UsageError: always.
-        """
+        """Refuse the arguments: what is wrong with them is one line, as every other error."""
         raise UsageError(f"{message}; `{self.prog} --help` says what there is")
 
     def add_repeatable(self, option: str, metavar: str, words: str) -> None:
@@ -64,12 +60,7 @@ def positive(word: str) -> int:
 def config_of_run(
     folder: str, overrides: Sequence[str] = (), test_sets: Sequence[dict[str, str]] = ()
 ) -> "CurateConfig":
-    """The settings of a run with the engine that it was run with, these overrides, and these further test sets.
-
-    Raises:
-        UsageError: the folder is no run.
-        DamagedError: one of its files is not as it was written.
-    """
+    """The settings of a run with the engine that it was run with, these overrides, and these further test sets."""
     from altalign.settings.curate import CurateConfig
 
     folder = folder.rstrip("/") or "/"

@@ -141,11 +141,11 @@ def curate(argv: Sequence[str]) -> int:
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
-    wanted = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
+    request = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
     if arguments.dry_run:
-        curate.plan(config, wanted, config_path=str(arguments.config))
+        curate.plan(config, request, config_path=str(arguments.config))
         return 0
-    code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
+    code = curate.show(curate.curate(config, request, config_path=str(arguments.config)))
     return after_curation(config.run.folder) or code
 
 
@@ -178,8 +178,8 @@ def curated(
         from altalign.pipelines import curate
 
     shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
-    wanted = curate.Wanted(rerun=rerun, is_restart=is_restart, shown=shown)
-    run = curate.curate(fitted(config), wanted, config_path=where)
+    request = curate.Wanted(rerun=rerun, is_restart=is_restart, shown=shown)
+    run = curate.curate(fitted(config), request, config_path=where)
     if nothing_left := curate.check(run):
         raise AltalignError(f"{run.folder}: {nothing_left}")
     return run.folder

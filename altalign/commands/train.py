@@ -328,10 +328,6 @@ def _settings(path: str, overrides: Sequence[str]) -> "TrainConfig":
 
 
 def check_installed() -> None:
-    """Refuse to go on where the extra is missing.
-
-    Raises:
-        UsageError: it is.
-    """
+    """Refuse to go on where the extra is missing."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")

@@ -1,16 +1,8 @@
 """`altalign add RUN --input …`: afterwards the run holds the samples that one run over all the input would hold.
 
-RUN/.adding/run is an ordinary run over the old input and the new, with the same settings; with `--mode frozen` its
-texts are judged by the tables of the run (`[text] tables`). Of `work/` it takes over what was extracted of unchanged
-files, test images, and, as any stage that runs anew, what came from the web. A folder of the run that holds more files
-now is read anew, and all behind it. Only the shards are other: a sample stays where it is when the larger pool keeps it
-with the same columns and the same bytes. Shards all of whose samples stay are not touched. The others are written anew
-without those that go. What is kept and has no place yet comes into shards of a new generation, in the order of
-(image_id, key) among itself.
-
-What was removed earlier is taken out of it as `altalign remove` does. Then all of its files come at once
-(`altalign.storage.atomic_change`). Killed before that, the run is the old one, and the same command goes on with
-`.adding`.
+RUN/.adding/run is an ordinary run over the old input and the new, which takes over what it can of `work/`. Only its
+shards are other: samples that stay keep their places. Then all of its files come at once; a command that is killed
+before leaves the old run, and goes on with `.adding` (ADR 22).
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -101,11 +93,7 @@ def main(config: CurateConfig, addition: Addition, flags: list[str]) -> int:
 
 
 def planned(config: CurateConfig, addition: Addition) -> tuple[Run, Grown] | None:
-    """The run as it is and the larger one, with their input files; None where all files are in the run already.
-
-    Raises:
-        UsageError: a file of the run is gone or has changed, or the input is not like those.
-    """
+    """The run as it is and the larger one, with their input files; None where all files are in the run already."""
     folder = config.run.folder
     before, more = _before(config, {storage.resolved(path) for path in addition.inputs})
     in_run = {storage.resolved(_path(file)) for file in before.files}
@@ -298,11 +286,11 @@ def without_places(rows: pa.Table) -> pa.Table:
 def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
     """Take out of the larger run what was removed from the smaller one."""
     parent = parents.opened(grown.folder, grown.config)
-    found = remove.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
-    if found.has_rows:
+    removal = remove.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
+    if removal.has_rows:
         run = Run(grown.folder, grown.config, ())
-        remove.remove(run, parent, found, by="", because=REFUSED, lineage=lineage)
-    if found.has_rows or not grown.config.audit.keep_dropped:
+        remove.remove(run, parent, removal, by="", because=REFUSED, lineage=lineage)
+    if removal.has_rows or not grown.config.audit.keep_dropped:
         storage.delete_units([grown.work()])  # it holds what was removed
 
 
@@ -310,7 +298,12 @@ def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
 
 
 def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
-    """Write shards and what comes after them: those that are as they were are there as side-cars, which are links."""
+    """Write shards and what comes after them.
+
+    A sample stays where it is when the larger pool keeps it with the same columns and the same bytes. Shards all of
+    whose samples stay are not touched: their side-cars are links. The others are written anew without those that go.
+    What has no place yet comes into shards of a new generation, in the order of (image_id, key) among itself.
+    """
     storage.delete(grown.path("shards"))  # of a command that was killed
     generation = parent.generations + 1
     stay, fresh, images = _compared(grown, parent)
@@ -336,9 +329,8 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
 def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str, Numbers], int]:
     """Compare what `run` keeps, whose decontamination is done, with the shards of the run that it has grown from.
 
-    Returns:
-        By shard, which rows stay; by fetch unit, in order, the numbers of its kept rows that have no place yet; and how
-        many images the pool keeps.
+    Returns by shard which rows stay; by fetch unit the numbers of its kept rows that have no place yet; and how many
+    images the pool keeps.
     """
     ends = dict[str, tuple[str, str]]()  # the first and the last image
     for shard in parent.shards:

@@ -49,14 +49,8 @@ def conclude(
 ) -> None:
     """Write summary, settings, list, card and manifest into a change, and have all of it come at once.
 
-    Args:
-        run: as it is.
-        change: of the run, with all other files that come.
-        shards: name and facts of each shard that it has then, in order.
-        deleted: paths of files and folders that go.
-        counts: of the run then.
-        facts: the content of its `summary.json` then.
-        more: further entries of the manifest; `lineage` among them.
+    `shards`, `counts` and `facts` (of `summary.json`) are those of then, `deleted` the paths of files and folders that
+    go, and `more` further entries of the manifest, `lineage` among them.
     """
     with change.noted():
         storage.write_json(change.path("summary.json"), facts)

@@ -1,15 +1,6 @@
 """Finished runs that are finished anew: what failed is fetched again, test sets are added, damaged files are repaired.
 
-`altalign retry RUN` asks again for images that could not be fetched. A journal records how the fetch of each image
-ended, and only images that are taken out of it are asked for again. The manifest is deleted first, then what rests on
-the fetched images, then the mark of each unit before its journal changes. So a retry that is killed leaves a run that
-`altalign curate` finishes, and a second retry finds the images that the first has not taken out.
-
-`altalign add RUN --test-set NAME=PATH` repeats only the steps that depend on test sets.
-
-`altalign curate RUN/config.toml --repair` makes anew what manifest and marks say is damaged. The mark that vouches for
-a file goes, and its unit, or the end of its stage, is done anew: the same bytes, from what the stages before it have
-left. Of a run that has grown nothing is made anew here: `--rerun write` writes all of its shards, as one generation.
+They are `altalign retry`, `altalign add --test-set` and `altalign curate --repair`.
 """
 
 import hashlib
@@ -56,7 +47,9 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
     """Ask again for the images that failed for these reasons, and finish the run; `flags` go to Beam.
 
     Without reasons: those that may pass (`PASSING`), and http_status of 429 and 5xx. What was never asked for is asked
-    for first, in all units, so that no host is given up again before its turn comes.
+    for first, in all units, so that no host is given up again before its turn comes. A journal records how each fetch
+    ended, and only what is taken out of it is asked for again. The manifest goes first, and the mark of a unit before
+    its journal changes: a retry that is killed leaves a run that `altalign curate` finishes.
     """
     run, pipeline_options = _opened(config, flags)
     with storage.locked(run.folder), own_files(run.folder):
@@ -64,8 +57,10 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
         failed = _failed_images(run, reasons)
         images, ended = sum(map(len, failed.values())), ""
         of_what = ", ".join(reasons) or f"{DropReason.HTTP_STATUS} 429 and 5xx, {', '.join(PASSING)}"
-        message = f"{many(images, 'image')} of {many(len(failed), 'unit')} to ask for again: {of_what}"
-        message = message if images else f"nothing to retry: no image of the run failed for {of_what}"
+        if images:
+            message = f"{many(images, 'image')} of {many(len(failed), 'unit')} to ask for again: {of_what}"
+        else:
+            message = f"nothing to retry: no image of the run failed for {of_what}"
         terminal.stderr().print(message, soft_wrap=True)
         if not failed and run.is_done(STAGES[-1]):
             return 0
@@ -155,7 +150,10 @@ class Plan(NamedTuple):
 
 
 def repair(config: CurateConfig, flags: list[str]) -> int:
-    """Make anew what is damaged and can be; returns 1 if something stays damaged. `flags` go to Beam."""
+    """Make anew what is damaged and can be; returns 1 if something stays damaged. `flags` go to Beam.
+
+    The mark that vouches for a file goes, and its unit, or the end of its stage, is done anew: the same bytes.
+    """
     run, pipeline_options = _opened(config, flags)
     out = terminal.stdout()
     with storage.locked(run.folder), own_files(run.folder):

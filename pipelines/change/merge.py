@@ -1,11 +1,6 @@
 """`altalign merge`: a run of all samples of several runs, as far as one run over all the input would have them too.
 
-Texts on too many images of all runs go, images with too many texts, and of pairs that several runs have all but one.
-These are counted over all candidates of all runs, those in shards and those that were dropped, as `tables` counts a
-pool. 32 bytes for each candidate whose text and image are in some shard are in memory.
-
-Of one run: the shards of all generations become those of one. A tar depends on its samples alone, so it is enough to
-bring these into one order and to cut it as `write` does. Images are copied.
+Of one run: the shards of all generations become those of one.
 """
 
 from binascii import unhexlify
@@ -69,12 +64,7 @@ _NO_PAIRS = np.zeros((0, 2), np.uint64)
 
 
 def merge(runs: Sequence[Parent], config: CurateConfig, flags: list[str]) -> int:
-    """Make a run of several; `config` is that of the first, for the new folder.
-
-    Raises:
-        UsageError: their settings differ in what decides a pair, they were made of the same run, or they do not know
-            what they dropped.
-    """
+    """Make a run of several; `config` is that of the first, for the new folder."""
     check(runs)
     merged, runs = Run(config.run.folder, reconciled(config, runs), ()), tuple(runs)
     before = curate.each(COMMON, lambda _: [Unit(name=_ONLY)], partial(find, runs))
@@ -85,11 +75,11 @@ def merge(runs: Sequence[Parent], config: CurateConfig, flags: list[str]) -> int
     if storage.exists(path := made.path(REMOVED_FILE)):  # what was removed from any of them
         with storage.locked(made.folder), own_files(made.folder):
             parent = parents.opened(made.folder, made.config)
-            found = remove.find(parent, of_run(path), near=None)
-            if found.has_rows:
+            removal = remove.find(parent, of_run(path), near=None)
+            if removal.has_rows:
                 because = "refused by altalign merge"
-                remove.remove(made, parent, found, by="", because=because, lineage=making.lineage)
-            out = found.pairs
+                remove.remove(made, parent, removal, by="", because=because, lineage=making.lineage)
+            out = removal.pairs
     if out:
         terminal.stderr().print(f"{many(out, 'pair')} that one run has removed and another had: left out")
     code = curate.show(made)
@@ -114,11 +104,7 @@ def _learn(not_known: list[str], run: Run) -> None:
 
 
 def check(runs: Sequence[Parent]) -> None:
-    """Refuse runs that cannot be merged.
-
-    Raises:
-        UsageError: naming what differs.
-    """
+    """Refuse runs that cannot be merged, with what differs."""
     for one, other in combinations(runs, 2):
         if shared := _numbers(one.digest, one.lineage) & _numbers(other.digest, other.lineage):
             what = f"made of the same run ({sorted(shared)[0][:12]})"
@@ -172,11 +158,7 @@ def _differences(one: Parent, other: Parent) -> Iterator[str]:
 
 
 def reconciled(config: CurateConfig, runs: Sequence[Parent]) -> CurateConfig:
-    """The settings of the new run: all inputs; of the card what all runs say.
-
-    Raises:
-        UsageError: they cannot be those of one run.
-    """
+    """The settings of the new run: all inputs; of the card what all runs say."""
     values = config.model_dump(mode="json")
     every = [each for run in runs for each in run.config.input]
     inputs = [{**each.model_dump(mode="json"), "name": each.source} for each in every]  # as their pairs carry it
@@ -197,7 +179,10 @@ def _not_known(runs: Sequence[Parent]) -> Iterator[str]:
     """What one run over all the input may have decided otherwise, and cannot be known from these."""
     vocabularies = [storage.read_json(run.path("tables", "vocabulary.json")) for run in runs]
     size = runs[0].config.text.vocabulary_size
-    if not all(of.get("all") for of in vocabularies) or sum(of.get("distinct", 0) for of in vocabularies) > size:
+    if (
+        not all(each.get("all") for each in vocabularies)
+        or sum(each.get("distinct", 0) for each in vocabularies) > size
+    ):
         yield "text.vocabulary_size: which n-grams are rare was decided by each run alone"
     if runs[0].config.decontaminate.test_sets and not runs[0].config.decontaminate.calibration:
         yield "decontaminate: each run has learned a map and clusters of its own"
@@ -212,7 +197,11 @@ def _not_known(runs: Sequence[Parent]) -> Iterator[str]:
 
 
 def find(runs: tuple[Parent, ...], run: Run, unit: Unit) -> CommonFacts:
-    """Find the texts and images over their limits, and the rows that go because another run has their pair."""
+    """Find the texts and images over their limits, and the rows that go because another run has their pair.
+
+    These are counted over all candidates of all runs, those in shards and those that were dropped. 32 bytes for each
+    candidate whose text and image are in some shard are in memory.
+    """
     kept = [_hashes(rows) for of_run in runs for rows in _rows(of_run, "image_id", "caption")]
     texts, images = map(np.unique, np.concatenate([_NO_PAIRS, *kept]).T)
     of_texts, of_images = list[Pairs](), list[Pairs]()
@@ -363,7 +352,7 @@ def _compact(run: Run, parent: Parent) -> int:
     shards, before = list(zip(names, made, strict=True)), {shard.name for shard in parent.shards}
     deleted = [*_GO, *(f"shards/{name}.{ending}" for name in before for ending in ("tar", "parquet"))]
     deleted += copy_scores.change_scores(change, shards, before | {*names}, values)
-    size, of_sources = sum(of.bytes for of in made), Counter[str]()
+    size, of_sources = sum(facts.bytes for facts in made), Counter[str]()
     for facts in made:
         of_sources.update(facts.source_bytes)
     write_funnel(run, change, lambda row: row.update(bytes=of_sources[row["source"]] if row["source"] else size))

@@ -1,8 +1,7 @@
 """`altalign remove RUN`: takes pairs out of a finished run, and all that is known of them; their hashes stay.
 
-The shards that hold them are written anew, the others are not touched. All new files wait in `.change/` until
-everything is there, and come at once (`altalign.storage.atomic_change`). Nothing joins the run because of a removal:
-the copy of a removed image that was dropped stays dropped.
+The shards that hold them are written anew, the others are not touched, and all files come at once. Nothing joins the
+run because of a removal: the copy of a removed image that was dropped stays dropped.
 """
 
 import time
@@ -48,24 +47,15 @@ _SHOWN = 20  # rows, and entries that are not in the run
 
 
 @dataclass(frozen=True)
-class Found:
-    """What of a run goes.
+class Removal:
+    """What of a run goes."""
 
-    Attributes:
-        request: the request, with the images whose bytes were named, and those near to what goes.
-        in_shards: rows of shards.
-        in_dropped: rows that had been dropped, by file.
-        images: that no shard has afterwards.
-        tests: test images that are near to what goes, where nearness is asked for.
-        knows_dropped: whether `dropped/` was kept.
-    """
-
-    request: Request
+    request: Request  # with the images whose bytes were named, and those near to what goes
     in_shards: Sequence[InShard]
     in_dropped: Sequence[InDropped]
-    images: ImagesGone
-    tests: frozenset[nearness.Test]
-    knows_dropped: bool
+    images: ImagesGone  # that no shard has afterwards
+    tests: frozenset[nearness.Test]  # that are near to what goes, where nearness counts
+    knows_dropped: bool  # whether `dropped/` was kept
 
     @property
     def rows(self) -> pa.Table:
@@ -120,25 +110,25 @@ def main(
         if not is_dry_run:
             storage.sweep(folder)  # what a command left that was killed while it wrote the report
         parent = parents.opened(folder, config)
-        found = find(parent, request, near=near)
-        found = replace(found, request=found.request.of_one_input(found.rows))
+        removal = find(parent, request, near=near)
+        removal = replace(removal, request=removal.request.of_one_input(removal.rows))
         before = of_run(path) if storage.exists(path := parent.path(REMOVED_FILE)) else Request()
         is_new = not {*request.asked()} <= {*before.asked()}
-        _show(folder, found, request, is_dry_run=is_dry_run, is_new=is_new)
-        if (found.has_rows or is_new) and not is_dry_run:
-            remove(Run(folder, config, ()), parent, found, by=by, because=because)
-    return 0 if found.has_rows or not is_new else AltalignError.exit_code
+        _show(folder, removal, request, is_dry_run=is_dry_run, is_new=is_new)
+        if (removal.has_rows or is_new) and not is_dry_run:
+            remove(Run(folder, config, ()), parent, removal, by=by, because=because)
+    return 0 if removal.has_rows or not is_new else AltalignError.exit_code
 
 
-def _show(folder: str, found: Found, request: Request, *, is_dry_run: bool, is_new: bool) -> None:
+def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, is_new: bool) -> None:
     """Print what goes, and what is not there."""
-    rows, lines = found.rows, list[str]()
+    rows, lines = removal.rows, list[str]()
     if len(rows):
         table = Table()
         for name in ("in", "key", "caption", "image"):
             table.add_column(name, overflow="fold")
-        places = [f"shards/{each.shard.name}.tar" for each in found.in_shards for _ in each.numbers]
-        places += [each.name for each in found.in_dropped for _ in range(len(each.rows))]
+        places = [f"shards/{each.shard.name}.tar" for each in removal.in_shards for _ in each.numbers]
+        places += [each.name for each in removal.in_dropped for _ in range(len(each.rows))]
         for place, row in zip(places, rows.slice(0, _SHOWN).to_pylist(), strict=False):
             caption, url = (shown(row[name] or "") for name in ("caption", "image_url"))
             table.add_row(place, row["key"] or "", caption[:60], url[:80])
@@ -148,20 +138,24 @@ def _show(folder: str, found: Found, request: Request, *, is_dry_run: bool, is_n
     for name, entries in request.not_in(rows).items():
         few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
         lines.append(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
-    if found.has_rows:
-        size = sum(each.shard.bytes for each in found.in_shards)
-        verb, shards = "is" if len(found.in_shards) == 1 else "are", many(len(found.in_shards), "shard")
+    if removal.has_rows:
+        size = sum(each.shard.bytes for each in removal.in_shards)
+        verb, shards = "is" if len(removal.in_shards) == 1 else "are", many(len(removal.in_shards), "shard")
         lines.append(
-            f"{many(found.pairs, 'pair')} {'would go' if is_dry_run else 'goes' if found.pairs == 1 else 'go'}, "
-            f"{many(len(found.images.image_ids), 'image')} that no other pair has, and "
-            f"{many(found.dropped, 'dropped row')}"
+            f"{many(removal.pairs, 'pair')} {'would go' if is_dry_run else 'goes' if removal.pairs == 1 else 'go'}, "
+            f"{many(len(removal.images.image_ids), 'image')} that no other pair has, and "
+            f"{many(removal.dropped, 'dropped row')}"
         )
         lines.append(f"{shards} {'would be' if is_dry_run else verb} written anew ({size / 1e6:,.1f} MB)")
     else:
         later = "would keep" if is_dry_run else "keeps"
         stands = f"{later} it out of what is added" if is_new else "was asked for before"
         lines.append(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
-    if (found.has_rows or is_new) and found.forgets_work and storage.kind(storage.join(folder, "work")) != "missing":
+    if (
+        (removal.has_rows or is_new)
+        and removal.forgets_work
+        and storage.kind(storage.join(folder, "work")) != "missing"
+    ):
         deleted = "would be" if is_dry_run else "is"
         lines.append(f"work/ {deleted} deleted: it has what was fetched; `retry` and `add --test-set` need it")
     for line in lines:
@@ -171,7 +165,7 @@ def _show(folder: str, found: Found, request: Request, *, is_dry_run: bool, is_n
 # Finding -------------------------------------------------------------------------------------------------------------
 
 
-def find(parent: Parent, request: Request, *, near: float | None) -> Found:
+def find(parent: Parent, request: Request, *, near: float | None) -> Removal:
     """Look for what goes, in all side-cars and all dropped rows; with `near` also images nearer than this cosine.
 
     A pair that a page of the request repeats goes, on whichever page it was kept.
@@ -203,53 +197,53 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
     in_dropped = rows_to_remove.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
     gone, knows_dropped = rows_to_remove.images_gone(parent, in_shards), parent.config.audit.keep_dropped
-    return Found(request, in_shards, in_dropped, gone, tests, knows_dropped)
+    return Removal(request, in_shards, in_dropped, gone, tests, knows_dropped)
 
 
 def _images(
-    found: Sequence[InShard | InDropped], some: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    rows_that_go: Sequence[InShard | InDropped], some: Callable[[pa.Table], pa.Table] = lambda rows: rows
 ) -> frozenset[str]:
-    return frozenset(image for each in found for image in parquet.values(some(each.rows), "image_id") if image)
+    return frozenset(image for each in rows_that_go for image in parquet.values(some(each.rows), "image_id") if image)
 
 
 # Removing ------------------------------------------------------------------------------------------------------------
 
 
 def remove(
-    run: Run, parent: Parent, found: Found, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
+    run: Run, parent: Parent, removal: Removal, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
 ) -> None:
     """Take what was found out of a run, whose lock the caller holds.
 
     `lineage` is that of an addition, which takes out again what was asked for before.
     """
     change = Change(run.folder, durable=run.config.run.durable)
-    written = _shards(change, parent, found.in_shards)
-    deleted = [f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet")]
-    deleted += _GO if found.forgets_work else ()
-    deleted += rows_to_remove.purge_dropped(change, found.in_dropped, found.gone)
-    tests = rows_to_remove.copied_tests(found.in_dropped) | found.tests
-    rows_to_remove.purge_audit(change, found.gone, found.rows, tests)
+    written = _shards(change, parent, removal.in_shards)
+    deleted = [f"shards/{name}.{end}" for name, facts in written.items() if not facts for end in ("tar", "parquet")]
+    deleted += _GO if removal.forgets_work else ()
+    deleted += rows_to_remove.purge_dropped(change, removal.in_dropped, removal.gone)
+    tests = rows_to_remove.copied_tests(removal.in_dropped) | removal.tests
+    rows_to_remove.purge_audit(change, removal.gone, removal.rows, tests)
     as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
-    shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
-    stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in found.in_shards}
+    shards = [(name, facts) for name, facts in {**as_they_are, **written}.items() if facts]
+    stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in removal.in_shards}
     values = partial(copy_scores.of_rows_that_stay, stay)
     deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
-    deleted += rows_to_remove.purge_log(change, found.gone.with_images(found.images.image_ids))
+    deleted += rows_to_remove.purge_log(change, removal.gone.with_images(removal.images.image_ids))
     with change.noted():
-        parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because, is_asked=lineage is None), REMOVED)
-    counts, failed = _counts(parent, found)
-    pairs, size = sum(of.rows for _, of in shards), sum(of.bytes for _, of in shards)
+        parquet.write(change.path(REMOVED_FILE), _removed(run, removal, by, because, is_asked=lineage is None), REMOVED)
+    counts, failed = _counts(parent, removal)
+    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
     counts.reconcile(counts.stages_of_run(), pairs=pairs)
     failed.check(counts)
     before = storage.read_json(run.path("summary.json"))
     stages = counts.summary(counts.stages_of_run())
-    images = before["images"] - len(found.images.image_ids)
+    images = before["images"] - len(removal.images.image_ids)
     facts = {**before, "stages": stages, "pairs": pairs, "images": images, "bytes": size}
     with change.noted():
         parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
         parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
-    _funnel(run, change, parent, found, [of for of in written.values() if of], size)
-    more: dict[str, Any] = {"lineage": lineage or conclude.lineage(parent, "remove", {"pairs": found.pairs})}
+    _funnel(run, change, parent, removal, list(filter(None, written.values())), size)
+    more: dict[str, Any] = {"lineage": lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})}
     if parent.generations > 1:
         more[generations.ENTRY] = parent.generations
     conclude.conclude(run, change, shards, deleted, counts=counts, facts=facts, more=more)
@@ -264,8 +258,9 @@ def _shards(change: Change, parent: Parent, in_shards: Sequence[InShard]) -> dic
         seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
     at_once = copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
     made = processes.spread(write, shards, seconds=seconds, at_once=at_once)
-    anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
-    change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}
+    anew = {name: facts for (name, _, _), facts in zip(shards, made, strict=True)}
+    for name, facts in anew.items():
+        change.files |= dict(files_of(name, facts)) if facts else {}
     return anew
 
 
@@ -294,15 +289,15 @@ def as_it_is(shard: Shard, parquet_bytes: int = 0, source_bytes: Mapping[str, in
     )
 
 
-def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
+def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
     """The counts of the run with those of `select`, by reason and by every rule that holds."""
     rows = parents.counts_of(parent)
     last = Stage.SELECT if any(row[0] == Stage.SELECT.value for row in rows) else CURATED[-1]
     kept = {row[1]: row[3] for row in rows if row[0] == last.value and row[2] == KEPT}
-    gone = Counter(source for each in found.in_shards for source in parquet.values(each.rows, "source"))
+    gone = Counter(source for each in removal.in_shards for source in parquet.values(each.rows, "source"))
     counts = Counts.total(Counts.from_json([row]) for row in parents.received(rows))
     failed = FailedCounts.from_json(parents.failed_of(parent))
-    for source, rows_kept in kept.items() if found.has_rows or last == Stage.SELECT else ():
+    for source, rows_kept in kept.items() if removal.has_rows or last == Stage.SELECT else ():
         counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
         counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
         failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])
@@ -310,16 +305,16 @@ def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
     return counts, failed
 
 
-def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequence[ShardFacts], size: int) -> None:
+def _funnel(run: Run, change: Change, parent: Parent, removal: Removal, anew: Sequence[ShardFacts], size: int) -> None:
     """Write `audit/funnel.parquet`: what is in the shards now; a run made of others does not say it by source."""
     less = Counter[str]()
-    for each in found.in_shards:
+    for each in removal.in_shards:
         less.update(source_bytes(parent, each.shard))
     for facts in anew:
         less.subtract(facts.source_bytes)
 
     def update(row: dict[str, Any]) -> None:
-        row["images"] -= found.images.by_source[row["source"]]
+        row["images"] -= removal.images.by_source[row["source"]]
         row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
 
     conclude.write_funnel(run, change, update)
@@ -330,7 +325,7 @@ def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
     return shard_files.source_bytes(parent.sidecar(shard.name, ["source", "tar_offset"]), shard.bytes)
 
 
-def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -> pa.Table:
+def _removed(run: Run, removal: Removal, by: str, because: str, *, is_asked: bool) -> pa.Table:
     """All that was ever removed, and this; `is_asked`: with the request."""
     path = run.path(REMOVED_FILE)
     before = parquet.read_table(path).cast(REMOVED) if storage.exists(path) else REMOVED.empty_table()
@@ -338,14 +333,14 @@ def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -
     manifest = listing.digest(run.path("manifest.json")).digest
     of_all = {"manifest_sha256": manifest, "time": now, "by": by, "because": because}
     rows: list[dict[str, Any]] = [
-        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked() if is_asked
+        {"kind": kind, "hash": name, **of_all} for kind, name in removal.request.asked() if is_asked
     ]
     of_pair = {"kind": "pair", "stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value}
-    for each in found.in_shards:
+    for each in removal.in_shards:
         keys, sources = (each.rows[name].to_pylist() for name in ("key", "source"))
         for row, key, source in zip(each.numbers.tolist(), keys, sources, strict=True):
             rows.append({**of_pair, "hash": key, "row": row, "source": source, "shard": each.shard.name, **of_all})
-    for each in found.in_dropped:
+    for each in removal.in_dropped:
         for row in each.rows.select(["key", "stage", "source", "reason"]).to_pylist():
             rows.append({"kind": "pair", "hash": row.pop("key"), **row, **of_all})
     return pa.concat_tables([before, pa.Table.from_pylist(rows, REMOVED)])

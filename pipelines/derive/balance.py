@@ -25,21 +25,13 @@ SHOWN_AT_MOST = 10_000  # entries whose counts are written
 
 @dataclass(frozen=True)
 class Balance:
-    """What a balance is by.
+    """What a balance is by."""
 
-    Attributes:
-        file: entries, one a line.
-        digest: SHA-256 of the file.
-        limit: captions that an entry is thinned to, about; 0: `tail` says it.
-        tail: share of all matches that entries below the limit have.
-        seed: of the lots.
-    """
-
-    file: str
-    digest: str
-    limit: int
-    tail: float
-    seed: int
+    file: str  # of entries, one a line
+    digest: str  # its SHA-256
+    limit: int  # captions that an entry is thinned to, about; 0: `tail` decides
+    tail: float  # share of all matches that entries below the limit have
+    seed: int  # of the lots
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
@@ -47,11 +39,7 @@ class Balance:
 
 
 def opened(file: str, *, limit: int, tail: float, seed: int) -> Balance:
-    """A balance by the entries of a file.
-
-    Raises:
-        UsageError: the file cannot be read, has no entry, or not exactly one of limit and tail is given.
-    """
+    """A balance by the entries of a file."""
     if (limit > 0) == (tail > 0) or not 0 <= tail <= 1:
         raise UsageError("--balance: give --balance-limit CAPTIONS, or --balance-tail SHARE from 0 to 1")
     try:

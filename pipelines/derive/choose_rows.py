@@ -1,7 +1,4 @@
-"""What becomes of the rows of a parent's shard: which stay, why each of the others is dropped, and what galleries show.
-
-The galleries of a run that was made of others have what the parents show, what was not chosen, and what is kept.
-"""
+"""What becomes of the rows of a parent's shard: which stay, why others are dropped, and what galleries show."""
 
 import json
 from collections import Counter
@@ -42,15 +39,10 @@ def chosen(
     *,
     is_of_keys: bool = False,
 ) -> ChosenFacts:
-    """Write which of n rows stay, and the others with their reasons.
+    """Write which of n rows of a unit stay, and the others with their reasons; of keys alone no dropped rows.
 
-    Args:
-        run: the run that is made.
-        name: of the unit.
-        rows: columns of `SAMPLE`: `source`, and all that a dropped row has where those are kept.
-        verdicts: of each rule, in their order; at least one.
-        scores: the values that the rows of a mask were decided by, as JSON objects.
-        is_of_keys: whether keys alone are written, and no dropped rows.
+    `rows` have `source`, and all that a dropped row has where those are kept; there is a verdict of each rule, in
+    order. `scores` are the values that the rows of a mask were decided by, as JSON objects.
     """
     counts = FailedCounts()
     first, failed = reasons_of(verdicts)
@@ -74,7 +66,7 @@ def chosen(
 
 
 def write_galleries(run: Run, parents: Sequence[Parent]) -> None:
-    """Write `audit/samples.parquet`."""
+    """Write `audit/samples.parquet`: what the parents show, what was not chosen, and what is kept."""
     of_parents = [parquet.read_table(parent.path(SAMPLES.path)).cast(SAMPLES.schema) for parent in parents]
     before = [rows.filter(pc.field("stage") != KEPT) for rows in of_parents]
     gone = _dropped(run, parents) if run.config.audit.keep_dropped else ()

@@ -1,7 +1,4 @@
-"""Scores follow their samples into other shards: values are copied, and nothing is measured.
-
-Into the shards of a run that is made of others, and into shards that a change of a run has written anew.
-"""
+"""Scores follow their samples into other shards: values are copied, and nothing is measured."""
 
 import hashlib
 import json
@@ -50,11 +47,7 @@ def step_of(followed: OfParents) -> Marks[ScoreFacts]:
 
 
 def follow(parents: tuple[Parent, ...], followed: OfParents, run: Run, unit: ShardUnit) -> ScoreFacts:
-    """Write the scores of a shard that all its samples have.
-
-    Raises:
-        UnreadableError: scores are damaged, or not of the parents' shards.
-    """
+    """Write the scores of a shard that all its samples have."""
     name = unit["name"]
     keys = parquet.read_table(run.path("shards", f"{name}.parquet"), ["key"])["key"]
     nulls = dict[str, dict[str, int]]()
@@ -101,11 +94,8 @@ def change_scores(
 ) -> list[str]:
     """Write the scores of shards that are not as they were, and the manifests; returns paths of files that go.
 
-    Args:
-        change: of the run.
-        shards: by their names.
-        changed: names of shards of before that are another one now, or none.
-        values: of a score, key and columns of the samples of a new shard in order; None where they are not known.
+    `changed` names shards of before that are another one now, or none. `values` gives, of a score, key and columns of
+    the samples of a new shard in order; None where they are not known.
     """
     for score in scores.all_of(change.run_folder):
         entries = list[Any]()

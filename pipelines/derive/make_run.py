@@ -1,12 +1,6 @@
-"""Makes a run of other runs: rows are chosen, shards are copied, counts go on from the parents', the manifest is last.
+"""Makes a run of other runs: rows are chosen, shards and scores copied, counts go on from the parents'.
 
-OUT/shards          the chosen samples, in shards of exactly `samples_per_shard`
-OUT/scores          of the chosen samples, those that all parents have
-OUT/dropped         what the parents dropped, and in `select/` what was not chosen
-OUT/manifest.json   names the operation, its settings, and the parents by their numbers
-
-Where keys alone are wanted, OUT/keys.parquet has key and shard in the order of image_id and key, and OUT/keys.json says
-what it was made of. Units, marks and engines are those of a curation: a command that was killed goes on.
+Units, marks and engines are those of a curation: a command that was killed goes on.
 """
 
 import hashlib
@@ -66,27 +60,16 @@ KEYS = pa.schema(
 
 @dataclass(frozen=True)
 class Making:
-    """How a run is made of others.
+    """How a run is made of others."""
 
-    Attributes:
-        operation: the verb.
-        settings: what it was given, as JSON.
-        parents: of these runs, in this order.
-        choose: writes which rows of a shard stay (`choose_rows.chosen`); it can be pickled.
-        is_of_keys: whether the keys of those that stay are written, and no shards.
-        before: steps that come first.
-        also: more that the result rests on, such as digests of scores.
-        conclude: writes more of the run's audit, at the end; of keys alone nothing.
-    """
-
-    operation: str
-    settings: Mapping[str, Any]
+    operation: str  # the verb
+    settings: Mapping[str, Any]  # that it was given, as JSON
     parents: tuple[Parent, ...]
-    choose: Callable[[Run, ShardOfParent], ChosenFacts]
-    is_of_keys: bool = False
+    choose: Callable[[Run, ShardOfParent], ChosenFacts]  # writes which rows of a unit stay; it can be pickled
+    is_of_keys: bool = False  # whether the keys of those that stay are written, and no shards
     before: Sequence[curate.Step] = ()
-    also: Mapping[str, Any] | None = None
-    conclude: Callable[[Run], None] | None = None
+    also: Mapping[str, Any] | None = None  # that the result rests on, such as digests of scores
+    conclude: Callable[[Run], None] | None = None  # writes more of the run's audit; of keys alone nothing
 
     @property
     def last_file(self) -> str:
@@ -113,12 +96,7 @@ class Making:
 
 
 def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
-    """Make a run, or go on with one; `run` has the folder and the settings, `flags` go to Beam.
-
-    Raises:
-        UsageError: the folder holds something else, or a run that was made in another way; or a parent was changed
-            meanwhile, and nothing is left of the new run.
-    """
+    """Make a run, or go on with one; `run` has the folder and the settings, `flags` go to Beam."""
     pipeline_options = options(run.config.engine, list(flags))
     _check_folder(run, making)
     try:
@@ -133,7 +111,7 @@ def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
         try:
             _check_unchanged(making.parents)
         except UsageError as busy:
-            # which explains whatever a worker met: rows that went, a shard of other bytes, a file that is gone
+            # which explains whatever a worker met; nothing is left of the new run
             if storage.exists(run.path("run.json")) and not storage.exists(run.path(making.last_file)):
                 storage.delete(run.folder)
             raise busy from error
@@ -209,7 +187,7 @@ def _make(making: Making, run: Run, pipeline_options: Any) -> None:
 def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
     """The units of each parent, in their order."""
     return [
-        ShardOfParent(name=name_of(number, place), parent=number, rows=sum(of.end - of.begin for of in pieces))
+        ShardOfParent(name=name_of(number, place), parent=number, rows=sum(piece.end - piece.begin for piece in pieces))
         for number, parent in enumerate(parents)
         for place, pieces in enumerate(parent.units)
     ]
@@ -229,8 +207,8 @@ def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
     return [
         ShardUnit(
             name=f"{number:05d}",
-            rows=sum(of.end - of.begin for of in parts),
-            parts=[(of.name, of.begin, of.end) for of in parts],
+            rows=sum(piece.end - piece.begin for piece in parts),
+            parts=[(piece.name, piece.begin, piece.end) for piece in parts],
         )
         for number, parts in enumerate(shards)
     ]
@@ -323,9 +301,8 @@ def _conclude(run: Run, making: Making) -> None:
     shards = list(run.all_facts(WRITTEN))
     pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
     counts.reconcile(counts.stages_of_run(), pairs=pairs)
-    failed = FailedCounts.from_json(
-        [*(row for parent in making.parents for row in of_parents.failed_of(parent)), *_of_all(chosen)]
-    )
+    failed_before = [row for parent in making.parents for row in of_parents.failed_of(parent)]
+    failed = FailedCounts.from_json([*failed_before, *(row for facts in chosen for row in facts.failed)])
     failed.check(counts)
     with storage.noted() as block:
         outputs.write_audit(run, FAILED_ROWS, failed.to_arrow())
@@ -350,10 +327,6 @@ def _conclude(run: Run, making: Making) -> None:
     files = {**marks.outputs(run), **manifest.written(run, block)}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     manifest.write(run, shards, files, card, block, {"lineage": making.lineage})
-
-
-def _of_all(chosen: Sequence[ChosenFacts]) -> list[Any]:
-    return [row for facts in chosen for row in facts.failed]
 
 
 def _conclude_keys(run: Run, making: Making, counts: Counts) -> None:

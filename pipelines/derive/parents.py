@@ -1,7 +1,6 @@
 """Finished runs that another run is made of: their shards, the units of their samples, in one order, and their counts.
 
-A unit is a shard or, of a run of several generations, stretches of shards of each. Such stretches lie together in the
-order of (image_id, key): a unit has the samples that a shard has after `altalign merge`, in their order there.
+A unit is a shard or, of a run of several generations, what a shard has after `altalign merge`: stretches of several.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,12 +73,7 @@ class Parent:
 
 
 def opened(folder: str, config: CurateConfig) -> Parent:
-    """A finished run of this version's rules.
-
-    Raises:
-        UsageError: it is not finished, or another version made it.
-        DamagedError: its manifest is not as it was written.
-    """
+    """A finished run of this version's rules."""
     path = storage.join(folder, "manifest.json")
     with own_files(folder):
         manifest = storage.read_sealed(path)
@@ -104,7 +98,7 @@ def opened(folder: str, config: CurateConfig) -> Parent:
 
 
 def opened_in_order(folder: str, config: CurateConfig) -> Parent:
-    """A finished run, with its units in one order; raises as `opened` and `as_one`."""
+    """A finished run, with its units in one order."""
     parent = opened(folder, config)
     return parent if parent.generations == 1 else as_one(parent)
 
@@ -176,7 +170,7 @@ def _cut(rows: pa.Table, parent: Parent, piece: Piece) -> pa.Table:
 
 def _order(parent: Parent, pieces: Sequence[Piece]) -> Numbers:
     """In which order the rows of the pieces, one after the other, are a unit's."""
-    parts = [_cut(parent.sidecar(parent.shards[of.shard].name, ["image_id", "key"]), parent, of) for of in pieces]
+    parts = [_cut(parent.sidecar(parent.shards[each.shard].name, ["image_id", "key"]), parent, each) for each in pieces]
     return np.argsort(places_of(pa.concat_tables(parts)), kind="stable")
 
 
@@ -184,11 +178,7 @@ def _order(parent: Parent, pieces: Sequence[Piece]) -> Numbers:
 
 
 def as_one(parent: Parent) -> Parent:
-    """A run with its units as the shards that it would have if they were of one generation, and full.
-
-    Raises:
-        UnreadableError: a generation is not in the order of (image_id, key).
-    """
+    """A run with its units as the shards that it would have if they were of one generation, and full."""
     of_generations = [
         [(str(place), shard.rows) for place, shard in group]
         for _, group in groupby(enumerate(parent.shards), lambda each: generations.of(each[1].name))
@@ -199,16 +189,15 @@ def as_one(parent: Parent) -> Parent:
     ]
     sizes = list(cut(parent.folder, blocks, parent.config.shards.samples_per_shard))
     parts = merged(of_generations, sizes)
-    return replace(parent, cuts=tuple(tuple(Piece(int(of.name), of.begin, of.end) for of in each) for each in parts))
+    return replace(
+        parent, cuts=tuple(tuple(Piece(int(name), begin, end) for name, begin, end in each) for each in parts)
+    )
 
 
 def cut(where: str, sequences: Sequence[Iterable[Places]], per_unit: int) -> Iterator[list[int]]:
     """Yields how many places of each sequence are in each unit of so many, of all in one order; the last may be less.
 
     The places of each sequence rise, in blocks, one of which is in memory. `where` is what an error names.
-
-    Raises:
-        UnreadableError: the places of a sequence do not rise.
     """
     waiting = [_rising(where, blocks) for blocks in sequences]
     heads = {number: block for number, blocks in enumerate(waiting) if (block := next(blocks, None)) is not None}
@@ -244,7 +233,7 @@ def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
 
 def merged(sequences: Sequence[Sequence[tuple[str, int]]], sizes: Sequence[Sequence[int]]) -> list[list[Slice]]:
     """For each unit the slices of things (names and rows) of each sequence, of which it has so many rows."""
-    of_sequences = [slices(things, [of[number] for of in sizes]) for number, things in enumerate(sequences)]
+    of_sequences = [slices(things, [of_unit[number] for of_unit in sizes]) for number, things in enumerate(sequences)]
     return [list(chain(*of_unit)) for of_unit in zip(*of_sequences, strict=True)]
 
 

@@ -1,7 +1,6 @@
 """`altalign select RUN OUT`: makes a run of the samples that a condition on columns and scores keeps.
 
-Where only a share of the largest values is to stay, a pass over all values finds the exact bound first. Verdicts read
-values as they are stored, so the same samples stay wherever it runs.
+Verdicts read values as they are stored, so the same samples stay wherever it runs.
 """
 
 import json
@@ -61,27 +60,16 @@ class Top:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a selection keeps; with what a unit needs to know of the run, so it can be pickled.
+    """What a selection keeps; with what a unit needs to know of the run, so it can be pickled."""
 
-    Attributes:
-        where: the condition as it was written; empty: none.
-        tops: shares of the samples that the condition keeps, each of one column.
-        balance: lots among samples of frequent concepts, of those that the condition keeps.
-        nulls: whether samples stay whose value is missing; empty: it was not said.
-        is_of_keys: whether keys alone are written.
-        parent: the run.
-        scores: its scores that are read, by column.
-        labels: columns that dropped rows have beside those that are named.
-    """
-
-    where: str
-    tops: tuple[Top, ...]
-    nulls: Literal["drop", "keep", ""]
-    balance: Balance | None
-    is_of_keys: bool
+    where: str  # the condition as it was written; empty: none
+    tops: tuple[Top, ...]  # shares of the samples that the condition keeps, each of one column
+    nulls: Literal["drop", "keep", ""]  # whether samples stay whose value is missing; empty: the user did not decide
+    balance: Balance | None  # lots among samples of frequent concepts, of those that the condition keeps
+    is_of_keys: bool  # whether keys alone are written
     parent: Parent
-    scores: Mapping[str, Score] | None = None
-    labels: tuple[str, ...] = ()
+    scores: Mapping[str, Score] | None = None  # that are read, by column
+    labels: tuple[str, ...] = ()  # columns that dropped rows have beside those that are named
 
     @property
     def conditions(self) -> list[Condition]:
@@ -116,11 +104,7 @@ class Selection:
 
 
 def top(text: str) -> Top:
-    """`COLUMN=SHARE`.
-
-    Raises:
-        UsageError: it is not of this form.
-    """
+    """Of `COLUMN=SHARE`."""
     column, _, number = text.partition("=")
     try:
         share = Fraction(number)
@@ -132,11 +116,7 @@ def top(text: str) -> Top:
 
 
 def check(selection: Selection, known: Known) -> None:
-    """Refuse what a run cannot be selected by.
-
-    Raises:
-        UsageError: a column is not there or of another type, or nulls are not spoken of.
-    """
+    """Refuse columns that are not there or of another type, and missing values that --nulls does not speak of."""
     try:
         for condition in selection.conditions:
             where.check(condition, known.types)
@@ -162,11 +142,7 @@ def check(selection: Selection, known: Known) -> None:
 
 
 def select(selection: Selection, run: Run, flags: list[str]) -> int:
-    """Make the run, or only its list of keys; returns the exit code.
-
-    Raises:
-        UsageError: the condition is none, or a score is missing or not measured on all shards.
-    """
+    """Make the run, or only its list of keys; returns the exit code."""
     parent = selection.parent
     known = columns.known(parent.folder, [name for each in parent.config.input for name in each.keep_columns])
     check(selection, known)
@@ -318,7 +294,7 @@ def _find_thresholds(selection: Selection, run: Run, _unit: Unit) -> ThresholdFa
             [name for name, _ in units],
             of=run.folder,
         )
-        thresholds.append(kth_largest(parts, wanted(top.share, sum(facts.rows[column] for _, facts in units))))
+        thresholds.append(kth_largest(parts, rows_of_share(top.share, sum(facts.rows[column] for _, facts in units))))
     return ThresholdFacts(numbers=thresholds)
 
 
@@ -339,7 +315,7 @@ def distinct(numbers: Ordered) -> Ordered:
     return np.stack([values, times.astype(values.dtype)])
 
 
-def wanted(share: Fraction, rows: int) -> int:
+def rows_of_share(share: Fraction, rows: int) -> int:
     """How many of so many rows a share is, rounded up."""
     return -((-share.numerator * rows) // share.denominator)
 

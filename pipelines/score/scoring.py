@@ -1,7 +1,6 @@
 """`altalign score RUN --with FILE`: measures scores on a finished run's samples, and writes them beside its shards.
 
-Units are shards, with marks in `work/score` while the command is under way. The tars stay as they are. Images are
-decoded once for all scorers, a batch at a time; texts are scored all at once.
+Images are decoded once for all scorers, a batch at a time; texts are scored all at once.
 """
 
 import hashlib
@@ -55,11 +54,7 @@ Places = npt.NDArray[np.int64]
 
 
 def loaded(config: ScoreConfig, config_path: str) -> list[Scorer]:
-    """The scorers of a settings file, with their models.
-
-    Raises:
-        UsageError: a file or a package is missing, or they do not fit; or two scores have a column of the same name.
-    """
+    """The scorers of a settings file, with their models."""
     made = list[Scorer]()
     for each in config.score:
         where = f"{config_path} [[score]] {each.name}"
@@ -89,15 +84,8 @@ def digest_of(settings: ScoreSettings, scorer: Scorer) -> str:
 def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str], *, anew: bool) -> int:
     """Measure scores on a run; returns the exit code.
 
-    Args:
-        config: the settings of the run.
-        scores: what to measure.
-        where: the settings file, for errors; modules of own functions are beside it.
-        flags: for Beam.
-        anew: whether values that rest on other settings or files are replaced.
-
-    Raises:
-        UsageError: the run is not finished, a model or a file is missing, or a score rests on something else.
+    `where` is the file of `scores`, for errors; own functions are beside it. `anew` replaces values that rest on other
+    settings or files. `flags` go to Beam.
     """
     pipeline_options = options(config.engine, flags)
     of_settings = list(zip(scores.score, loaded(scores, where), strict=True))
@@ -133,7 +121,8 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
             }
             # files of before that still count, and those that were made now
             made = score_files.made(run, step, name, lambda unit: parent.shards[int(unit)].name)
-            old = there.files if (there := before[name]) else {}
+            earlier = before[name]
+            old = earlier.files if earlier else {}
             entries = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in parent.shards]
             folder = files.folder_of(run.folder, name)
             score_files.conclude(folder, stated, entries, durable=run.config.run.durable)

@@ -1,10 +1,4 @@
-"""What a trial predicts of the whole run: pairs and images by stage and reason, bytes, and how long it takes.
-
-A total is a ratio: what the sample has of a quantity, over its images (or pairs), times the images (or pairs) of the
-pool, which are known. It is taken in strata of hosts of about one size, and added up. Images of a host are available
-or gone together, so the bootstrap draws hosts again, not images. A host with many images in the sample is a stratum of
-its own, in which images are drawn again: all such hosts are in the sample, so there are no others to stand for.
-"""
+"""What a trial predicts of the whole run: pairs and images by stage and reason, bytes, and how long it takes."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -46,21 +40,13 @@ _AT_ONCE = 1 << 22  # draws in memory
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of n images, by their numbers in the sample.
+    """What became of n images, by their numbers in the sample: float64[n], 0 where nothing came."""
 
-    Attributes:
-        dropped: stage and reason of those that were dropped.
-        bytes: of the bodies that came, float64[n]; 0 where nothing came.
-        shard_bytes: of their samples in shards, float64[n].
-        seconds: of all tries, redirects and bodies included, float64[n]; 0 where nothing was asked.
-        requested: images that this sample asked for, and no earlier one.
-    """
-
-    dropped: Mapping[int, tuple[Stage, str]]
-    bytes: Floats
-    shard_bytes: Floats
-    seconds: Floats
-    requested: int = 0
+    dropped: Mapping[int, tuple[Stage, str]]  # stage and reason
+    bytes: Floats  # of the bodies that came
+    shard_bytes: Floats  # of their samples in shards
+    seconds: Floats  # of all tries, redirects and bodies included
+    requested: int = 0  # images that this sample asked for, and no earlier one
 
 
 def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
@@ -268,12 +254,12 @@ def strata(sample: Sample, pool: Hosts) -> tuple[Numbers, npt.NDArray[np.bool_]]
 def totals(sample: Sample, pool: Hosts, values: Floats, is_of_pairs: npt.NDArray[np.bool_], *, seed: int = 0) -> Floats:
     """Totals of q quantities over the pool, float64[1 + REPLICATES, q]: the estimates, then those of each replicate.
 
-    Args:
-        sample: the images.
-        pool: the hosts that they were drawn from.
-        values: of each quantity for each image, float64[n, q].
-        is_of_pairs: whether a quantity goes with the pairs of an image, bool[q]; it goes with images otherwise.
-        seed: of the draws; the same sample and seed give the same numbers.
+    `values` are float64[n, q]; a quantity goes with pairs where `is_of_pairs` (bool[q]), else with images.
+
+    A total is a ratio: what the sample has of a quantity, over its images (or pairs), times the images (or pairs) of
+    the pool, which are known. It is taken in strata of hosts of about one size, and added up. Images of a host are
+    available or gone together, so the bootstrap draws hosts again, not images. A host with many images in the sample is
+    a stratum of its own, in which images are drawn again: all such hosts are in the sample.
     """
     random = np.random.default_rng(seed)
     by = is_of_pairs.astype(np.int64)

@@ -1,11 +1,6 @@
 """`altalign trial CONFIG`: the text stages in full, then a sample of the images, and what follows for all of them.
 
-    RUN/work/trial/DIGEST/      the sample, in the form of a run: `altalign.pipelines.run.sampled`
-    RUN/trial/trial.json        what is predicted
-    RUN/trial/report.html       the same to look at
-
-The run itself has its text stages done then, and a later curation goes on from there. The sample is fetched by this
-process, whichever engine the run is made on.
+A later curation goes on from the text stages. The sample is fetched by this process, whichever engine the run has.
 """
 
 import hashlib
@@ -44,33 +39,18 @@ _UNITS = ((1e12, "T", 1e12), (1e9, "G", 1e9), (1e6, "M", 1e6), (1e4, "k", 1e3))
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that is done.
+    """A trial that is done."""
 
-    Attributes:
-        run: the run that was tried; its text stages are done.
-        counted: the pairs of the text stages by reason: they are counted, not estimated.
-        requested: images that this sample asked for, and no earlier one.
-        prediction: None where no pair passed the text rules.
-    """
-
-    run: Run
-    counted: list[dict[str, Any]]
-    requested: int = 0
-    prediction: Prediction | None = None
+    run: Run  # that was tried; its text stages are done
+    counted: list[dict[str, Any]]  # the pairs of the text stages by reason: they are counted, not estimated
+    requested: int = 0  # images that this sample asked for, and no earlier one
+    prediction: Prediction | None = None  # None where no pair passed the text rules
 
 
 def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str], *, config_path: str) -> Trial:
-    """Try a curation on about so many images, or go on with a trial.
+    """Try a curation on about so many images, or go on with a trial; `flags` go to Beam, for the text stages.
 
-    Args:
-        config: the settings of the curation.
-        images: how many images are drawn.
-        seed: another one draws other images.
-        flags: for Beam, of the text stages.
-        config_path: the file of the settings, for errors.
-
-    Raises:
-        UsageError: the run has begun to fetch, so there is nothing left to try; or no image was drawn.
+    `config_path` is the file of the settings, for errors.
     """
     _check_not_begun(find_run(config, config_path=config_path))
     until_judge = curate.Wanted(until=TEXT_STAGES[-1], rerun="", flags=flags)

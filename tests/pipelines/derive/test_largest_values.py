@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.derive.select import distinct, kth_largest, ordered, wanted
+from altalign.pipelines.derive.select import distinct, kth_largest, ordered, rows_of_share
 
 floats = st.floats(width=32, allow_nan=False)
 integers = st.integers(-(2**31), 2**31 - 1)
@@ -44,4 +44,4 @@ def test_numbers_are_in_the_order_of_values(values: Any) -> None:
 
 @pytest.mark.parametrize(("share", "rows", "number"), [("0.3", 10, 3), ("0.3", 11, 4), ("1", 7, 7), ("0.001", 5, 1)])
 def test_a_share_is_rounded_up(share: str, rows: int, number: int) -> None:
-    assert wanted(Fraction(share), rows) == number
+    assert rows_of_share(Fraction(share), rows) == number
