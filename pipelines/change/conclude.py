@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import listing, scores
+from altalign.data import generations, listing, scores
 from altalign.data.audit_tables import FUNNEL
 from altalign.data.counts import Counts
 from altalign.pipelines.card.facts import CardFacts
@@ -44,14 +44,19 @@ def conclude(
     deleted: Sequence[str],
     *,
     counts: Counts,
-    facts: Mapping[str, Any],
-    more: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+    images_gone: int = 0,
+    newest: int = 1,
 ) -> None:
     """Write summary, settings, list, card and manifest into a change, and have all of it come at once.
 
-    `shards`, `counts` and `facts` (of `summary.json`) are those of then, `deleted` the paths of files and folders that
-    go, and `more` further entries of the manifest, `lineage` among them.
+    `shards`, `counts` and the number of the `newest` generation are those of then, `deleted` the paths of files and
+    folders that go.
     """
+    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
+    counts.reconcile(counts.stages_of_run(), pairs=pairs)
+    before, stages = storage.read_json(run.path("summary.json")), counts.summary(counts.stages_of_run())
+    facts = {**before, "stages": stages, "pairs": pairs, "images": before["images"] - images_gone, "bytes": size}
     with change.noted():
         storage.write_json(change.path("summary.json"), facts)
         with storage.open_read(run.path(listing.SETTINGS)) as file:
@@ -59,6 +64,7 @@ def conclude(
     listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
     listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
+    more = {"lineage": lineage, **({generations.ENTRY: newest} if newest > 1 else {})}
     with change.noted():
         manifest.write(Run(change.folder, run.config, ()), shards, listed, card, storage.Block(), more)
     change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}

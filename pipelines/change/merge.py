@@ -356,8 +356,6 @@ def _compact(run: Run, parent: Parent) -> int:
     for facts in made:
         of_sources.update(facts.source_bytes)
     write_funnel(run, change, lambda row: row.update(bytes=of_sources[row["source"]] if row["source"] else size))
-    counts = Counts.from_json(parents.counts_of(parent))
-    facts = {**storage.read_json(run.path("summary.json")), "bytes": size}
-    more = {"lineage": lineage(parent, "compact", {"shards": len(shards)})}
-    conclude(run, change, shards, deleted, counts=counts, facts=facts, more=more)
+    counts, compacted = Counts.from_json(parents.counts_of(parent)), lineage(parent, "compact", {"shards": len(shards)})
+    conclude(run, change, shards, deleted, counts=counts, lineage=compacted)
     return len(shards)

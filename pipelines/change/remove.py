@@ -17,7 +17,7 @@ import pyarrow as pa
 from rich.table import Table
 
 from altalign import storage, terminal
-from altalign.data import generations, listing
+from altalign.data import listing
 from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, KEPT, DropReason, Stage
@@ -232,21 +232,14 @@ def remove(
     with change.noted():
         parquet.write(change.path(REMOVED_FILE), _removed(run, removal, by, because, is_asked=lineage is None), REMOVED)
     counts, failed = _counts(parent, removal)
-    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
-    counts.reconcile(counts.stages_of_run(), pairs=pairs)
     failed.check(counts)
-    before = storage.read_json(run.path("summary.json"))
-    stages = counts.summary(counts.stages_of_run())
-    images = before["images"] - len(removal.images.image_ids)
-    facts = {**before, "stages": stages, "pairs": pairs, "images": images, "bytes": size}
     with change.noted():
         parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
         parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
-    _funnel(run, change, parent, removal, list(filter(None, written.values())), size)
-    more: dict[str, Any] = {"lineage": lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})}
-    if parent.generations > 1:
-        more[generations.ENTRY] = parent.generations
-    conclude.conclude(run, change, shards, deleted, counts=counts, facts=facts, more=more)
+    _funnel(run, change, parent, removal, list(filter(None, written.values())), sum(of.bytes for _, of in shards))
+    lineage = lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})
+    gone, newest = len(removal.images.image_ids), parent.generations
+    conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=gone, newest=newest)
 
 
 def _shards(change: Change, parent: Parent, in_shards: Sequence[InShard]) -> dict[str, ShardFacts | None]:

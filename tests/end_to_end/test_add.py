@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -18,7 +17,7 @@ from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.change import add as adding
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, flip, tree, write_input
+from tests.end_to_end.runs import CONFIG, counted, flip, tree, write_input
 from tests.pipelines.read.pages import archives
 
 pytestmark = pytest.mark.runs
@@ -60,11 +59,6 @@ def by_key(run: str) -> dict[str, dict[str, Any]]:
     """The samples of a run in the order of (image_id, key), without their places in tars."""
     rows = sorted(rows_of(Path(run)), key=lambda row: (row["image_id"], row["key"]))
     return {row["key"]: {**row, "tar_offset": None} for row in rows}
-
-
-def counted(run: str) -> Counter[tuple[str, str, str]]:
-    rows = pq.read_table(Path(run, "counts.parquet")).to_pylist()
-    return Counter({(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows})
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +267,7 @@ def test_a_glob_of_the_run_may_match_the_new_file_by_now(tmp_path: Path, monkeyp
     first = '", "'.join(f"input/part-{number}.parquet" for number in range(5))
     assert main(["curate", config("fresh", [first, "input/part-5.parquet"])]) == 0
     assert by_key("run") == by_key("fresh")
-    assert counted("run") == counted("fresh")
+    assert counted(Path("run")) == counted(Path("fresh"))
 
 
 def test_what_is_added_to_an_input_without_a_name_has_its_source(

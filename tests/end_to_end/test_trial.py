@@ -21,7 +21,7 @@ from altalign.pipelines.trial.prediction import Outcomes
 from altalign.pipelines.trial.sample import Sample
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end import faults
-from tests.end_to_end.runs import altalign, tree, write_input
+from tests.end_to_end.runs import altalign, refused, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
 from tests.object_stores.servers import Server
 from tests.web_server.running import WebServer
@@ -71,14 +71,6 @@ def counts(run: Path) -> Counter[tuple[str, str]]:
     for row in pq.read_table(run / "counts.parquet").to_pylist():
         pairs[row["stage"], row["reason"]] += row["rows"]
     return pairs
-
-
-def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """The one line that a command fails with."""
-    capsys.readouterr()
-    assert main([*command]) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: "))
-    return line.removeprefix("altalign: ")
 
 
 @pytest.mark.everyday
