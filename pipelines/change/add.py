@@ -316,9 +316,9 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
     shards = [(shard.name, facts) for shard, facts in zip(old, of_old, strict=True)]
     for number, slices in enumerate(plan):  # each makes its images in threads
         name = generations.named(generation, number)
-        parts = ((of.name, fresh[of.name][of.begin : of.end]) for of in slices)
+        parts = ((unit, fresh[unit][begin:end]) for unit, begin, end in slices)
         shards.append((name, write.write_rows(grown, name, parts)))
-    listed = {path: of for name, facts in shards for path, of in files_of(name, facts)}
+    listed = {path: file for name, facts in shards for path, file in files_of(name, facts)}
     if storage.exists(path := grown.path(REMOVED_FILE)):
         listed[REMOVED_FILE] = listing.digest(path)
     more = {"lineage": lineage, generations.ENTRY: generation}

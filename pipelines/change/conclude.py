@@ -61,8 +61,8 @@ def conclude(
         storage.write_json(change.path("summary.json"), facts)
         with storage.open_read(run.path(listing.SETTINGS)) as file:
             storage.write_bytes(change.path(listing.SETTINGS), file.read())
-    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
-    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
+    listed = {name: file for name, file in listing.read(run.folder).items() if name not in deleted}
+    listed |= {name: file for name, file in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     more = {"lineage": lineage, **({generations.ENTRY: newest} if newest > 1 else {})}
     with change.noted():

@@ -65,10 +65,10 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
         if not failed and run.is_done(STAGES[-1]):
             return 0
         for is_first in (True, False):
-            numbers = {
-                name: [n for n, outcome in of.items() if (outcome.reason is DropReason.HTTP_NOT_ASKED) == is_first]
-                for name, of in failed.items()
-            }
+            numbers = dict[str, list[int]]()
+            for name, outcomes in failed.items():
+                is_new = {n: outcome.reason is DropReason.HTTP_NOT_ASKED for n, outcome in outcomes.items()}
+                numbers[name] = [n for n in outcomes if is_new[n] == is_first]
             if any(numbers.values()):
                 reopen.reopen(run, "fetch")
                 _forget(run, numbers)

@@ -236,7 +236,7 @@ def remove(
     with change.noted():
         parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
         parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
-    _funnel(run, change, parent, removal, list(filter(None, written.values())), sum(of.bytes for _, of in shards))
+    _funnel(run, change, parent, removal, list(filter(None, written.values())), sum(facts.bytes for _, facts in shards))
     lineage = lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})
     gone, newest = len(removal.images.image_ids), parent.generations
     conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=gone, newest=newest)

@@ -31,8 +31,8 @@ AfterChange = Sequence[tuple[str, ShardFacts | Shard]]  # the shards that a run 
 
 def of_all(parents: Sequence[Parent]) -> OfParents:
     """The scores that all of these runs have, measured by the same settings, models and versions."""
-    first, *others = ({score.name: score for score in scores.all_of(parent.folder)} for parent in parents)
-    by_name = {name: (score, *(of[name] for of in others if name in of)) for name, score in first.items()}
+    every = [{score.name: score for score in scores.all_of(parent.folder)} for parent in parents]
+    by_name = {name: tuple(of_run[name] for of_run in every if name in of_run) for name in every[0]}
     return {
         name: same
         for name, same in by_name.items()

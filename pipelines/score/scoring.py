@@ -205,7 +205,7 @@ def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str,
 
 
 def _table(keys: "pa.ChunkedArray[Any]", scorer: Scorer, parts: list[Sequence["pa.Array[Any]"]]) -> pa.Table:
-    columns = [pa.chunked_array([part[place] for part in parts], of.type) for place, of in enumerate(scorer.columns)]
+    columns = [pa.chunked_array([part[at] for part in parts], each.type) for at, each in enumerate(scorer.columns)]
     schema = pa.schema([pa.field("key", pa.string()), *scorer.columns])
     return pa.table([keys, *columns], schema=schema).combine_chunks()
 
