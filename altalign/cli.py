@@ -22,29 +22,29 @@ Verbs: TypeAlias = Mapping[str, tuple[str, str]]  # module:function, and what it
 _GROUPS = {
     "Curate": {
         "init": ("curate:init", "write a first config for files that you have"),
-        "demo": ("demo:main", "write the demo web; serve it on loopback"),
-        "trial": ("trial:trial", "try a curation on a sample: what it will keep, and take"),
-        "curate": ("curate:main", "run a curation; run again, it continues where it stopped"),
+        "demo": ("curate:demo", "write the demo web; serve it on loopback"),
+        "trial": ("curate:trial", "try a curation on a sample: what it will keep, and take"),
+        "curate": ("curate:curate", "run a curation; run again, it continues where it stopped"),
         "retry": ("curate:retry", "fetch again what could not be fetched, then finish the run anew"),
-        "calibrate": ("calibrate:calibrate", "measure what is found, and choose the threshold"),
+        "calibrate": ("curate:calibrate", "measure what is found, and choose the threshold"),
     },
     "Look at a run": {
-        "status": ("status:main", "how far a run is; what it was made of"),
+        "status": ("look:status", "how far a run is; what it was made of"),
         "audit": ("audit:main", "check a run and write its report; compare two runs"),
-        "explain": ("explain:main", "what happened to a pair in every stage, and why"),
-        "clean": ("clean:main", "delete intermediate files (RUN/work)"),
+        "explain": ("look:explain", "what happened to a pair in every stage, and why"),
+        "clean": ("look:clean", "delete intermediate files (RUN/work)"),
     },
     "Change a run": {
         "add": ("change:add", "add input, or test sets, to a finished run"),
         "remove": ("change:remove", "take pairs out of a finished run, and all that has them"),
-        "score": ("score:score", "measure scores on a run's samples, or sort its images into clusters"),
-        "select": ("select:select", "make runs of another one's samples: by scores, by a list, by shares"),
-        "merge": ("merge:merge", "make one run of several, or one generation of the shards of one"),
+        "score": ("change:score", "measure scores on a run's samples, or sort its images into clusters"),
+        "select": ("change:select", "make runs of another one's samples: by scores, by a list, by shares"),
+        "merge": ("change:merge", "make one run of several, or one generation of the shards of one"),
     },
     "Train": {
         "train": ("train:main", "train a dual encoder on shards; run again, it goes on"),
         "eval": ("train:evaluate", "measure a trained model on sets; compare two models"),
-        "nlip": ("nlip:nlip", "noise of pairs, captions and concepts, as NLIP has them"),
+        "nlip": ("train:nlip", "noise of pairs, captions and concepts, as NLIP has them"),
         "encode": ("train:encode", "write what a trained model makes of images and captions"),
         "export": ("train:export", "write a trained model as other libraries open it"),
     },
@@ -152,12 +152,12 @@ def _trouble(error: Exception) -> tuple[str, int]:
 
 def _unexpected(error: Exception) -> str:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        said = f" ({error})" if str(error) else ""
-        return f"out of memory{said}; give the command more and run it again, it continues"
+        details = f" ({error})" if str(error) else ""
+        return f"out of memory{details}; give the command more and run it again, it continues"
     if not isinstance(error, OSError):
-        said = (str(error).strip().splitlines() or [""])[0]
+        details = (str(error).strip().splitlines() or [""])[0]
         return (
-            f"{type(error).__name__}: {said}; a defect of altalign, or a file of the run was changed by hand; "
+            f"{type(error).__name__}: {details}; a defect of altalign, or a file of the run was changed by hand; "
             "please report it with what --debug shows"
         )
     if (full := full_disk(error, error.filename or "")) is not None:

@@ -66,7 +66,7 @@ def curate(
             fails, the disk is full.
     """
     from altalign.commands import curate as command
-    from altalign.commands.run_arguments import config_of_file
+    from altalign.commands.arguments import config_of_file
     from altalign.data.stages import STAGES
     from altalign.settings.curate import CurateConfig
 
@@ -119,7 +119,7 @@ def _report(folder: str) -> None:
     try:
         found = command.reported(folder)
     except command.NOT_WRITTEN as error:
-        warnings.warn(command.said_of_no_report(folder, error), stacklevel=3)
+        warnings.warn(command.why_no_report(folder, error), stacklevel=3)
         return
     if found and (wrong := failed(found[1])):
         raise AltalignError("\n".join(map(str, wrong)))

@@ -191,10 +191,11 @@ def main(run_a: str, run_b: str, *, as_json: bool = False, page: str | None = No
 # What differs ---------------------------------------------------------------------------------------------------------
 
 
-def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[dict[str, str | int]]:
+def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[dict[str, str | int | None]]:
     """Rows of both runs by stage and reason (or "received", "kept"), in the order of stages and rules.
 
-    Reasons that this version does not know come last in their stage.
+    Reasons that this version does not know come last in their stage. A number is None of a run without the stage: of a
+    curation, beside a selection.
     """
     rows = []
     for stage in dict.fromkeys([*map(str, Stage), *(stage for stage, _ in (*a, *b))]):
@@ -205,7 +206,10 @@ def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[di
             of_reasons = [(reason, [a[stage, reason], b[stage, reason]]) for reason in (*known, *others)]
             of_reasons = [(reason, both) for reason, both in of_reasons if any(both)]
             of_reasons = [("received", received), *of_reasons, (KEPT, [a[stage, KEPT], b[stage, KEPT]])]
-            rows += [{"stage": stage, "reason": reason, "a": x, "b": y} for reason, (x, y) in of_reasons]
+            is_without = [stage == Stage.SELECT and not number for number in received]
+            for reason, both in of_reasons:
+                x, y = (None if without else number for without, number in zip(is_without, both, strict=True))
+                rows.append({"stage": stage, "reason": reason, "a": x, "b": y})
     return rows
 
 
@@ -245,9 +249,10 @@ def _print(found: dict[str, Any], out: Console) -> None:
     table = _table("stage", "", numbers=("A", "B", "B - A"))
     for stage, reason, before, after in map(dict.values, found["counts"]):
         is_first, is_last = reason == "received", reason == KEPT
-        more = f"{after - before:+,}" if after != before else ""
+        numbers = ["" if number is None else f"{number:,}" for number in (before, after)]
+        more = f"{after - before:+,}" if all(numbers) and after != before else ""
         style = "bold" if is_first else "green" if is_last else None
-        cells = shown(stage) if is_first else "", shown(reason), f"{before:,}", f"{after:,}", more
+        cells = shown(stage) if is_first else "", shown(reason), *numbers, more
         table.add_row(*cells, style=style, end_section=is_last)
     out.print(table)
     totals = ((name, before or 0, after or 0) for name, (before, after) in found["totals"].items())

@@ -1,1 +1,1 @@
-"""The verbs of the command line that need several rooms: one file a verb."""
+"""The verbs of the command line, in files as `altalign --help` groups them."""

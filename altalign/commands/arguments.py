@@ -1,9 +1,20 @@
-"""The parser of a verb's arguments: what is wrong with them is one line, as every other error."""
+"""What verbs share: the parser of arguments, the settings of runs, as many workers as fit, and flags for Beam."""
 
 import argparse
-from typing import Any, NoReturn
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from altalign import storage, terminal
+from altalign.data.stages import REMOVED_FILE, check_curated, damaged, own_files
 from altalign.errors import UsageError
+from altalign.machine import memory
+from altalign.storage import atomic_change
+
+if TYPE_CHECKING:
+    from altalign.settings.curate import CurateConfig
+
+TO_BEAM = "Flags after -- go to Beam."
 
 
 class Parser(argparse.ArgumentParser):
@@ -13,9 +24,130 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments.
-
-        Raises:
-            UsageError: always.
-        """
+        """Refuse the arguments: what is wrong with them is one line, as every other error."""
         raise UsageError(f"{message}; `{self.prog} --help` says what there is")
+
+    def add_repeatable(self, option: str, metavar: str, words: str) -> None:
+        """Add an option that may be given several times; `words` are its help."""
+        self.add_argument(option, action="append", default=[], metavar=metavar, help=words)
+
+    def add_overrides(self, words: str) -> None:
+        """Add `--set`."""
+        self.add_repeatable("--set", "SECTION.KEY=VALUE", words)
+
+    def add_test_sets(self, words: str) -> None:
+        """Add `--test-set`, described by `words`, and `--image-column`."""
+        self.add_repeatable("--test-set", "NAME=PATH", words)
+        of_bytes = "of Parquet files: the column of the image's bytes (image)"
+        self.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
+
+    def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The arguments of the verb, and the flags after `--`, which are for Beam."""
+        at = argv.index("--") if "--" in argv else len(argv)
+        return self.parse_args(list(argv[:at])), list(argv[at + 1 :])
+
+
+def positive(word: str) -> int:
+    """A whole number above 0, of an argument."""
+    if not word.isdecimal() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word}: not a whole number of 1 or more")
+    return int(word)
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def config_of_run(
+    folder: str, overrides: Sequence[str] = (), test_sets: Sequence[dict[str, str]] = ()
+) -> "CurateConfig":
+    """The settings of a run with the engine that it was run with, these overrides, and these further test sets."""
+    from altalign.settings.curate import CurateConfig
+
+    folder = folder.rstrip("/") or "/"
+    storage.check(folder)
+    if storage.kind(folder) != "folder":
+        raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
+    atomic_change.settle(folder)
+    with own_files(folder):
+        facts = storage.read_json(storage.join(folder, "run.json"))
+    if not facts:
+        raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
+    path = storage.join(folder, "config.toml")
+    if not storage.exists(path):
+        raise damaged(folder, path, "it is not there")
+    engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
+    config = CurateConfig.load(path, [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
+    if not test_sets:
+        return config
+    values = config.model_dump(mode="json")
+    before = values["decontaminate"]["test_sets"]
+    for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
+        if each["name"] == known.name and each["path"] != known.path:
+            raise UsageError(
+                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); "
+                "give another name"
+            )
+    values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
+    return CurateConfig.from_values(values, where="--test-set")
+
+
+def config_of_file(path: str, overrides: Sequence[str]) -> "CurateConfig":
+    """The settings of a file; the `config.toml` of a run, which names no folder, is of the run that it lies in."""
+    from altalign.settings.curate import CurateConfig
+
+    config, folder = CurateConfig.load(path, overrides), storage.folder_of(path) or "."
+    is_of_run = storage.name(path) == "config.toml" and storage.exists(storage.join(folder, "run.json"))
+    return config_of_run(folder, overrides) if is_of_run and not config.run.folder else config
+
+
+def config_of_curation(folder: str, overrides: Sequence[str] = ()) -> "CurateConfig":
+    """The settings of a run that a curation has made, and no other verb of other runs; as many workers as fit."""
+    check_curated(folder)
+    return fitted(config_of_run(folder, overrides))
+
+
+def config_in(run: str, out: str, overrides: Sequence[str] = ()) -> "CurateConfig":
+    """The settings of a run, for another folder."""
+    out = out.rstrip("/") or "/"
+    storage.check(out)
+    return fitted(config_of_run(run, [*overrides, f"run.folder={json.dumps(out, ensure_ascii=False)}"]))
+
+
+def config_with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
+    """The settings of a run that still has its `work/`, with the test sets of a command line."""
+    test_sets = list[dict[str, str]]()
+    for named in arguments.test_set:
+        name, _, path = named.partition("=")
+        if not (name and path):
+            raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
+        test_sets.append({"name": name, "path": path, "image_column": arguments.image_column})
+    check_curated(arguments.run)
+    config = fitted(config_of_run(arguments.run, arguments.set, test_sets))
+    check_work(config.run.folder)
+    return config
+
+
+def fitted(config: "CurateConfig") -> "CurateConfig":
+    """The settings with as many workers as there is memory for; prints a line where these are fewer."""
+    free = memory.free()
+    fit = memory.workers_at_most(config.engine.threads, free)
+    if fit == config.engine.threads:
+        return config
+    terminal.stderr().print(
+        f"{free.bytes // memory.MB:,} MB of memory are free ({free.of}), so workers = {fit}", soft_wrap=True
+    )
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
+
+
+def check_work(folder: str) -> None:
+    """Refuse a run whose `work/` is gone, or keeps nothing that may be used again."""
+    is_gone = storage.kind(storage.join(folder, "work")) == "missing"
+    if storage.exists(storage.join(folder, REMOVED_FILE)):
+        why = "work/ went with the pairs that were removed, and what was fetched with it"
+        why = why if is_gone else f"what {REMOVED_FILE} keeps out would come back"
+        raise UsageError(f"{folder}: {why}; do this to a run before pairs are removed")
+    if is_gone:
+        raise UsageError(
+            f"{folder}: work/ was deleted, and what was fetched with it; "
+            "`altalign curate` with --restart runs everything anew"
+        )

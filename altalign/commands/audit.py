@@ -1,6 +1,5 @@
 """`altalign audit RUN` checks a finished run and writes its report; with RUN_A RUN_B it compares two runs."""
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
-from altalign.commands.arguments import Parser
+from altalign.commands.arguments import Parser, positive
 from altalign.data import generations, listing
 from altalign.data.stages import REPORT, own_files
 from altalign.errors import AltalignError, UnreadableError, UsageError
@@ -26,18 +25,19 @@ SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generati
 def main(argv: Sequence[str]) -> int:
     """Checks a finished run and writes its report, or compares two runs."""
     arguments = _parser().parse_args(argv)
-    is_of_report = arguments.other is None and not (arguments.digest or arguments.quick or arguments.json)
+    is_of_files = arguments.digest or arguments.quick
+    is_of_report = arguments.other is None and not (is_of_files or arguments.json)
     if arguments.summary:
         if not is_of_report or arguments.shards or arguments.page is not None or arguments.words:
             raise UsageError("--summary: is written alone; leave RUN_B and the other options but --to out")
         return _summarised(arguments.run, arguments.to or ".")
-    if arguments.full and (arguments.other is not None or arguments.digest or arguments.quick or arguments.shards):
+    if arguments.full and (arguments.other is not None or is_of_files or arguments.shards):
         raise UsageError("--full: reads every file of one run; leave out RUN_B, --digest, --quick and --shards")
     if arguments.to:
         raise UsageError(f"--to {arguments.to}: belongs to --summary; give it too, or leave --to out")
     if arguments.words and not is_of_report:
         raise UsageError(f"--words {arguments.words[0]}: belongs to the report of one run; leave it out")
-    if arguments.digest or arguments.quick:
+    if is_of_files:
         if arguments.other is not None or arguments.shards:
             raise UsageError("--digest and --quick look at all files of one run; leave out RUN_B and --shards")
         return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
@@ -49,19 +49,27 @@ def main(argv: Sequence[str]) -> int:
         from altalign.audit import compare
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
-    words = _lists(arguments.words)
-    shards, is_written = arguments.shards, not arguments.json
+    words = dict[str, str]()
+    for each in arguments.words:
+        name, _, path = each.partition("=")
+        if not name or not path or name in words:
+            raise UsageError(f"--words {each}: not of the form NAME=FILE, or of a name that is there already")
+        words[name] = path
     run, checks = checked(
-        arguments.run, shards_at_most=shards, is_written=is_written, words=words, is_full=arguments.full
+        arguments.run,
+        shards_at_most=arguments.shards,
+        is_written=not arguments.json,
+        words=words,
+        is_full=arguments.full,
     )
     if arguments.json:
-        sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"run": run.folder, **_to_json(checks)}, indent=2) + "\n")
     else:
-        _say(run, checks)
+        _print(run, checks)
     return _exit_code(checks)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     about = (
         "Check a finished run and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
         "The exit code is 1 if a check fails (0 if one could not be asked). "
@@ -70,30 +78,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="altalign audit", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run to compare RUN with")
-    parser.add_argument(
-        "--json", action="store_true", help="print the checks, or the differences, as JSON and write nothing"
-    )
-    parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="read at most N shards (all)")
-    parser.add_argument(
-        "--full", action="store_true", help="also search every file for what was removed, as removed.parquet names it"
-    )
+    as_json = "print the checks, or the differences, as JSON and write nothing"
+    parser.add_argument("--json", action="store_true", help=as_json)
+    parser.add_argument("--shards", type=positive, default=None, metavar="N", help="read at most N shards (all)")
+    full = "also search every file for what was removed, as removed.parquet names it"
+    parser.add_argument("--full", action="store_true", help=full)
     parser.add_argument("--page", metavar="FILE", help="with two runs: also write an HTML page with pictures")
-    parser.add_argument(
-        "--digest",
-        action="store_true",
-        help="compare every byte with what was written, and print the run's number",
-    )
+    digest = "compare every byte with what was written, and print the run's number"
+    parser.add_argument("--digest", action="store_true", help=digest)
     parser.add_argument("--quick", action="store_true", help="compare only names and sizes of all files; write nothing")
-    parser.add_argument(
-        "--summary", choices=("eu",), help="write the summary of training content in the form of the EU's AI Office"
-    )
-    parser.add_argument(
-        "--words",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="report the share kept of captions with a word of this list; repeatable",
-    )
+    summary = "write the summary of training content in the form of the EU's AI Office"
+    parser.add_argument("--summary", choices=("eu",), help=summary)
+    words = "report the share kept of captions with a word of this list; repeatable"
+    parser.add_repeatable("--words", "NAME=FILE", words)
     parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
     return parser
 
@@ -112,15 +109,26 @@ def _summarised(folder: str, to: str) -> int:
     return 0
 
 
-def _lists(words: Sequence[str]) -> dict[str, str]:
-    """Lists of words by name."""
-    found = dict[str, str]()
-    for each in words:
-        name, _, path = each.partition("=")
-        if not name or not path or name in found:
-            raise UsageError(f"--words {each}: not of the form NAME=FILE, or of a name that is there already")
-        found[name] = path
-    return found
+def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) -> int:
+    """Looks at every file of a run and nothing else; names each that is not as it was written."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("it has no list of its files yet")
+        number, files = listing.number(run.folder), listing.look(run.folder, sizes_alone=is_quick)
+    if as_json:
+        facts = {"run": run.folder, "digest": number, "files": files.files, "wrong": files.wrong}
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+    elif files.wrong:
+        sys.stdout.write("".join(f"{shown(f'{name}: {why}')}\n" for name, why in sorted(files.wrong.items())))
+        sys.stdout.write(f"{len(files.wrong):,} of {files.files:,} files are not as they were written\n")
+    elif is_digest:
+        sys.stdout.write(f"{number}\n")
+    else:
+        sys.stdout.write(f"{files.files:,} files, each of its size\n")
+    return AltalignError.exit_code if files.wrong else 0
+
+
+# The report ----------------------------------------------------------------------------------------------------------
 
 
 def checked(
@@ -131,7 +139,7 @@ def checked(
     words: Mapping[str, str] | None = None,
     is_full: bool = False,
 ) -> "tuple[RunFolder, list[Check]]":
-    """Checks a finished run, and writes its report where that is wanted, with the slices of lists of words.
+    """Checks a finished run, and writes its report where `is_written`, with the slices of lists of words.
 
     `is_full`: also that no file has anything of what was removed.
 
@@ -147,39 +155,20 @@ def checked(
         return run, _checks(run, shards_at_most, is_full=is_full)
 
 
-def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) -> int:
-    """Looks at every file of a run and nothing else; names each that is not as it was written."""
-    with own_files(folder):
-        run = RunFolder.open(folder)
-        run.check_finished("it has no list of its files yet")
-        number, found = listing.number(run.folder), listing.look(run.folder, sizes_alone=is_quick)
-    if as_json:
-        said = {"run": run.folder, "digest": number, "files": found.files, "wrong": found.wrong}
-        sys.stdout.write(json.dumps(said, indent=2) + "\n")
-    elif found.wrong:
-        sys.stdout.write("".join(f"{shown(f'{name}: {why}')}\n" for name, why in sorted(found.wrong.items())))
-        sys.stdout.write(f"{len(found.wrong):,} of {found.files:,} files are not as they were written\n")
-    elif is_digest:
-        sys.stdout.write(f"{number}\n")
-    else:
-        sys.stdout.write(f"{found.files:,} files, each of its size\n")
-    return AltalignError.exit_code if found.wrong else 0
-
-
 def after_curation(folder: str) -> int:
     """Writes the report at the end of a curation, unless a finished run already has one; returns the exit code.
 
     An error in writing the report is only printed, for the shards are whole; a check that fails gives exit code 1.
     """
     try:
-        found = reported(folder)
+        report = reported(folder)
     except NOT_WRITTEN as error:
-        sys.stderr.write(f"altalign: {said_of_no_report(folder, error)}\n")
+        sys.stderr.write(f"altalign: {why_no_report(folder, error)}\n")
         return 0
-    if found is None:
+    if report is None:
         return 0
-    _say(*found)
-    return _exit_code(found[1])
+    _print(*report)
+    return _exit_code(report[1])
 
 
 NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
@@ -191,21 +180,20 @@ def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
         run = RunFolder.open(folder)
         if not run.is_finished:
             return None
-        return run, _written(run) or write(run, shards_at_most=_at_the_end(run))
+        if checks := _written(run):
+            return run, checks
+        # of a run that has grown, the shards that came are read, for the others were read before
+        entries = storage.read_json(run.path("manifest.json")).get("shards", [])
+        numbers = [generations.of(str(entry["name"])) for entry in entries if "name" in entry]
+        newest = max(numbers, default=1)
+        came = numbers.count(newest) if newest > 1 else SHARDS_AFTER_A_CURATION
+        return run, write(run, shards_at_most=min(SHARDS_AFTER_A_CURATION, came))
 
 
-def _at_the_end(run: RunFolder) -> int:
-    """How many shards are read: of a run that has grown those that came, for the others were read before."""
-    entries = storage.read_json(run.path("manifest.json")).get("shards", [])
-    of = [generations.of(str(entry["name"])) for entry in entries if isinstance(entry, dict) and "name" in entry]
-    newest = max(of, default=1)
-    return min(SHARDS_AFTER_A_CURATION, of.count(newest)) if newest > 1 else SHARDS_AFTER_A_CURATION
-
-
-def said_of_no_report(folder: str, error: BaseException) -> str:
+def why_no_report(folder: str, error: BaseException) -> str:
     """Why no report was written, in a line."""
-    said, repair = shown(str(error) or "out of memory"), f"`{command('audit', folder)}` tries again"
-    return f"no report was written: {said}; the run is whole, and {repair}"
+    why, repair = shown(str(error) or "out of memory"), f"`{command('audit', folder)}` tries again"
+    return f"no report was written: {why}; the run is whole, and {repair}"
 
 
 def write(
@@ -217,19 +205,19 @@ def write(
         from altalign.audit.report import numbers, page
 
     checks = _checks(run, shards_at_most, is_full=is_full)
-    found = numbers.gather(run, checks, words)
+    report = numbers.gather(run, checks, words)
     # ASCII, for names of files may be any bytes
-    storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())
-    storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
-    storage.write_bytes(run.path(PAGE), page.html(found))
+    storage.write_bytes(run.path(CHECKS), (json.dumps(_to_json(checks), indent=1) + "\n").encode())
+    storage.write_bytes(run.path(NUMBERS), (json.dumps(report.to_json(), indent=1) + "\n").encode())
+    storage.write_bytes(run.path(PAGE), page.html(report))
     return checks
 
 
 def _checks(run: RunFolder, shards_at_most: int | None, *, is_full: bool) -> "list[Check]":
     from altalign.audit import checks
 
-    found = list(checks.run_checks(run, shards_at_most=shards_at_most))
-    return [*found, *checks.check_absence(run)] if is_full else found
+    of_files = list(checks.run_checks(run, shards_at_most=shards_at_most))
+    return [*of_files, *checks.check_absence(run)] if is_full else of_files
 
 
 def _written(run: RunFolder) -> "list[Check] | None":
@@ -246,7 +234,7 @@ def _written(run: RunFolder) -> "list[Check] | None":
         return None
 
 
-def _told(checks: "Sequence[Check]") -> dict[str, object]:
+def _to_json(checks: "Sequence[Check]") -> dict[str, object]:
     return {"passed": _exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
 
 
@@ -255,15 +243,9 @@ def _exit_code(checks: "Sequence[Check]") -> int:
     return AltalignError.exit_code if any(check.passed is False for check in checks) else 0
 
 
-def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
+def _print(run: RunFolder, checks: "Sequence[Check]") -> None:
     from altalign.audit.checks.findings import failed, not_asked, summed_up
 
     for check in (*failed(checks), *not_asked(checks)):
         sys.stdout.write(f"{shown(str(check))}\n")
     sys.stdout.write(f"report: {shown(run.path(PAGE))} ({summed_up(checks)})\n")
-
-
-def _positive(word: str) -> int:
-    if not word.isdecimal() or not int(word):
-        raise argparse.ArgumentTypeError(f"{word}: not a whole number of 1 or more")
-    return int(word)

@@ -1,23 +1,25 @@
-"""Arguments of `altalign remove` and `altalign add`."""
+"""Verbs that change a finished run, or make another of its samples: `add`, `remove`, `score`, `select`, `merge`."""
 
 import argparse
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import permutations
 
-from altalign.commands.arguments import Parser
-from altalign.commands.audit import after_curation
-from altalign.commands.run_arguments import (
+from altalign import storage
+from altalign.commands.arguments import (
     TO_BEAM,
-    add_overrides,
-    add_test_sets,
+    Parser,
+    config_in,
     config_of_curation,
     config_of_run,
     config_with_test_sets,
     fitted,
-    parted,
 )
+from altalign.commands.audit import after_curation
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
+_NEAR = 0.975
 _LISTS = {
     "keys": "keys of pairs, one a line",
     "urls": "URLs of images or of pages",
@@ -27,6 +29,13 @@ _LISTS = {
     "source_keys": "names of rows in the input",
     "removed": "what another run has removed: its removed.parquet",
 }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+# remove --------------------------------------------------------------------------------------------------------------
 
 
 def remove(argv: Sequence[str]) -> int:
@@ -40,39 +49,38 @@ def remove(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     for name, about in _LISTS.items():
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            option,
-            action="append",
-            default=[],
-            metavar="FILE",
-            help=f"{about}; repeatable",
-        )
-    parser.add_argument(
-        "--near",
-        type=_cosine,
-        metavar="COSINE",
-        help="also images as near to a removed one as this, such as 0.975",
-    )
+        parser.add_repeatable(_flag(name), "FILE", f"{about}; repeatable")
+    near = "also images as near to a removed one as this, such as 0.975"
+    parser.add_argument("--near", type=_cosine, metavar="COSINE", help=near)
     parser.add_argument("--by", default="", metavar="WHO", help="who asked for it, for removed.parquet")
     parser.add_argument("--because", default="", metavar="WHY", help="why, for removed.parquet")
     parser.add_argument("--dry-run", action="store_true", help="list what would go, and do nothing")
     arguments = parser.parse_args(argv)
     lists = {name: getattr(arguments, name) for name in _LISTS if getattr(arguments, name)}
     if not lists:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in _LISTS)
-        raise UsageError(f"nothing is named that should go; give one or more of {options}")
-    config = config_of_run(arguments.run, ())
-
+        raise UsageError(f"nothing is named that should go; give one or more of {', '.join(map(_flag, _LISTS))}")
+    config = config_of_run(arguments.run)
     with startup.imports():
         # Arrow, NumPy, the card: most of a second, which --help need not wait for
-        from altalign.pipelines.change import output
+        from altalign.pipelines.change import remove as removing
 
-    wanted = output.Wanted(lists, arguments.near, arguments.by, arguments.because, is_dry_run=arguments.dry_run)
-    code = output.remove(config, wanted)
-    if arguments.dry_run:
-        return code
-    return after_curation(config.run.folder) or code
+    code = removing.main(
+        config, lists, arguments.near, by=arguments.by, because=arguments.because, is_dry_run=arguments.dry_run
+    )
+    return code if arguments.dry_run else after_curation(config.run.folder) or code
+
+
+def _cosine(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{word}: no cosine; give a number above 0 and at most 1, such as 0.975")
+    return value
+
+
+# add -----------------------------------------------------------------------------------------------------------------
 
 
 def add(argv: Sequence[str]) -> int:
@@ -86,67 +94,218 @@ def add(argv: Sequence[str]) -> int:
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    of_input = "a file, glob or folder, as [input] paths has them; repeatable"
-    parser.add_argument("--input", action="append", default=[], metavar="PATH", help=of_input)
-    parser.add_argument(
-        "--like", default="", metavar="NAME", help="the input of the run whose kind and settings it has"
-    )
+    parser.add_repeatable("--input", "PATH", "a file, glob or folder, as [input] paths has them; repeatable")
+    like = "the input of the run whose kind and settings it has"
+    parser.add_argument("--like", default="", metavar="NAME", help=like)
     of_mode = "exact: judge all texts by all counts; frozen: by the run's tables (exact)"
     parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help=of_mode)
     of_web = "ask the web again for all images of a run whose work/ is gone"
     parser.add_argument("--fetch-again", action="store_true", help=of_web)
-    add_test_sets(parser, "instead of input: a folder of images, Parquet files or tars; repeatable")
-    add_overrides(parser, "with --test-set: override a setting of the run; repeatable")
-    own, flags = parted(argv)
-    arguments = parser.parse_args(own)
+    parser.add_test_sets("instead of input: a folder of images, Parquet files or tars; repeatable")
+    parser.add_overrides("with --test-set: override a setting of the run; repeatable")
+    arguments, flags = parser.parse(argv)
     if bool(arguments.input) == bool(arguments.test_set):
         raise UsageError("give --input or --test-set, one of the two")
-    _check_options(arguments)
-    if arguments.test_set:
-        return _add_test_sets(arguments, flags)
-    if arguments.set:
-        raise UsageError(f"--set {arguments.set[0]}: an addition has the settings of the run; leave it out")
-    config = fitted(config_of_curation(arguments.run, ()))
-    with startup.imports():
-        from altalign.pipelines.change import add as adding
-        from altalign.pipelines.change import output
-
     is_frozen = arguments.mode == "frozen"
-    wanted = adding.Wanted(arguments.input, arguments.like, arguments.fetch_again, is_frozen)
-    try:
-        code = output.add(config, wanted, flags)
-    except AltalignError as error:  # the settings are those of the run
-        raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
-    return after_curation(config.run.folder) or code
-
-
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse options of --input that stand beside --test-set, and the other way round."""
-    of_input = {
-        "--like": arguments.like,
-        "--mode frozen": arguments.mode == "frozen",
-        "--fetch-again": arguments.fetch_again,
-    }
+    of_input = {"--like": arguments.like, "--mode frozen": is_frozen, "--fetch-again": arguments.fetch_again}
     of_test_sets = {"--image-column": arguments.image_column != "image"}
     other, way = (of_input, "--test-set") if arguments.test_set else (of_test_sets, "--input")
     for option in (option for option, is_given in other.items() if is_given):
         raise UsageError(f"{option}: does not go with {way}; leave it out")
-
-
-def _add_test_sets(arguments: argparse.Namespace, flags: list[str]) -> int:
-    config = config_with_test_sets(arguments)
+    if arguments.set and not arguments.test_set:
+        raise UsageError(f"--set {arguments.set[0]}: an addition has the settings of the run; leave it out")
+    config = config_with_test_sets(arguments) if arguments.test_set else config_of_curation(arguments.run)
     with startup.imports():
-        from altalign.pipelines.change import add_test_sets as on_run
+        from altalign.pipelines.change import add as adding
+        from altalign.pipelines.change import finish_anew
 
-    code = on_run.add(config, flags)
+    if arguments.test_set:
+        code = finish_anew.add_test_sets(config, flags)
+    else:
+        addition = adding.Addition(arguments.input, arguments.like, arguments.fetch_again, is_frozen)
+        try:
+            code = adding.main(config, addition, flags)
+        except AltalignError as error:  # the settings are those of the run
+            raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
     return after_curation(config.run.folder) or code
 
 
-def _cosine(word: str) -> float:
+# score ---------------------------------------------------------------------------------------------------------------
+
+
+def score(argv: Sequence[str]) -> int:
+    """Measure scores on the samples of a finished run."""
+    parser = Parser(
+        prog="altalign score",
+        description="Measure scores on the samples of a finished run: RUN/scores/NAME has a file for each shard. "
+        "Shards that have a score are not measured again. `altalign select` decides by scores. With --clusters, sort "
+        "its images into clusters by k-means, in RUN/clusters; a training takes them with [data] sources = "
+        '"clusters".',
+        epilog=TO_BEAM,
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("--with", dest="scores", metavar="FILE", default="", help="what to measure (TOML)")
+    parser.add_argument("--clusters", type=int, metavar="K", help="instead: sort images into so many at most")
+    parser.add_argument("--embedder", metavar="NAME", help="of clusters: as [decontaminate] embedder (dct)")
+    parser.add_argument("--anew", action="store_true", help="replace values that rest on other settings or files")
+    parser.add_overrides("override a setting of the run, as engine.workers")
+    arguments, flags = parser.parse(argv)
+    if bool(arguments.scores) == (arguments.clusters is not None):
+        raise UsageError("give --with FILE or --clusters K, one of the two")
+    if arguments.clusters is not None:
+        if arguments.anew or arguments.set or flags:
+            raise UsageError("--clusters: takes --embedder alone; leave --anew, --set and flags for Beam out")
+        if arguments.clusters < 1:
+            raise UsageError(f"--clusters {arguments.clusters}: not a number of clusters; give 1 or more")
+        with startup.imports():
+            from altalign.pipelines.near import shard_images
+
+        return shard_images.cluster(arguments.run, k=arguments.clusters, embedder=arguments.embedder or "dct")
+    if arguments.embedder:
+        raise UsageError(f"--embedder {arguments.embedder}: belongs to --clusters; FILE names models of scores")
+
+    from altalign.settings.score import ScoreConfig
+
+    scores = ScoreConfig.load(arguments.scores)
+    config = fitted(config_of_run(arguments.run, arguments.set))
+    with startup.imports():
+        from altalign.pipelines.score import scoring
+
+    return scoring.score(config, scores, str(arguments.scores), flags, anew=arguments.anew)
+
+
+# select --------------------------------------------------------------------------------------------------------------
+
+_OF_BALANCE = ("balance_limit", "balance_tail", "balance_seed")
+_OF_CONDITIONS = ("where", "top", "balance", "nulls", "keys_only", *_OF_BALANCE)
+
+
+def select(argv: Sequence[str]) -> int:
+    """Make a run of some samples of another one, or several of shares of it."""
+    arguments, flags = _parser_of_select().parse(argv)
+    of_conditions = [name for name in _OF_CONDITIONS if getattr(arguments, name)]
+    ways = [name for name in ("list", "share", *of_conditions[:1]) if getattr(arguments, name)]
+    if len(ways) > 1:
+        raise UsageError(f"{' and '.join(map(_flag, ways))}: do not go together; give one of them")
+    if arguments.near is not None and not arguments.share:
+        raise UsageError(f"--near {arguments.near}: belongs to --share; give it too, or leave --near out")
+    if arguments.share:
+        return _share(arguments, flags)
+    if len(arguments.out) > 1:
+        raise UsageError(f"{len(arguments.out)} folders; one run is made, give one OUT, or --share too")
+    if not (arguments.list or arguments.where or arguments.top or arguments.balance):
+        raise UsageError("nothing is asked for; give --where, --top, --balance, --list or --share")
+    if not arguments.balance and (lone := [name for name in _OF_BALANCE if getattr(arguments, name)]):
+        raise UsageError(f"{_flag(lone[0])}: nothing is balanced; give --balance ENTRIES too, or leave it out")
+    of_run = config_of_run(arguments.run)
+    config = config_in(arguments.run, arguments.out[0], arguments.set)
+    with startup.imports():
+        from altalign.pipelines.derive import balance, parents, subset
+        from altalign.pipelines.derive import select as selecting
+        from altalign.pipelines.run.units import Run
+
+    run, is_of_keys = Run(config.run.folder, config, ()), arguments.keys_only
+    if arguments.list:
+        code = subset.subset(parents.opened_in_order(of_run.run.folder, of_run), run, arguments.list, flags)
+    else:
+        of_balance, tops = None, tuple(map(selecting.top, arguments.top))
+        if arguments.balance:
+            limit, tail, seed = arguments.balance_limit, arguments.balance_tail, arguments.balance_seed
+            of_balance = balance.opened(arguments.balance, limit=limit, tail=tail, seed=seed)
+        parent = parents.opened_in_order(of_run.run.folder, of_run)
+        selection = selecting.Selection(arguments.where, tops, arguments.nulls, of_balance, is_of_keys, parent)
+        code = selecting.select(selection, run, flags)
+    return code if is_of_keys else after_curation(config.run.folder) or code
+
+
+def _parser_of_select() -> Parser:
+    parser = Parser(
+        prog="altalign select",
+        description="Make a run of those samples of a finished run that a condition on its columns and scores keeps, "
+        "or that a list names; or several runs, each of a share of its images. What was not selected is counted and "
+        "kept with its reasons. No pixel is touched.",
+        epilog=f"A condition: \"language = 'en' AND similarity >= 0.28\". {TO_BEAM}",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("out", metavar="OUT", nargs="+", help="folder of the new run; with --share one a share")
+    parser.add_argument("--where", default="", metavar="CONDITION", help="what holds for samples that stay")
+    top = "keep this share, that of the largest values, of what --where keeps; repeatable"
+    parser.add_repeatable("--top", "COLUMN=SHARE", top)
+    parser.add_argument("--balance", default="", metavar="ENTRIES", help="thin out frequent concepts: a file of them")
+    parser.add_argument("--balance-limit", type=int, default=0, metavar="CAPTIONS", help="what an entry is thinned to")
+    parser.add_argument("--balance-tail", type=float, default=0.0, metavar="SHARE", help="of matches below the limit")
+    parser.add_argument("--balance-seed", type=int, default=0, metavar="NUMBER", help="of the lots (0)")
+    nulls = "what becomes of samples whose value is missing"
+    parser.add_argument("--nulls", choices=("drop", "keep"), default="", help=nulls)
+    parser.add_argument("--keys-only", action="store_true", help="write OUT/keys.parquet alone, and no shards")
+    lists = "keys, one a line; Parquet with a column key or uid; or DataComp's .npy of uids; repeatable"
+    parser.add_repeatable("--list", "FILE", lists)
+    share = "shares whose sum is 1, such as 0.99/0.01; an image, its pairs and images near to it stay together"
+    parser.add_argument("--share", default="", metavar="SHARE/SHARE…", help=share)
+    near = f"with --share: images nearer than this stay together ({_NEAR})"
+    parser.add_argument("--near", type=float, metavar="COSINE", help=near)
+    parser.add_overrides("override a setting of the run")
+    return parser
+
+
+def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
     try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{word}: no cosine; give a number above 0 and at most 1, such as 0.975")
-    return value
+        shares = [Fraction(share) for share in arguments.share.split("/")]
+    except (ValueError, ZeroDivisionError):
+        shares = []
+    if len(shares) < 2 or sum(shares) != 1 or min(shares) <= 0:
+        raise UsageError(f"--share {arguments.share}: not shares that add up to 1; give two or more, such as 0.99/0.01")
+    near = _NEAR if arguments.near is None else arguments.near
+    if len(shares) != len(arguments.out):
+        raise UsageError(
+            f"--share {arguments.share}: {len(shares)} shares, and {len(arguments.out)} folders; give one each"
+        )
+    if not 0 < near <= 1:
+        raise UsageError(f"--near {near}: no cosine; give a number above 0 and at most 1, such as {_NEAR}")
+    for one, other in permutations(arguments.out, 2):
+        if storage.is_inside(one, other):
+            raise UsageError(f"{one}: the same folder as {other}, or inside it; give each share a folder apart")
+    config = config_of_run(arguments.run)
+    made = [config_in(arguments.run, out, arguments.set) for out in arguments.out]
+    with startup.imports():
+        from altalign.pipelines.derive import parents, subset
+
+    code = subset.split(parents.opened_in_order(config.run.folder, config), made, shares, near, flags)
+    return max(code, *(after_curation(each.run.folder) for each in made))
+
+
+# merge ---------------------------------------------------------------------------------------------------------------
+
+
+def merge(argv: Sequence[str]) -> int:
+    """Make one run of several, or one generation of a run that has grown."""
+    parser = Parser(
+        prog="altalign merge",
+        description="Make one run of several finished ones, in shards of their own and in one order, without touching "
+        "a pixel. Texts on too many images of all runs go, images with too many texts, and of pairs that several runs "
+        "have all but one. Settings that decide a pair have to be the same. Of one run, without --to: its shards are "
+        "written anew as one generation, full and in one order.",
+        epilog=TO_BEAM,
+    )
+    parser.add_argument("run", metavar="RUN", nargs="+", help="folders of finished runs")
+    parser.add_argument("--to", metavar="OUT", default="", help="folder of the new run, of two runs or more")
+    arguments, flags = parser.parse(argv)
+    is_one, to = len(arguments.run) == 1, arguments.to
+    if is_one and to:
+        raise UsageError(f"--to {to}: one run becomes no other; give two or more to merge, or leave --to out")
+    if is_one and flags:
+        raise UsageError(f"-- {flags[0]}: the shards of one run are copied in this process; leave flags for Beam out")
+    if not is_one and not to:
+        raise UsageError("several runs make a new one; give its folder, --to OUT")
+    configs = [config_of_run(run) for run in arguments.run]
+    made = configs[0] if is_one else config_in(arguments.run[0], to)
+    with startup.imports():
+        from altalign.pipelines.change import merge as merging
+        from altalign.pipelines.derive import parents
+
+    if is_one:
+        merging.compact(made)
+        return after_curation(made.run.folder)
+    runs = [parents.opened_in_order(config.run.folder, config) for config in configs]
+    code = merging.merge(runs, made, flags)
+    return after_curation(made.run.folder) or code

@@ -1,90 +1,41 @@
-"""Arguments and settings of `altalign init`, `curate` and `retry`.
+"""Verbs that make a run: `init`, `demo`, `trial`, `curate`, `retry`, `calibrate`.
 
-They are read before anything heavy is imported, so that --help and a wrong setting answer at once.
+Arguments and settings are read before anything heavy is imported, so that --help and a wrong setting answer at once.
 """
 
 import argparse
 import difflib
 import io
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from altalign import terminal
-from altalign.commands.arguments import Parser
-from altalign.commands.audit import after_curation
-from altalign.commands.run_arguments import (
+from altalign import storage, terminal
+from altalign.commands.arguments import (
     TO_BEAM,
-    add_overrides,
+    Parser,
     check_work,
     config_of_curation,
     config_of_file,
+    config_with_test_sets,
     fitted,
-    parted,
 )
+from altalign.commands.audit import after_curation
 from altalign.data.stages import STAGES
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
 if TYPE_CHECKING:
+    from altalign.pipelines.near.calibration_report import Findings
     from altalign.pipelines.run.progress import Progress
     from altalign.settings.curate import CurateConfig
 
-
-def main(argv: Sequence[str]) -> int:
-    """Run, or continue, a curation."""
-    arguments, flags = _parse(argv)
-    if arguments.repair:
-        return _repair(arguments, flags)
-
-    config = fitted(config_of_file(str(arguments.config), arguments.set))
-    with startup.imports():
-        # Beam, kernels and codecs take most of a second
-        from altalign.pipelines import curate
-
-    wanted = curate.Request(arguments.until, arguments.rerun, arguments.restart, flags)
-    if arguments.dry_run:
-        curate.plan(config, wanted, config_path=str(arguments.config))
-        return 0
-    code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
-    return _reported(config) or code
+_IMAGES = 20_000  # of a trial
 
 
-def _repair(arguments: argparse.Namespace, flags: list[str]) -> int:
-    """Make anew what is damaged of a finished run, whose own settings count; returns the exit code."""
-    is_whole = arguments.until == STAGES[-1] and arguments.rerun is None
-    if arguments.dry_run or arguments.restart or arguments.set or not is_whole:
-        raise UsageError("--repair: makes the files of a run as they were; leave the other options out")
-    config = fitted(config_of_curation(config_of_file(str(arguments.config), ()).run.folder, ()))
-
-    with startup.imports():
-        from altalign.pipelines.change import repair
-
-    return repair.repair(config, flags)
-
-
-def curated(
-    config: "CurateConfig",
-    *,
-    where: str,
-    rerun: str | None,
-    is_restart: bool,
-    progress: "bool | Callable[[Progress], None]",
-) -> str:
-    """Run, or continue, a curation for a Python program; errors name the settings by `where`. Returns the run's folder.
-
-    Raises:
-        AltalignError: nothing is left of the pool.
-    """
-    with startup.imports():
-        from altalign.pipelines import curate
-
-    shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
-    wanted = curate.Request(rerun=rerun, is_restart=is_restart, shown=shown)
-    run = curate.curate(fitted(config), wanted, config_path=where)
-    if nothing_left := curate.check(run):
-        raise AltalignError(f"{run.folder}: {nothing_left}")
-    return run.folder
+# init, demo ----------------------------------------------------------------------------------------------------------
 
 
 def init(argv: Sequence[str]) -> int:
@@ -96,13 +47,11 @@ def init(argv: Sequence[str]) -> int:
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="file, folder or glob; several are several inputs")
     parser.add_argument("--to", metavar="CONFIG", type=Path, default=Path("altalign.toml"), help="(altalign.toml)")
-    parser.add_argument(
-        "--run", metavar="FOLDER", default="", help="the run's folder (runs/ and the first path's name)"
-    )
+    run_folder = "the run's folder (runs/ and the first path's name)"
+    parser.add_argument("--run", metavar="FOLDER", default="", help=run_folder)
     arguments = parser.parse_args(argv)
     if arguments.to.exists():
         raise UsageError(f"{arguments.to}: is there already; give another file with --to, or remove it")
-
     with startup.imports(compiles=False):
         from altalign.pipelines.opening import first_config
 
@@ -122,31 +71,144 @@ def init(argv: Sequence[str]) -> int:
     return 0
 
 
+def demo(argv: Sequence[str]) -> int:
+    """Write the demo web where there is none yet, and serve it if asked."""
+    parser = Parser(
+        prog="altalign demo",
+        description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a "
+        "network.",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where to write it")
+    served = "then serve it on 127.0.0.1; its pairs go to DIR/served.csv"
+    parser.add_argument("--serve", action="store_true", help=served)
+    parser.add_argument("--port", type=int, default=8642, help="port (8642); 0 finds a free one")
+    arguments = parser.parse_args(argv)
+
+    from altalign.demo import serve, web  # imports what draws, for which --help need not wait
+
+    folder: Path = arguments.folder
+    if (folder / "README.md").is_file():
+        sys.stdout.write(f"{folder}: the demo web is there already\n")
+    elif folder.is_file():
+        raise UsageError(f"{folder}: a file, where a folder is meant; choose another")
+    elif folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
+    else:
+        partial = folder.with_name(f"{folder.name}.partial")  # an interrupted command leaves no folder that seems whole
+        shutil.rmtree(partial, ignore_errors=True)
+        summary = web.write(partial)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+        sys.stdout.write(
+            f"{folder}: {summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, "
+            f"{summary.test_images} test images, {summary.bytes / 1e6:.1f} MB\n"
+        )
+    if arguments.serve:
+        serve.serve(folder, arguments.port)
+    return 0
+
+
+# curate --------------------------------------------------------------------------------------------------------------
+
+
+def curate(argv: Sequence[str]) -> int:
+    """Run, or continue, a curation."""
+    parser = Parser(
+        prog="altalign curate",
+        description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
+        epilog=TO_BEAM,
+    )
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
+    parser.add_overrides("override a setting; repeatable")
+    parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
+    dry_run = "show files, units, resolved settings and the disk needed; do nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    rerun = "run STAGE and what follows anew; without a name, from the first that changed"
+    parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun)
+    parser.add_argument("--restart", action="store_true", help="run everything anew")
+    parser.add_argument("--repair", action="store_true", help="make damaged files of the finished run anew")
+    words = list(argv)
+    for at in (at for at, word in enumerate(words) if word == "--rerun"):
+        if words[at + 1 : at + 2] and words[at + 1] not in (*STAGES, "--"):
+            words[at] = "--rerun="  # `--rerun mine.toml` names no stage
+    arguments, flags = parser.parse(words)
+    if arguments.repair:
+        return _repair(arguments, flags)
+
+    config = fitted(config_of_file(str(arguments.config), arguments.set))
+    with startup.imports():
+        # Beam, kernels and codecs take most of a second
+        from altalign.pipelines import curate
+
+    request = curate.Request(arguments.until, arguments.rerun, arguments.restart, flags)
+    if arguments.dry_run:
+        curate.plan(config, request, config_path=str(arguments.config))
+        return 0
+    code = curate.show(curate.curate(config, request, config_path=str(arguments.config)))
+    return after_curation(config.run.folder) or code
+
+
+def _repair(arguments: argparse.Namespace, flags: list[str]) -> int:
+    """Make anew what is damaged of a finished run, whose own settings count; returns the exit code."""
+    is_whole = arguments.until == STAGES[-1] and arguments.rerun is None
+    if arguments.dry_run or arguments.restart or arguments.set or not is_whole:
+        raise UsageError("--repair: makes the files of a run as they were; leave the other options out")
+    config = config_of_curation(config_of_file(str(arguments.config), ()).run.folder)
+    with startup.imports():
+        from altalign.pipelines.change import finish_anew
+
+    return finish_anew.repair(config, flags)
+
+
+def curated(
+    config: "CurateConfig",
+    *,
+    where: str,
+    rerun: str | None,
+    is_restart: bool,
+    progress: "bool | Callable[[Progress], None]",
+) -> str:
+    """Run, or continue, a curation for a Python program; errors name the settings by `where`. Returns the run's folder.
+
+    Raises:
+        AltalignError: nothing is left of the pool.
+    """
+    with startup.imports():
+        from altalign.pipelines import curate
+
+    shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
+    request = curate.Request(rerun=rerun, is_restart=is_restart, shown=shown)
+    run = curate.curate(fitted(config), request, config_path=where)
+    if nothing_left := curate.check(run):
+        raise AltalignError(f"{run.folder}: {nothing_left}")
+    return run.folder
+
+
 def retry(argv: Sequence[str]) -> int:
     """Ask again for images that could not be fetched, and finish the run anew."""
     parser = Parser(
         prog="altalign retry",
         description="Ask again for the images of a run that could not be fetched from the web, then finish the run "
         "anew. What was fetched is not asked for again, and log/fetch/ keeps the history.",
-        epilog=(
-            "Without --reason: http_status of 429 and 5xx, http_not_asked, http_timeout, http_unreachable, "
-            f"http_broken. {TO_BEAM}"
-        ),
+        epilog="Without --reason: http_status of 429 and 5xx, http_not_asked, http_timeout, http_unreachable, "
+        f"http_broken. {TO_BEAM}",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    parser.add_argument(
-        "--reason",
-        action="append",
-        default=[],
-        metavar="REASON",
-        help="ask again for what failed for this; repeatable, or several with commas",
-    )
-    add_overrides(parser, "override a setting of the run; repeatable")
-    own, flags = parted(argv)
-    arguments = parser.parse_args(own)
+    reason = "ask again for what failed for this; repeatable, or several with commas"
+    parser.add_repeatable("--reason", "REASON", reason)
+    parser.add_overrides("override a setting of the run; repeatable")
+    arguments, flags = parser.parse(argv)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
-    _check_reasons(reasons)
-    config = fitted(config_of_curation(arguments.run, arguments.set))
+
+    from altalign.data.reasons import REASONS, DropReason, Stage  # Arrow, which --help need not wait for
+
+    known = [reason for reason in REASONS[Stage.FETCH] if reason not in (DropReason.NOT_IN_ARCHIVE, DropReason.REMOVED)]
+    for reason in (reason for reason in reasons if reason not in known):
+        near = difflib.get_close_matches(reason, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        raise UsageError(f"--reason {reason}: nothing fails to be fetched for that ({hint})")
+    config = config_of_curation(arguments.run, arguments.set)
     if config.fetch.source != "web":
         terminal.stderr().print(
             f"{terminal.shown(config.run.folder)}: nothing to retry: its images were in hand, not on the web",
@@ -154,66 +216,108 @@ def retry(argv: Sequence[str]) -> int:
         )
         return 0
     check_work(config.run.folder)
-
     with startup.imports():
-        from altalign.pipelines.change import retry as of_run
+        from altalign.pipelines.change import finish_anew
 
-    code = of_run.retry(config, reasons, flags)
-    return _reported(config) or code
-
-
-def _reported(config: "CurateConfig") -> int:
-    """Write the report of a run that is finished now; returns the exit code."""
-    return after_curation(config.run.folder)
+    code = finish_anew.retry(config, reasons, flags)
+    return after_curation(config.run.folder) or code
 
 
-def _check_reasons(named: Sequence[str]) -> None:
-    """Refuse names that are no reasons for a failed fetch.
-
-    Raises:
-        UsageError: a name is none; the error proposes the one that was probably meant.
-    """
-    from altalign.data.reasons import REASONS, DropReason, Stage  # Arrow, which --help need not wait for
-
-    known = [reason for reason in REASONS[Stage.FETCH] if reason not in (DropReason.NOT_IN_ARCHIVE, DropReason.REMOVED)]
-    for reason in (reason for reason in named if reason not in known):
-        near = difflib.get_close_matches(reason, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"--reason {reason}: nothing fails to be fetched for that ({hint})")
+# trial, calibrate ----------------------------------------------------------------------------------------------------
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    own, flags = parted(argv)
+def trial(argv: Sequence[str]) -> int:
+    """Try a curation on a sample of its images."""
     parser = Parser(
-        prog="altalign curate",
-        description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
+        prog="altalign trial",
+        description="Do the text stages of a curation, and the others on a sample of its images. Predict pairs, "
+        "images, bytes and hours of the whole run with 95 % intervals, and write RUN/trial: trial.json and "
+        "report.html. A later `altalign curate` uses all that the trial has fetched.",
         epilog=TO_BEAM,
     )
-    parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
-    add_overrides(parser, "override a setting; repeatable")
-    parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing"
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML), as of `altalign curate`")
+    parser.add_argument("--images", type=int, default=_IMAGES, metavar="N", help=f"about so many images ({_IMAGES})")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another number draws other images (0)")
+    parser.add_overrides("override a setting; repeatable")
+    arguments, flags = parser.parse(argv)
+    if arguments.images < 1:
+        raise UsageError(f"--images {arguments.images}: not a number of images; give 1 or more, such as {_IMAGES}")
+    if not 0 <= arguments.seed < 1 << 32:
+        raise UsageError(f"--seed {arguments.seed}: no seed; give a whole number from 0 to {(1 << 32) - 1}")
+    config = fitted(config_of_file(str(arguments.config), arguments.set))
+    with startup.imports():
+        from altalign.audit.report.page import FOLDER
+        from altalign.pages import frame
+        from altalign.pipelines.trial import trial
+
+    done = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
+    page = frame.rendered(FOLDER, "trial.html", run=done.run.folder, **trial.for_page(done))
+    return trial.conclude(done, page, arguments.images, arguments.seed)
+
+
+def calibrate(argv: Sequence[str]) -> int:
+    """Measure the search for near-duplicates on a run's own images, and choose its threshold."""
+    parser = Parser(
+        prog="altalign calibrate",
+        description="Measure on a run's own images which copies of test images the search finds and how often it is "
+        "wrong, and choose the threshold. OUT can then be named as [decontaminate] calibration. The run is left as it "
+        "is.",
     )
-    rerun_help = "run STAGE and what follows anew; without a name, from the first that changed"
-    parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun_help)
-    parser.add_argument("--restart", action="store_true", help="run everything anew")
-    of_repair = "make damaged files of the finished run anew"
-    parser.add_argument("--repair", action="store_true", help=of_repair)
-    return parser.parse_args(list(_joined(own))), flags
+    parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
+    parser.add_argument("out", metavar="OUT", help="folder of the calibration: its files, and report.html")
+    parser.add_test_sets("a test set beside those of the run; repeatable")
+    pairs = "labelled pairs: columns image_a, image_b, relation (exact, near, or another)"
+    parser.add_argument("--pairs", default="", metavar="PARQUET", help=pairs)
+    images = "the images of the pairs: columns image, image_bytes"
+    parser.add_argument("--images", default="", metavar="PARQUET", help=images)
+    false_positives = "test images that a pool image may match by mistake, on average (1e-3)"
+    parser.add_argument("--false-positives", type=float, default=1e-3, metavar="N", help=false_positives)
+    parser.add_argument("--sample", type=int, default=2_000, metavar="IMAGES", help="images to make copies of (2000)")
+    parser.add_overrides("override a setting of the run; repeatable")
+    arguments, flags = parser.parse(argv)
+    if flags:
+        raise UsageError(
+            f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, "
+            "and has no flags for Beam; leave them out"
+        )
+    arguments.set.insert(0, 'engine.runner="embedded"')  # the threads belong to this process, too
+    config = config_with_test_sets(arguments)
+    with startup.imports():
+        from altalign.pipelines.near import calibration, calibration_report
+
+    out = arguments.out.rstrip("/") or "/"
+    request = calibration.CalibrationRequest(
+        out, arguments.pairs, arguments.images, arguments.false_positives, arguments.sample
+    )
+    console = terminal.stdout()
+    calibration_report.show(calibration.calibrate(config, request, write_calibration_page), console)
+    console.print(
+        f'to use it: [decontaminate] calibration = "{terminal.shown(out)}"; '
+        f"pairs to look at: {terminal.shown(storage.join(out, calibration_report.PAGE))}",
+        soft_wrap=True,
+    )
+    return 0
 
 
-def _joined(argv: Sequence[str]) -> Iterator[str]:
-    """The words with `--rerun STAGE` joined to one; before any other word `--rerun` stands alone.
+def write_calibration_page(findings: "Findings", path: str) -> None:
+    """Write the page of a calibration."""
+    from altalign.audit.report.page import FOLDER
+    from altalign.pages import frame
+    from altalign.pipelines.near import calibration_report
 
-    So `--rerun mine.toml` names no stage.
-    """
-    is_taken = False
-    for word, after in zip(argv, [*argv[1:], ""], strict=False):
-        if is_taken:
-            is_taken = False
-        elif word == "--rerun":
-            is_taken = after in STAGES
-            yield f"--rerun={after if is_taken else ''}"
-        else:
-            yield word
+    page = frame.rendered(
+        FOLDER,
+        "calibration.html",
+        styles=("page.css", "calibration.css"),
+        embedder=findings.calibration.embedder,
+        threshold=findings.threshold,
+        verdict=calibration_report.verdict(findings),
+        sentences=[*calibration_report.sentences(findings)],
+        test_sets=findings.counts["test_sets"],
+        copied=findings.counts["copied"],
+        recall=calibration_report.recall_rows(findings),
+        not_covered=findings.not_covered,
+        looked_at=findings.looked_at,
+        picture=frame.data_uri,
+    )
+    storage.write_bytes(path, page)

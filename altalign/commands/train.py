@@ -1,4 +1,7 @@
-"""`altalign train …` and `altalign eval …`: their arguments and settings, read before anything heavy is imported."""
+"""Verbs of training: `train`, `eval`, `nlip`, `encode`, `export`.
+
+Arguments and settings are read before anything heavy is imported.
+"""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -6,36 +9,33 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from altalign.commands.arguments import Parser
+from altalign.commands.arguments import Parser, positive
 from altalign.errors import AltalignError, UsageError, bring
 
 if TYPE_CHECKING:
     from altalign.train.settings.training import TrainConfig
 
-_COMPARED = 2  # evaluations
 _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
 
 
 def main(argv: Sequence[str]) -> int:
     """Train, or go on training."""
-    parser = _parser(
-        "train", "Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint."
+    parser = Parser(
+        prog="altalign train",
+        description="Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint.",
+        epilog="On several GPUs: torchrun … -m altalign train CONFIG",
     )
-    parser.epilog = "On several GPUs: torchrun … -m altalign train CONFIG"
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing"
-    )
+    parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
+    parser.add_overrides("override a setting; repeatable")
+    dry_run = "say what would be trained, on what and how; write nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry_run)
     parser.add_argument("--until", metavar="PHASE", default="", help="end after this one of [[phases]]")
     parser.add_argument("--data-changed", action="store_true", help="go on though a run that is trained on has changed")
-    parser.add_argument(
-        "--sweep",
-        action="store_true",
-        help="fine-tune on each task of VTAB by trials",
-    )
+    parser.add_argument("--sweep", action="store_true", help="fine-tune on each task of VTAB by trials")
     arguments = parser.parse_args(argv)
     if arguments.sweep:
         return _sweep(arguments)
-    config = _settings(arguments)
+    config = _settings(arguments.config, arguments.set)
     if arguments.until and not config.phases:
         raise UsageError(f"--until {arguments.until}: {arguments.config} has no [[phases]]; leave it out")
     if arguments.data_changed and config.phases:
@@ -43,7 +43,6 @@ def main(argv: Sequence[str]) -> int:
             f"--data-changed: {arguments.config} has [[phases]], which rest on each other's pairs; train them anew in "
             "another [run] folder"
         )
-
     if arguments.dry_run:
         from altalign.train import plan  # torch: seconds, which --help and a wrong setting need not wait for
 
@@ -65,28 +64,53 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     config = SweepConfig.load(arguments.config, arguments.set)
     check_installed()
-
     from altalign.train import sweep
 
     with trouble_named():
         return sweep.describe(config) if arguments.dry_run else sweep.sweep(config)
 
 
+# eval ----------------------------------------------------------------------------------------------------------------
+
+
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a model on sets, or compare two evaluations."""
+    arguments = _parser_of_eval().parse_args(argv)
+    if arguments.device:
+        arguments.set = [*arguments.set, f"loop.device={arguments.device}"]
+    is_comparison = len(arguments.given) == 2
+    if len(arguments.given) > 2 or (is_comparison and arguments.sets):
+        raise UsageError("give one training run to evaluate, or two evaluations to compare")
+    if is_comparison:
+        if arguments.model or arguments.checkpoint is not None or arguments.set:
+            raise UsageError("two evaluations are compared as they are; leave the other options but --out out")
+        return _compare(*arguments.given, out=arguments.out)
+    if arguments.sets:
+        return _evaluate_sets(arguments)
+    if not arguments.given:
+        raise UsageError("give CONFIG, the settings of a training run; or --sets FILE, --model and --out")
+    if arguments.out:
+        raise UsageError(f"--out {arguments.out}: belongs to --sets or two evaluations; leave it out")
+    if arguments.model and arguments.checkpoint is not None:
+        raise UsageError(f"--checkpoint {arguments.checkpoint}: of the run, and --model names another; give one")
+    config = _settings(arguments.given[0], arguments.set)
+    from altalign.train import evaluation
+
+    with trouble_named():
+        if arguments.model and not config.classification.train:
+            return evaluation.evaluate_other(config, arguments.model)
+        return evaluation.evaluate(config, step=arguments.checkpoint)
+
+
+def _parser_of_eval() -> Parser:
     parser = Parser(
         prog="altalign eval",
-        description=(
-            "Measure a model: the newest checkpoint of a training run, or --model. Writes RUN/eval/step-NNNNNNN, "
-            "prints tables. With two folders of evaluations: which model is better, by the same images."
-        ),
+        description="Measure a model: the newest checkpoint of a training run, or --model. Writes "
+        "RUN/eval/step-NNNNNNN, prints tables. With two folders of evaluations: which model is better, by the same "
+        "images.",
     )
-    parser.add_argument(
-        "given",
-        metavar="CONFIG_OR_RUN",
-        nargs="*",
-        help="a training run or its settings; two are compared",
-    )
+    given = "a training run or its settings; two are compared"
+    parser.add_argument("given", metavar="CONFIG_OR_RUN", nargs="*", help=given)
     parser.add_argument("--sets", metavar="FILE", default="", help="sets to measure on (TOML); else those of CONFIG")
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
     parser.add_argument(
@@ -98,51 +122,23 @@ def evaluate(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--out", metavar="FOLDER", default="", help="with --sets or two evaluations: where results go")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="of a model; a run: [loop] device")
-    _add_set(parser)
-    arguments = parser.parse_args(argv)
-    if arguments.device:
-        arguments.set = [*arguments.set, f"loop.device={arguments.device}"]
-    if len(arguments.given) > _COMPARED or (len(arguments.given) == _COMPARED and arguments.sets):
-        raise UsageError("give one training run to evaluate, or two evaluations to compare")
-    if len(arguments.given) == _COMPARED:
-        if arguments.model or arguments.checkpoint is not None or arguments.set:
-            raise UsageError("two evaluations are compared as they are; leave the other options but --out out")
-        return _compare(arguments)
-    if arguments.sets:
-        return _evaluate_sets(arguments)
-    if not arguments.given:
-        raise UsageError("give CONFIG, the settings of a training run; or --sets FILE, --model and --out")
-    if arguments.out:
-        raise UsageError(f"--out {arguments.out}: belongs to --sets or two evaluations; leave it out")
-    if arguments.model and arguments.checkpoint is not None:
-        raise UsageError(f"--checkpoint {arguments.checkpoint}: of the run, and --model names another; give one")
-    arguments.config = arguments.given[0]
-    config = _settings(arguments)
-
-    from altalign.train import evaluation
-
-    with trouble_named():
-        if arguments.model and not config.classification.train:
-            return evaluation.evaluate_other(config, arguments.model)
-        return evaluation.evaluate(config, step=arguments.checkpoint)
+    parser.add_overrides("override a setting; repeatable")
+    return parser
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _compare(a: str, b: str, *, out: str) -> int:
     check_installed()
-
     from altalign import storage, terminal
     from altalign.eval import compare, page
     from altalign.eval.outcomes import RESAMPLES
 
-    compared = compare.compare(*arguments.given, resamples=RESAMPLES)
-    if arguments.out:
-        compare.write(storage.join(arguments.out, "comparison.json"), compared)
-        a, b = arguments.given
-        storage.write_bytes(storage.join(arguments.out, "comparison.html"), page.comparison(compared, a=a, b=b))
-    out = terminal.stdout()
-    out.print(compare.table(compared))
-    names = [terminal.shown(name) for name in arguments.given]
-    out.print(f"A: {names[0]}; B: {names[1]}. {RESAMPLES:,} resamples", soft_wrap=True)
+    compared = compare.compare(a, b, resamples=RESAMPLES)
+    if out:
+        compare.write(storage.join(out, "comparison.json"), compared)
+        storage.write_bytes(storage.join(out, "comparison.html"), page.comparison(compared, a=a, b=b))
+    console = terminal.stdout()
+    console.print(compare.table(compared))
+    console.print(f"A: {terminal.shown(a)}; B: {terminal.shown(b)}. {RESAMPLES:,} resamples", soft_wrap=True)
     return 0
 
 
@@ -151,7 +147,6 @@ def _evaluate_sets(arguments: argparse.Namespace) -> int:
 
     sets = EvalSets.load(arguments.sets)
     check_installed()
-
     from altalign.train import sets_evaluation
 
     with trouble_named():
@@ -166,19 +161,28 @@ def _evaluate_sets(arguments: argparse.Namespace) -> int:
         )
 
 
+# A trained model -----------------------------------------------------------------------------------------------------
+
+
+def _parser_of_training(verb: str, description: str) -> Parser:
+    """A parser of the folder of a training run, and of one of its checkpoints."""
+    parser = Parser(prog=f"altalign {verb}", description=description)
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    return parser
+
+
 def encode(argv: Sequence[str]) -> int:
     """Write embeddings of images and captions."""
-    parser = parser_of_training("encode", "Write the embeddings that a trained model makes, as Parquet.")
-    parser.add_argument(
-        "input", metavar="INPUT", help="a run folder, a folder of images, *.tar, *.parquet, or a .txt of captions"
-    )
+    parser = _parser_of_training("encode", "Write the embeddings that a trained model makes, as Parquet.")
+    given = "a run folder, a folder of images, *.tar, *.parquet, or a .txt of captions"
+    parser.add_argument("input", metavar="INPUT", help=given)
     parser.add_argument("out", metavar="OUT", help="a new folder")
     parser.add_argument("--batch", metavar="N", type=positive, default=256, help="images at a time (256)")
     parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
     parser.add_argument("--caption-column", metavar="NAME", default="caption", help="of Parquet (caption)")
     arguments = parser.parse_args(argv)
     check_installed()
-
     from altalign.train import encode
 
     with trouble_named():
@@ -195,47 +199,116 @@ def encode(argv: Sequence[str]) -> int:
 
 def export(argv: Sequence[str]) -> int:
     """Write a trained model in another library's form."""
-    parser = parser_of_training("export", "Write a trained model as another library opens it, open it and compare.")
+    parser = _parser_of_training("export", "Write a trained model as another library opens it, open it and compare.")
     parser.add_argument("folder", metavar="DIR", help="a new folder")
     parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm"), help="the form")
     parser.add_argument("--resize-px", metavar="PX", type=positive, help="side of the resized image, if another")
     parser.add_argument("--crop-px", metavar="PX", type=positive, help="side of its central crop, if another")
     arguments = parser.parse_args(argv)
     check_installed()
-
     from altalign.train.exchange import export
 
-    given = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
+    sides = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
     with trouble_named():
         return export.export(
             arguments.run,
             arguments.folder,
             to=arguments.to,
             step=arguments.checkpoint,
-            overrides={name: px for name, px in given.items() if px},
+            overrides={name: px for name, px in sides.items() if px},
         )
 
 
-def positive(word: str) -> int:
-    """A whole number above 0, of an argument."""
-    if not word.isdecimal() or not int(word):
-        raise argparse.ArgumentTypeError(f"{word}: not a whole number above 0")
-    return int(word)
+# nlip ----------------------------------------------------------------------------------------------------------------
+
+
+def nlip(argv: Sequence[str]) -> int:
+    """Measure noise of pairs, write captions, or find concepts of images, as NLIP (arXiv 2212.07086) has them."""
+    parts = {"noise": _noise, "caption": _caption, "concepts": _concepts}
+    if argv and (part := parts.get(argv[0])):
+        return part(argv[1:])
+    parser = Parser(
+        prog="altalign nlip",
+        usage="altalign nlip noise|caption|concepts …",
+        description="noise: how noisy each pair of a training is. caption: a caption of a trained model for each "
+        "pair. concepts: the nouns nearest to each image of curated runs. Each has its own --help.",
+    )
+    parser.parse_args(argv[:1] if argv[:1] in (["-h"], ["--help"]) else [])
+    raise UsageError(f"{argv[0] if argv else 'nlip'}: no part of NLIP; there are: {', '.join(parts)}")
+
+
+def _noise(argv: Sequence[str]) -> int:
+    parser = _parser_of_training(
+        "nlip noise",
+        "Measure the loss of each pair that a model was trained on, and how noisy it makes the pair. Writes "
+        "RUN/noise/losses.parquet, and a section of RUN/report.html.",
+    )
+    parser.add_argument("--batch", metavar="N", type=positive, default=0, help="pairs of a batch (as in training)")
+    arguments = parser.parse_args(argv)
+    check_installed()
+    from altalign.train.nlip import noise
+
+    with trouble_named():
+        return noise.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
+
+
+def _caption(argv: Sequence[str]) -> int:
+    parser = _parser_of_training(
+        "nlip caption",
+        "Write a caption for each pair that a training with a [captioner] was trained on, to "
+        "RUN/captions/captions.parquet; run again, it goes on.",
+    )
+    arguments = parser.parse_args(argv)
+    check_installed()
+    from altalign.train.nlip import captions
+
+    with trouble_named():
+        return captions.caption(arguments.run, step=arguments.checkpoint)
+
+
+def _concepts(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="altalign nlip concepts",
+        description="Find, by a frozen model, the nouns that are nearest to each image of curated runs.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="finished runs of curation")
+    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
+    model = "a training run, open_clip:DIR, or a folder of AlignModel"
+    parser.add_argument("--model", metavar="NAME", required=True, help=model)
+    parser.add_repeatable("--words", "FILE", "nouns, one a line; repeatable")
+    parser.add_repeatable("--texts", "FILE", "texts, one a line, that nouns are counted in")
+    parser.add_argument("--at-least", metavar="N", type=int, default=5, help="texts that a noun is in (5)")
+    parser.add_argument("--prompt", metavar="TEXT", default="a photo of", help="what stands before a noun")
+    parser.add_argument("--top", metavar="K", type=positive, default=5, help="nouns of an image (5)")
+    arguments = parser.parse_args(argv)
+    check_installed()
+    from altalign.train.nlip import concepts
+
+    with trouble_named():
+        return concepts.retrieve(
+            arguments.runs,
+            arguments.out,
+            model=arguments.model,
+            texts=arguments.texts,
+            lists=arguments.words,
+            texts_at_least=arguments.at_least,
+            prompt=arguments.prompt,
+            top=arguments.top,
+        )
+
+
+# What all share ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def trouble_named() -> Iterator[None]:
-    """Turns torch's errors of full memory, of a GPU or of the machine, into ours.
-
-    Raises:
-        AltalignError: saying what to do.
-    """
+    """Turns torch's errors of full memory, of a GPU or of the machine, into ours, which says what to do."""
     try:
         yield
     except RuntimeError as error:
-        said, kind = " ".join(str(error).split()), type(error).__name__
-        if kind == "OutOfMemoryError" or "can't allocate memory" in said:
-            words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
+        message, kind = " ".join(str(error).split()), type(error).__name__
+        if kind == "OutOfMemoryError" or "can't allocate memory" in message:
+            words = message.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
             raise AltalignError(
                 f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it "
                 "again, it continues"
@@ -243,46 +316,16 @@ def trouble_named() -> Iterator[None]:
         raise
 
 
-def _parser(verb: str, description: str) -> argparse.ArgumentParser:
-    parser = Parser(prog=f"altalign {verb}", description=description)
-    parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
-    _add_set(parser)
-    return parser
-
-
-def parser_of_training(verb: str, description: str) -> argparse.ArgumentParser:
-    """A parser of the folder of a training run, and of one of its checkpoints."""
-    parser = Parser(prog=f"altalign {verb}", description=description)
-    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
-    return parser
-
-
-def _add_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable"
-    )
-
-
-def _settings(arguments: argparse.Namespace) -> "TrainConfig":
-    """The settings, where all that training needs is installed.
-
-    Raises:
-        UsageError: a setting is wrong, or the extra is missing.
-    """
+def _settings(path: str, overrides: Sequence[str]) -> "TrainConfig":
+    """The settings, where all that training needs is installed."""
     from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
 
-    config = TrainConfig.load(arguments.config, arguments.set)
+    config = TrainConfig.load(path, overrides)
     check_installed()
     return config
 
 
 def check_installed() -> None:
-    """Refuse to go on where the extra is missing.
-
-    Raises:
-        UsageError: it is.
-    """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
+    """Refuse to go on where the extra is missing."""
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")

@@ -21,6 +21,7 @@ Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 )
 
+OWN_TABLES = "own"  # [text] tables of a run that keeps those it has
 LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -151,7 +152,9 @@ class TextSettings(Settings):
     vocabulary_size: Annotated[Positive, Tables] = 100_000_000
     """Most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
     tables: Annotated[str, Tables] = ""
-    """Folder `tables` of another run, whose counts replace those of this pool."""
+    """Folder `tables` of another run, whose counts replace those of this pool. `own`: those that the run has, as
+    `altalign add --mode frozen` keeps them, wherever the run is.
+    """
     filters: Annotated[list[str], Judge] = Field(default_factory=list)
     """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file or on the Python
     path.

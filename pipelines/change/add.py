@@ -1,58 +1,64 @@
 """`altalign add RUN --input …`: afterwards the run holds the samples that one run over all the input would hold.
 
-RUN/.adding/run is an ordinary run over the old input and the new, with the same settings; with `--mode frozen` its
-texts are judged by the tables of the run (`[text] tables`). Of `work/` it takes over what was extracted of unchanged
-files, test images, and, as any stage that runs anew, what came from the web. A folder of the run that holds more files
-now is read anew, and all behind it. Only `write` is another: it compares with the shards that are there (`growing`).
-
-What was removed earlier is taken out of it as `altalign remove` does. Then all of its files come at once
-(`altalign.storage.atomic_change`). Killed before that, the run is the old one, and the same command goes on with
-`.adding`.
+RUN/.adding/run is an ordinary run over the old input and the new, which takes over what it can of `work/`. Only its
+shards are other: samples that stay keep their places. Then all of its files come at once; a command that is killed
+before leaves the old run, and goes on with `.adding` (ADR 22).
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.data import generations, listing
-from altalign.data.schema import REMOVED
-from altalign.data.stages import REMOVED_FILE, REPORT, STAGES
+from altalign.data.schema import REMOVED, SAMPLE
+from altalign.data.stages import REMOVED_FILE, REPORT, STAGES, own_files
 from altalign.errors import UnreadableError, UsageError
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
 from altalign.pipelines import curate
-from altalign.pipelines.change import conclude, follow_scores, remove
-from altalign.pipelines.change import generations as growing
-from altalign.pipelines.derive import parents, units
-from altalign.pipelines.derive.copy_shards import Numbers
+from altalign.pipelines.change import conclude, remove
+from altalign.pipelines.derive import copy_scores, copy_shards, parents
+from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.options import check_places, options
+from altalign.pipelines.images.for_shards import StoredColumns
 from altalign.pipelines.opening import find, reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import recording
 from altalign.pipelines.read import folder as image_folder
 from altalign.pipelines.run import marks as vouched
-from altalign.pipelines.run.image_tables import FETCHED, TESTS
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, TESTS, first_of_each_image, kept_rows
 from altalign.pipelines.run.removal_list import of_run
+from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.text_tables import EXTRACTED
 from altalign.pipelines.run.units import Facts, Grown, InputFile, Marks, Run, has_work
 from altalign.pipelines.stages import write
-from altalign.settings.curate import CurateConfig
+from altalign.settings.curate import OWN_TABLES, CurateConfig
 from altalign.storage import atomic_change, parquet
 from altalign.storage.atomic_change import ADDING, Change
+from altalign.terminal import many, shown
 
 REFUSED = "refused by altalign add"  # in removed.parquet: why a pair did not come again
 _BASE = "base.json"  # beside the run in `.adding`: what it is made of
 _GO = ("trial", "clusters", *REPORT)  # rest on the shards as they were
+# what follows from the bytes that were found and from settings, or from the place in a tar
+_FOLLOWS = {*StoredColumns.__annotations__, "tar_offset", "tar_bytes"}
+_COMPARED = [name for name in SAMPLE.names if name not in _FOLLOWS]
+_AT_ONCE = 8  # side-cars in memory: a fetch unit lies in a few shards of each generation
+
+Mask = npt.NDArray[np.bool_]  # a row each
 
 
-class Wanted(NamedTuple):
-    """An addition: inputs; like which one; whether the web may be asked again; whether the run's tables judge."""
+class Addition(NamedTuple):
+    """What is added: inputs; like which one; whether the web may be asked again; whether the run's tables judge."""
 
     inputs: Sequence[str]
     like: str
@@ -60,49 +66,50 @@ class Wanted(NamedTuple):
     is_frozen: bool = False
 
 
-class Added(NamedTuple):
-    """What came of an addition: shards that are new or written anew, and their bytes; samples that came and went."""
-
-    shards: int
-    bytes: int
-    came: int
-    went: int
+def main(config: CurateConfig, addition: Addition, flags: list[str]) -> int:
+    """Add input to a run; returns 1 where nothing is left of the pool, else 0."""
+    folder = config.run.folder
+    with own_files(folder):
+        parents.opened(folder, config)  # finished, and of these rules
+    with storage.locked(folder):
+        atomic_change.check_none(folder)
+        storage.sweep(folder)
+        with own_files(folder):
+            runs = planned(config, addition)
+        if runs is None:
+            message = f"{folder}: all of this is in the run already; it stays as it is"
+            terminal.stderr().print(shown(message), soft_wrap=True)
+            return 0
+        before, grown = runs
+        message = add(before, grown, addition, flags)
+    code = curate.show(Run(folder, grown.config, ()))
+    terminal.stdout().print(message, highlight=False, soft_wrap=True)
+    return code
 
 
 # The larger run ------------------------------------------------------------------------------------------------------
 
 
-def planned(config: CurateConfig, wanted: Wanted) -> tuple[Run, Grown] | None:
-    """The run as it is and the larger one, with their input files; None where all files are in the run already.
-
-    Raises:
-        UsageError: a file of the run is gone or has changed, or the input is not like those.
-    """
+def planned(config: CurateConfig, addition: Addition) -> tuple[Run, Grown] | None:
+    """The run as it is and the larger one, with their input files; None where all files are in the run already."""
     folder = config.run.folder
-    before, more = _before(config, {storage.resolved(path) for path in wanted.inputs})
-    there = {storage.resolved(_path(file)) for file in before.files}
-    new = [path for path in wanted.inputs if storage.resolved(path) not in there]
-    grown = _with(before, new, wanted.like)
-    found = {storage.resolved(path): path for path in map(_path, grown.files[len(before.files) :])}
-    left = [path for resolved, path in found.items() if resolved not in there]
+    before, more = _before(config, {storage.resolved(path) for path in addition.inputs})
+    in_run = {storage.resolved(_path(file)) for file in before.files}
+    new = [path for path in addition.inputs if storage.resolved(path) not in in_run]
+    grown = _with(before, new, addition.like)
+    paths = {storage.resolved(path): path for path in map(_path, grown.files[len(before.files) :])}
+    left = [path for resolved, path in paths.items() if resolved not in in_run]
     if not (left or more):
         return None
-    if len(left) < len(found):  # files of the run are left out
-        grown = _with(before, left, wanted.like)
+    if len(left) < len(paths):  # files of the run are left out
+        grown = _with(before, left, addition.like)
     values = grown.config.model_dump(mode="json")
     values["run"]["folder"] = inside = storage.join(folder, ADDING, "run")
-    values["text"]["tables"] = _tables(before, is_frozen=wanted.is_frozen)
+    tables = before.config.text.tables
+    if tables in ("", OWN_TABLES) or storage.resolved(tables) == storage.resolved(before.path("tables")):
+        values["text"]["tables"] = OWN_TABLES if addition.is_frozen else ""  # an exact one counts all anew
     grown_config = CurateConfig.from_values(values, where="--input")
-    of = Grown(inside, grown_config, grown.files, grown.modules, before=folder, more=more)
-    return before, of
-
-
-def _tables(before: Run, *, is_frozen: bool) -> str:
-    """By which tables the larger run is judged; an exact addition leaves those that a frozen one has kept."""
-    named, own = before.config.text.tables, before.path("tables")
-    if is_frozen:
-        return named or own
-    return named if named and storage.resolved(named) != storage.resolved(own) else ""
+    return before, Grown(inside, grown_config, grown.files, grown.modules, before=folder, more=more)
 
 
 def _path(file: InputFile) -> str:
@@ -113,8 +120,8 @@ def _with(before: Run, paths: Sequence[str], like: str) -> Run:
     """The run with one more input of these paths, where there are some."""
     if not paths:
         return before
-    values, of_run = before.config.model_dump(mode="json"), _like(before, like)
-    values["input"].append({**of_run, "name": of_run["name"] or of_run["kind"], "paths": list(paths)})  # one source
+    values, settings = before.config.model_dump(mode="json"), _like(before, like)
+    values["input"].append({**settings, "name": settings["name"] or settings["kind"], "paths": list(paths)})
     return find_run(CurateConfig.from_values(values, where="--input"), config_path="--input")
 
 
@@ -122,9 +129,6 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
     """The run with the input files that it was made of, whatever its globs match by now.
 
     And which of its folders that are `named` hold other files than they did; these are read as they are now.
-
-    Raises:
-        UsageError: one is gone, or has changed.
     """
     folder = config.run.folder
     where = storage.join(folder, "config.toml")
@@ -147,35 +151,32 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
                 of_input["paths"] = [file.path for file in run.files if file.input == number and file.path in files]
         if all(of_input["paths"] for of_input in values["input"]):
             run = find_run(CurateConfig.from_values(values, where=where), config_path=where)
-    there = {file.path: file for file in run.files if not file.part}
-    if gone := next((path for path in files if path not in there), None):
+    present = {file.path: file for file in run.files if not file.part}
+    if gone := next((path for path in files if path not in present), None):
         raise UsageError(f"{folder}: its input file {gone} is gone; put it back, for all rows are judged again")
-    if [*there] != [*files]:
+    if [*present] != [*files]:
         raise UsageError(f"{folder}: its input is not what it was; curate old and new input into another folder")
-    as_numbered = tuple(replace(file, number=files[path]) for path, file in there.items())
+    as_numbered = tuple(replace(file, number=files[path]) for path, file in present.items())
     if changed := reopen.changed_file(replace(run, files=as_numbered), facts):
         raise UsageError(f"{folder}: {changed}; put it back as it was, or curate into another folder")
     if more:
-        _check_there(run)
+        _check_images(run)
     return run, tuple(sorted(more))
 
 
-def _check_there(run: Run) -> None:
-    """Refuse folders from which images of the run's pairs have gone.
-
-    Raises:
-        UsageError: some have.
-    """
-    there, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
+def _check_images(run: Run) -> None:
+    """Refuse folders from which images of the run's pairs have gone."""
+    present, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
     of_folders = {(file.input, file.named): file.part.folder for file in run.files if file.part}
-    for (of, named), folder in of_folders.items():
-        settings = run.config.input[of]
+    for (number, named), folder in of_folders.items():
+        settings = run.config.input[number]
         if settings.source not in others:
-            there.setdefault(settings.source, set()).update(image_folder.row_names(folder, settings, named))
-    for shard in parents.opened(run.folder, run.config).shards:
-        rows = parquet.read_table(run.path("shards", f"{shard.name}.parquet"), ["source", "source_key"])
+            present.setdefault(settings.source, set()).update(image_folder.row_names(folder, settings, named))
+    parent = parents.opened(run.folder, run.config)
+    for shard in parent.shards:
+        rows = parent.sidecar(shard.name, ["source", "source_key"])
         for source, name in zip(*(parquet.values(rows, column) for column in rows.column_names), strict=True):
-            if name not in there.get(source, {name}):
+            if name not in present.get(source, {name}):
                 raise UsageError(
                     f"{run.folder}: the image {name} of {source} is gone; put it back under this name, for all "
                     f"rows are judged again, or `altalign remove` its pair"
@@ -183,34 +184,41 @@ def _check_there(run: Run) -> None:
 
 
 def _like(run: Run, name: str) -> dict[str, Any]:
-    """The settings of the input that a new one is like.
-
-    Raises:
-        UsageError: there is none of the name, or several and none is named.
-    """
-    inputs = run.config.input
-    sources = list(dict.fromkeys(each.source for each in inputs))
-    alike = {each.model_copy(update={"paths": ["-"], "name": each.source}).model_dump_json() for each in inputs}
+    """The settings of the input that a new one is like."""
+    sources = list(dict.fromkeys(each.source for each in run.config.input))
+    alike = {
+        each.model_copy(update={"paths": ["-"], "name": each.source}).model_dump_json() for each in run.config.input
+    }
     if not name and len(alike) > 1:
         raise UsageError(f"{run.folder}: has inputs {', '.join(sources)}; say with --like which of them this is like")
     if name and name not in sources:
         raise UsageError(f"--like {name}: the run has no such input (there are: {', '.join(sources)})")
-    return next(each for each in inputs if not name or each.source == name).model_dump(mode="json")
+    return next(each for each in run.config.input if not name or each.source == name).model_dump(mode="json")
 
 
 # Adding --------------------------------------------------------------------------------------------------------------
 
 
-def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
-    """Make the larger run, and put it in the place of the other; the caller holds the run's lock."""
+def add(before: Run, grown: Grown, addition: Addition, flags: list[str]) -> str:
+    """Make the larger run, and put it in the place of the other; the caller holds the run's lock.
+
+    Returns how many pairs came and went, and what was written, in a line.
+    """
     parent = parents.opened(before.folder, before.config)
-    _check_fetched(before, wanted)
+    is_whole = before.config.fetch.source != "web" or before.finished(FETCHED.step)
+    if not (is_whole or addition.is_fetched_again):
+        raise UsageError(
+            f"{before.folder}: work/ is gone, and with it what came from the web; --fetch-again asks for all images "
+            "again, and takes out those that are gone by now"
+        )
     pipeline_options = options(grown.config.engine, flags)
     check_places(grown.config)
     find.check_tables(grown)
     _prepare(before, grown)
     atomic_change.settle(grown.folder)
-    generation = generations.in_manifest(storage.read_json(before.path("manifest.json"))) + 1
+    new = [*grown.more, *dict.fromkeys(map(_path, grown.files[len(before.files) :]))]
+    frozen = {"mode": "frozen"} if grown.config.text.tables else {}
+    lineage = conclude.lineage(parent, "add", {"input": new, **frozen})
     if not grown.is_done(STAGES[-1]):
         grounds = reopen.open_run(grown, rerun=None, is_restart=False)
         try:
@@ -219,32 +227,23 @@ def add(before: Run, grown: Grown, wanted: Wanted, flags: list[str]) -> Added:
             storage.delete(storage.join(before.folder, ADDING))
             raise
         with recording(grown, STAGES[-1], grounds[STAGES[-1]]):
-            _write(grown, parent, generation, _lineage(before, parent, grown))
+            _write(grown, parent, lineage)
     if storage.exists(grown.path(REMOVED_FILE)):
-        _refuse(grown, _lineage(before, parent, grown))
+        _refuse(grown, lineage)
     return _switch(before, parent, grown)
-
-
-def _check_fetched(before: Run, wanted: Wanted) -> None:
-    if before.config.fetch.source != "web" or wanted.is_fetched_again or before.finished(FETCHED.step):
-        return
-    raise UsageError(
-        f"{before.folder}: work/ is gone, and with it what came from the web; --fetch-again asks for all images again, "
-        "and takes out those that are gone by now"
-    )
 
 
 def _prepare(before: Run, grown: Grown) -> None:
     """Have `.adding` hold what is taken over, unless it is there of an earlier call for the same input."""
     path = storage.join(before.folder, ADDING, _BASE)
-    said = {
+    base = {
         "manifest": listing.digest(before.path("manifest.json")).digest,
-        "files": [of.path for of in grown.files],
-        "parts": [of.part.stamp.to_json() for of in grown.files if of.part],
+        "files": [file.path for file in grown.files],
+        "parts": [file.part.stamp.to_json() for file in grown.files if file.part],
         "tables": grown.config.text.tables,
     }
     with suppress(UnreadableError):
-        if {name: storage.read_sealed(path).get(name) for name in said} == said:
+        if {name: storage.read_sealed(path).get(name) for name in base} == base:
             return
     storage.delete(storage.join(before.folder, ADDING))
     if has_work(before):
@@ -256,7 +255,7 @@ def _prepare(before: Run, grown: Grown) -> None:
     if storage.exists(removed := before.path(REMOVED_FILE)):
         rows = parquet.read_table(removed).cast(REMOVED)
         parquet.write(grown.path(REMOVED_FILE), without_places(rows), REMOVED)
-    storage.write_sealed(path, said, durable=grown.config.run.durable)
+    storage.write_sealed(path, base, durable=grown.config.run.durable)
 
 
 def _take_over(before: Run, run: Run, marks: Marks[Facts], units: Set[str] | None = None) -> None:
@@ -282,46 +281,105 @@ def without_places(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _lineage(before: Run, parent: Parent, grown: Grown) -> dict[str, Any]:
-    new = [*grown.more, *dict.fromkeys(map(_path, grown.files[len(before.files) :]))]
-    frozen = {"mode": "frozen"} if grown.config.text.tables else {}
-    return conclude.lineage(parent, "add", {"input": new, **frozen})
-
-
-def _write(grown: Grown, parent: Parent, generation: int, lineage: dict[str, Any]) -> None:
-    """Write shards and what comes after them."""
-    storage.delete(grown.path("shards"))  # of a command that was killed
-    found = growing.compared(grown, parent)
-    made = growing.written(grown, parent, found, generation)
-    listed = dict(made.files)
-    if storage.exists(path := grown.path(REMOVED_FILE)):
-        listed[REMOVED_FILE] = listing.digest(path)
-    more = {"lineage": lineage, generations.ENTRY: generation}
-    grown = replace(grown, untouched=frozenset(name for name, stay in found.stay.items() if stay.all()))
-    write.end(grown, made.shards, images=found.images, listed=listed, more=more)
-
-
 def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
     """Take out of the larger run what was removed from the smaller one."""
     parent = parents.opened(grown.folder, grown.config)
-    found = remove.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
-    if found.has_rows:
+    removal = remove.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
+    if removal.has_rows:
         run = Run(grown.folder, grown.config, ())
-        remove.remove(run, parent, found, by="", because=REFUSED, lineage=lineage)
-    if found.has_rows or not grown.config.audit.keep_dropped:
+        remove.remove(run, parent, removal, by="", because=REFUSED, lineage=lineage)
+    if removal.has_rows or not grown.config.audit.keep_dropped:
         storage.delete_units([grown.work()])  # it holds what was removed
+
+
+# Shards --------------------------------------------------------------------------------------------------------------
+
+
+def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
+    """Write shards and what comes after them.
+
+    A sample stays where it is when the larger pool keeps it with the same columns and the same bytes. Shards all of
+    whose samples stay are not touched: their side-cars are links. The others are written anew without those that go.
+    What has no place yet comes into shards of a new generation, in the order of (image_id, key) among itself.
+    """
+    storage.delete(grown.path("shards"))  # of a command that was killed
+    generation = parent.generations + 1
+    stay, fresh, images = _compared(grown, parent)
+    old = [shard for shard in parent.shards if stay[shard.name].any()]
+    of_old = in_threads(
+        lambda shard: _old(grown, parent, shard, stay[shard.name]), old, copy_shards.at_once(grown.folder)
+    )
+    units = [(name, len(numbers)) for name, numbers in fresh.items()]
+    plan = copy_shards.filled(units, grown.config.shards.samples_per_shard)
+    shards = [(shard.name, facts) for shard, facts in zip(old, of_old, strict=True)]
+    for number, slices in enumerate(plan):  # each makes its images in threads
+        name = generations.named(generation, number)
+        parts = ((unit, fresh[unit][begin:end]) for unit, begin, end in slices)
+        shards.append((name, write.write_rows(grown, name, parts)))
+    listed = {path: file for name, facts in shards for path, file in files_of(name, facts)}
+    if storage.exists(path := grown.path(REMOVED_FILE)):
+        listed[REMOVED_FILE] = listing.digest(path)
+    more = {"lineage": lineage, generations.ENTRY: generation}
+    grown = replace(grown, untouched=frozenset(name for name, mask in stay.items() if mask.all()))
+    write.end(grown, shards, images=images, listed=listed, more=more)
+
+
+def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str, Numbers], int]:
+    """Compare what `run` keeps, whose decontamination is done, with the shards of the run that it has grown from.
+
+    Returns by shard which rows stay; by fetch unit the numbers of its kept rows that have no place yet; and how many
+    images the pool keeps.
+    """
+    ends = dict[str, tuple[str, str]]()  # the first and the last image
+    for shard in parent.shards:
+        ids = parent.sidecar(shard.name, ["image_id"])["image_id"]
+        ends[shard.name] = str(ids[0]), str(ids[-1])
+    stay = {shard.name: np.zeros(shard.rows, bool) for shard in parent.shards}
+    fresh, images = dict[str, Numbers](), 0
+
+    @lru_cache(maxsize=_AT_ONCE)
+    def sidecar(name: str) -> pa.Table:
+        return parent.sidecar(name).select(_COMPARED).combine_chunks()
+
+    for name, facts in run.all_facts(DECONTAMINATED):
+        if not facts.kept:
+            continue
+        interrupts.check()
+        rows = kept_rows(run, name).select(_COMPARED).combine_chunks()
+        images += len(first_of_each_image(rows))
+        first, last = str(rows["image_id"][0]), str(rows["image_id"][-1])
+        is_fresh = np.ones(len(rows), bool)
+        for shard, (begin, end) in ends.items():
+            if begin <= last and first <= end:
+                here, in_shard = parquet.same_rows(rows, sidecar(shard), by="key")
+                is_fresh[here] = False
+                stay[shard][in_shard] = True
+        if is_fresh.any():
+            fresh[name] = np.flatnonzero(is_fresh)
+    return stay, fresh, images
+
+
+def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:
+    """A shard of before: as it was, or without the samples that go."""
+    if not stay.all():
+        part = Part(parent.path("shards"), shard.name, np.flatnonzero(stay))
+        return copy_shards.copied(run.path("shards"), shard.name, [[part]])
+    name = f"{shard.name}.parquet"
+    storage.link(parent.path("shards", name), run.path("shards", name))
+    size = storage.stamp(run.path("shards", name)).size
+    return remove.as_it_is(shard, size, remove.source_bytes(parent, shard))
 
 
 # The change ----------------------------------------------------------------------------------------------------------
 
 
-def _switch(before: Run, parent: Parent, grown: Run) -> Added:
+def _switch(before: Run, parent: Parent, grown: Run) -> str:
     """Have all files of the larger run come that are not the same, and its `work/`; all others go."""
     change = Change(before.folder, durable=before.config.run.durable)
     old, new = listing.read(before.folder), listing.read(grown.folder)
-    for name, of in new.items():
-        if old.get(name) != of:
-            change.take(name, grown.path(*name.split("/")), of)
+    for name, written in new.items():
+        if old.get(name) != written:
+            change.take(name, grown.path(*name.split("/")), written)
     logs = {storage.relative(path, grown.folder) or path for path in storage.files_below(grown.path("log", "fetch"))}
     for name in (*listing.CARD, listing.FILE, listing.SETTINGS, "run.json", "manifest.json", *sorted(logs)):
         path = grown.path(*name.split("/"))
@@ -331,23 +389,25 @@ def _switch(before: Run, parent: Parent, grown: Run) -> Added:
     now = parents.opened(grown.folder, grown.config)
     stay = _stay(parent, now)
     shards = [(shard.name, shard) for shard in now.shards]
-    deleted += follow_scores.follow(change, shards, stay.keys(), partial(follow_scores.of_rows_that_stay, stay))
-    has_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"
-    change.commit([*deleted, *([] if has_work else ["work"])], work=f"{ADDING}/run/work" if has_work else "")
-    came = sum(of.rows for of in now.shards) - sum(of.rows for of in parent.shards)
+    values = partial(copy_scores.of_rows_that_stay, stay)
+    deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
+    keeps_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"
+    change.commit([*deleted, *([] if keeps_work else ["work"])], work=f"{ADDING}/run/work" if keeps_work else "")
+    more = sum(shard.rows for shard in now.shards) - sum(shard.rows for shard in parent.shards)
     went = sum(shard.rows - len(numbers) for shard, numbers in stay.values())
-    anew = [of for of in now.shards if f"shards/{of.name}.tar" in change.files]
-    return Added(len(anew), sum(of.bytes for of in anew), came + went, went)
+    anew = [shard for shard in now.shards if f"shards/{shard.name}.tar" in change.files]
+    size = sum(shard.bytes for shard in anew) / 1e6
+    pairs = f"{many(more + went, 'pair')} came, {many(went, 'pair')} went"
+    return f"{pairs}; {many(len(anew), 'shard')} written ({size:,.1f} MB)"
 
 
 def _stay(parent: Parent, now: Parent) -> dict[str, tuple[Shard, Numbers]]:
     """The shards of before that differ now or are gone, and the numbers of their rows that stay."""
     after, stay = {shard.name: shard for shard in now.shards}, dict[str, tuple[Shard, Numbers]]()
     for shard in parent.shards:
-        there = after.get(shard.name)
-        if there is None:
+        if shard.name not in after:
             stay[shard.name] = shard, np.zeros(0, np.int64)
-        elif there.sha256 != shard.sha256:
-            before, left = (parquet.values(units.sidecar(of, shard, ["key"]), "key") for of in (parent, now))
+        elif after[shard.name].sha256 != shard.sha256:
+            before, left = (parquet.values(run.sidecar(shard.name, ["key"]), "key") for run in (parent, now))
             stay[shard.name] = shard, np.flatnonzero(np.isin(before, left))
     return stay

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import listing, scores
+from altalign.data import generations, listing, scores
 from altalign.data.audit_tables import FUNNEL
 from altalign.data.counts import Counts
 from altalign.pipelines.card.facts import CardFacts
@@ -23,8 +23,8 @@ _NOT_LISTED = (listing.SETTINGS, "log", scores.FOLDER)
 def lineage(parent: Parent, operation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the manifest says of a change: the verb, what it was given, and the run before it."""
     before = listing.digest(parent.path("manifest.json")).digest
-    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [before]}
-    return {"operation": operation, "settings": dict(settings), **of}
+    runs = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [before]}
+    return {"operation": operation, "settings": dict(settings), **runs}
 
 
 def write_funnel(run: Run, change: Change, update: Callable[[dict[str, Any]], None]) -> None:
@@ -44,28 +44,28 @@ def conclude(
     deleted: Sequence[str],
     *,
     counts: Counts,
-    facts: Mapping[str, Any],
-    more: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+    images_gone: int = 0,
+    newest: int = 1,
 ) -> None:
-    """Write summary, settings, list, card and manifest into a change.
+    """Write summary, settings, list, card and manifest into a change, and have all of it come at once.
 
-    Args:
-        run: as it is.
-        change: of the run, with all other files that come.
-        shards: name and facts of each shard that it has then, in order.
-        deleted: paths of files and folders that go.
-        counts: of the run then.
-        facts: the content of its `summary.json` then.
-        more: further entries of the manifest; `lineage` among them.
+    `shards`, `counts` and the number of the `newest` generation are those of then, `deleted` the paths of files and
+    folders that go.
     """
+    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
+    counts.reconcile(counts.stages_of_run(), pairs=pairs)
+    before, stages = storage.read_json(run.path("summary.json")), counts.summary(counts.stages_of_run())
+    facts = {**before, "stages": stages, "pairs": pairs, "images": before["images"] - images_gone, "bytes": size}
     with change.noted():
         storage.write_json(change.path("summary.json"), facts)
         with storage.open_read(run.path(listing.SETTINGS)) as file:
             storage.write_bytes(change.path(listing.SETTINGS), file.read())
-    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
-    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
+    listed = {name: file for name, file in listing.read(run.folder).items() if name not in deleted}
+    listed |= {name: file for name, file in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
-    waiting = Run(change.folder, run.config, ())
+    more = {"lineage": lineage, **({generations.ENTRY: newest} if newest > 1 else {})}
     with change.noted():
-        outputs.write_manifest(waiting, shards, listed, card, storage.Block(), more)
+        outputs.write_manifest(Run(change.folder, run.config, ()), shards, listed, card, storage.Block(), more)
     change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+    change.commit(deleted)

@@ -1,65 +1,61 @@
 """`altalign remove RUN`: takes pairs out of a finished run, and all that is known of them; their hashes stay.
 
-The shards that hold them are written anew, the others are not touched. All new files wait in `.change/` until
-everything is there, and come at once (`altalign.storage.atomic_change`). Nothing joins the run because of a removal:
-the copy of a removed image that was dropped stays dropped.
+The shards that hold them are written anew, the others are not touched, and all files come at once. Nothing joins the
+run because of a removal: the copy of a removed image that was dropped stays dropped.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from rich.table import Table
 
-from altalign import storage
-from altalign.data import generations, listing
+from altalign import storage, terminal
+from altalign.data import listing
 from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, KEPT, DropReason, Stage
 from altalign.data.schema import REMOVED
-from altalign.data.stages import REMOVED_FILE, REPORT
+from altalign.data.stages import REMOVED_FILE, REPORT, own_files
+from altalign.errors import AltalignError
 from altalign.machine import processes
-from altalign.pipelines.change import conclude, follow_scores, purge, rows_to_remove
+from altalign.pipelines.change import conclude, rows_to_remove
 from altalign.pipelines.change.rows_to_remove import ImagesGone, InDropped, InShard
-from altalign.pipelines.derive import copy_shards, counting
+from altalign.pipelines.derive import copy_scores, copy_shards, parents
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.near import shard_images
-from altalign.pipelines.run import outputs, shard_files
-from altalign.pipelines.run.removal_list import Request
+from altalign.pipelines.run import shard_files
+from altalign.pipelines.run.removal_list import Request, of_files, of_run
 from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
-from altalign.storage import parquet
+from altalign.settings.curate import CurateConfig
+from altalign.storage import atomic_change, parquet
 from altalign.storage.atomic_change import Change
+from altalign.terminal import many, shown
 
 # what holds more than is looked through, or rests on the shards as they were
 _GO = ("work", "trial", "clusters", *REPORT)
 _SHARDS_AT_ONCE_IN_STORE = 4  # each has much of what was read ahead in memory, and of what is uploaded
+_SHOWN = 20  # rows, and entries that are not in the run
 
 
 @dataclass(frozen=True)
-class Found:
-    """What of a run goes.
+class Removal:
+    """What of a run goes."""
 
-    Attributes:
-        request: what was asked for, with the images whose bytes were named, and those near to what goes.
-        in_shards: rows of shards.
-        in_dropped: rows that had been dropped, by file.
-        images: that no shard has afterwards.
-        tests: test images that are near to what goes, where that was asked for.
-        knows_dropped: whether `dropped/` was kept.
-    """
-
-    request: Request
+    request: Request  # with the images whose bytes were named, and those near to what goes
     in_shards: Sequence[InShard]
     in_dropped: Sequence[InDropped]
-    images: ImagesGone
-    tests: frozenset[shard_images.Test]
-    knows_dropped: bool
+    images: ImagesGone  # that no shard has afterwards
+    tests: frozenset[shard_images.Test]  # that are near to what goes, where nearness counts
+    knows_dropped: bool  # whether `dropped/` was kept
 
     @property
     def rows(self) -> pa.Table:
@@ -93,7 +89,83 @@ class Found:
         return replace(self.request, keys=self.request.keys | keys)
 
 
-def find(parent: Parent, request: Request, *, near: float | None) -> Found:
+def main(
+    config: CurateConfig,
+    lists: Mapping[str, Sequence[str]],
+    near: float | None,
+    *,
+    by: str,
+    because: str,
+    is_dry_run: bool,
+) -> int:
+    """Remove what is listed (files by the field of `Request`), now and of what is added later.
+
+    Returns 1 where nothing of it was there, nor was asked for before; else 0.
+    """
+    request = of_files(lists)
+    folder = config.run.folder
+    held = nullcontext() if is_dry_run else storage.locked(folder)
+    with held, own_files(folder):
+        atomic_change.check_none(folder)
+        if not is_dry_run:
+            storage.sweep(folder)  # what a command left that was killed while it wrote the report
+        parent = parents.opened(folder, config)
+        removal = find(parent, request, near=near)
+        removal = replace(removal, request=removal.request.of_one_input(removal.rows))
+        before = of_run(path) if storage.exists(path := parent.path(REMOVED_FILE)) else Request()
+        is_new = not {*request.entries()} <= {*before.entries()}
+        _show(folder, removal, request, is_dry_run=is_dry_run, is_new=is_new)
+        if (removal.has_rows or is_new) and not is_dry_run:
+            remove(Run(folder, config, ()), parent, removal, by=by, because=because)
+    return 0 if removal.has_rows or not is_new else AltalignError.exit_code
+
+
+def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, is_new: bool) -> None:
+    """Print what goes, and what is not there."""
+    rows, lines = removal.rows, list[str]()
+    if len(rows):
+        table = Table()
+        for name in ("in", "key", "caption", "image"):
+            table.add_column(name, overflow="fold")
+        places = [f"shards/{each.shard.name}.tar" for each in removal.in_shards for _ in each.numbers]
+        places += [each.name for each in removal.in_dropped for _ in range(len(each.rows))]
+        for place, row in zip(places, rows.slice(0, _SHOWN).to_pylist(), strict=False):
+            caption, url = (shown(row[name] or "") for name in ("caption", "image_url"))
+            table.add_row(place, row["key"] or "", caption[:60], url[:80])
+        terminal.stdout().print(table)
+        if len(rows) > _SHOWN:
+            lines.append(f"… and {len(rows) - _SHOWN:,} more")
+    for name, entries in request.not_in(rows).items():
+        few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
+        lines.append(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
+    if removal.has_rows:
+        size = sum(each.shard.bytes for each in removal.in_shards)
+        verb, shards = "is" if len(removal.in_shards) == 1 else "are", many(len(removal.in_shards), "shard")
+        lines.append(
+            f"{many(removal.pairs, 'pair')} {'would go' if is_dry_run else 'goes' if removal.pairs == 1 else 'go'}, "
+            f"{many(len(removal.images.image_ids), 'image')} that no other pair has, and "
+            f"{many(removal.dropped, 'dropped row')}"
+        )
+        lines.append(f"{shards} {'would be' if is_dry_run else verb} written anew ({size / 1e6:,.1f} MB)")
+    else:
+        later = "would keep" if is_dry_run else "keeps"
+        stands = f"{later} it out of what is added" if is_new else "was asked for before"
+        lines.append(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
+    if (
+        (removal.has_rows or is_new)
+        and removal.forgets_work
+        and storage.kind(storage.join(folder, "work")) != "missing"
+    ):
+        deleted = "would be" if is_dry_run else "is"
+        lines.append(f"work/ {deleted} deleted: it has what was fetched; `retry` and `add --test-set` need it")
+    for line in lines:
+        terminal.stdout().print(line, highlight=False, soft_wrap=True)
+
+
+# Finding -------------------------------------------------------------------------------------------------------------
+
+
+def find(parent: Parent, request: Request, *, near: float | None) -> Removal:
     """Look for what goes, in all side-cars and all dropped rows; with `near` also images nearer than this cosine.
 
     A pair that a page of the request repeats goes, on whichever page it was kept.
@@ -125,53 +197,63 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Found:
     keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
     in_dropped = rows_to_remove.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
     gone, knows_dropped = rows_to_remove.images_gone(parent, in_shards), parent.config.audit.keep_dropped
-    return Found(request, in_shards, in_dropped, gone, tests, knows_dropped)
+    return Removal(request, in_shards, in_dropped, gone, tests, knows_dropped)
 
 
 def _images(
-    found: Sequence[InShard | InDropped], of: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    rows_that_go: Sequence[InShard | InDropped], some: Callable[[pa.Table], pa.Table] = lambda rows: rows
 ) -> frozenset[str]:
-    return frozenset(image for each in found for image in parquet.values(of(each.rows), "image_id") if image)
+    return frozenset(image for each in rows_that_go for image in parquet.values(some(each.rows), "image_id") if image)
+
+
+# Removing ------------------------------------------------------------------------------------------------------------
 
 
 def remove(
-    run: Run, parent: Parent, found: Found, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
+    run: Run, parent: Parent, removal: Removal, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
 ) -> None:
     """Take what was found out of a run, whose lock the caller holds.
 
     `lineage` is that of an addition, which takes out again what was asked for before.
     """
     change = Change(run.folder, durable=run.config.run.durable)
-    written = _shards(change, parent, found.in_shards)
-    deleted = [f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet")]
-    deleted += _GO if found.forgets_work else ()
-    deleted += purge.dropped_rows(change, found.in_dropped, found.gone)
-    purge.of_audit(change, found.gone, found.rows, rows_to_remove.copied_tests(found.in_dropped) | found.tests)
+    written = _shards(change, parent, removal.in_shards)
+    deleted = [f"shards/{name}.{end}" for name, facts in written.items() if not facts for end in ("tar", "parquet")]
+    deleted += _GO if removal.forgets_work else ()
+    deleted += rows_to_remove.purge_dropped(change, removal.in_dropped, removal.gone)
+    tests = rows_to_remove.copied_tests(removal.in_dropped) | removal.tests
+    rows_to_remove.purge_audit(change, removal.gone, removal.rows, tests)
     as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
-    shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
-    stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in found.in_shards}
-    deleted += follow_scores.follow(change, shards, stay.keys(), partial(follow_scores.of_rows_that_stay, stay))
-    deleted += purge.of_log(change, found.gone.with_images(found.images.image_ids))
+    shards = [(name, facts) for name, facts in {**as_they_are, **written}.items() if facts]
+    stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in removal.in_shards}
+    values = partial(copy_scores.of_rows_that_stay, stay)
+    deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
+    deleted += rows_to_remove.purge_log(change, removal.gone.with_images(removal.images.image_ids))
     with change.noted():
-        parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because, is_asked=lineage is None), REMOVED)
-    _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted, lineage)
-    change.commit(deleted)
+        parquet.write(change.path(REMOVED_FILE), _removed(run, removal, by, because, is_asked=lineage is None), REMOVED)
+    counts, failed = _counts(parent, removal)
+    failed.check(counts)
+    with change.noted():
+        parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+        parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
+    _funnel(run, change, parent, removal, list(filter(None, written.values())), sum(facts.bytes for _, facts in shards))
+    lineage = lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})
+    gone, newest = len(removal.images.image_ids), parent.generations
+    conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=gone, newest=newest)
 
 
-# Shards --------------------------------------------------------------------------------------------------------------
-
-
-def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[str, ShardFacts | None]:
+def _shards(change: Change, parent: Parent, in_shards: Sequence[InShard]) -> dict[str, ShardFacts | None]:
     """Write the shards anew that hold what goes; None of one of which nothing is left."""
     write = partial(_without, parent.path("shards"), change.path("shards"))
-    shards = [(each.shard.name, each.shard.rows, each.numbers) for each in found]
+    shards = [(each.shard.name, each.shard.rows, each.numbers) for each in in_shards]
     seconds = copy_shards.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
     if storage.is_remote(change.folder):
         seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
-    at_once = rows_to_remove.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
+    at_once = copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
     made = processes.spread(write, shards, seconds=seconds, at_once=at_once)
-    anew = {name: of for (name, _, _), of in zip(shards, made, strict=True)}
-    change.files |= {path: of for name, facts in anew.items() if facts for path, of in files_of(name, facts)}
+    anew = {name: facts for (name, _, _), facts in zip(shards, made, strict=True)}
+    for name, facts in anew.items():
+        change.files |= dict(files_of(name, facts)) if facts else {}
     return anew
 
 
@@ -185,58 +267,30 @@ def _others(rows: int, gone: Numbers) -> Numbers:
     return np.setdiff1d(np.arange(rows, dtype=np.int64), gone, assume_unique=True)
 
 
-def as_it_is(shard: Shard) -> ShardFacts:
+def as_it_is(shard: Shard, parquet_bytes: int = 0, source_bytes: Mapping[str, int] | None = None) -> ShardFacts:
     """What the manifest says of a shard that is not touched."""
-    of_files = {
-        "bytes": shard.bytes,
-        "sha256": shard.sha256,
-        "parquet_bytes": 0,
-        "parquet_sha256": shard.parquet_sha256,
-    }
-    return ShardFacts(rows=shard.rows, source_bytes={}, images=0, first_image="", last_image="", **of_files)
+    return ShardFacts(
+        rows=shard.rows,
+        bytes=shard.bytes,
+        sha256=shard.sha256,
+        parquet_bytes=parquet_bytes,
+        parquet_sha256=shard.parquet_sha256,
+        source_bytes=dict(source_bytes or {}),
+        images=0,
+        first_image="",
+        last_image="",
+    )
 
 
-# Totals --------------------------------------------------------------------------------------------------------------
-
-
-def _conclude(
-    run: Run,
-    change: Change,
-    parent: Parent,
-    found: Found,
-    anew: Sequence[ShardFacts],
-    shards: outputs.Shards,
-    deleted: Sequence[str],
-    lineage: Mapping[str, Any] | None,
-) -> None:
-    """Write counts and summary, the list of files, the card and the manifest."""
-    counts, failed = _counts(parent, found)
-    pairs, size = sum(of.rows for _, of in shards), sum(of.bytes for _, of in shards)
-    counts.reconcile(counts.stages_of_run(), pairs=pairs)
-    failed.check(counts)
-    before = storage.read_json(run.path("summary.json"))
-    stages = counts.summary(counts.stages_of_run())
-    images = before["images"] - len(found.images.image_ids)
-    facts = {**before, "stages": stages, "pairs": pairs, "images": images, "bytes": size}
-    with change.noted():
-        parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
-        parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
-    _funnel(run, change, parent, found, anew, size)
-    more: dict[str, Any] = {"lineage": lineage or conclude.lineage(parent, "remove", {"pairs": found.pairs})}
-    if parent.generations > 1:
-        more[generations.ENTRY] = parent.generations
-    conclude.conclude(run, change, shards, deleted, counts=counts, facts=facts, more=more)
-
-
-def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
+def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
     """The counts of the run with those of `select`, by reason and by every rule that holds."""
-    rows = counting.rows(parent)
+    rows = parents.counts_of(parent)
     last = Stage.SELECT if any(row[0] == Stage.SELECT.value for row in rows) else CURATED[-1]
     kept = {row[1]: row[3] for row in rows if row[0] == last.value and row[2] == KEPT}
-    gone = Counter(source for each in found.in_shards for source in parquet.values(each.rows, "source"))
-    counts = Counts.total(Counts.from_json([row]) for row in counting.received(rows))
-    failed = FailedCounts.from_json(counting.failed(parent))
-    for source, rows_kept in kept.items() if found.has_rows or last == Stage.SELECT else ():
+    gone = Counter(source for each in removal.in_shards for source in parquet.values(each.rows, "source"))
+    counts = Counts.total(Counts.from_json([row]) for row in parents.received(rows))
+    failed = FailedCounts.from_json(parents.failed_of(parent))
+    for source, rows_kept in kept.items() if removal.has_rows or last == Stage.SELECT else ():
         counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
         counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
         failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])
@@ -244,16 +298,16 @@ def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
     return counts, failed
 
 
-def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequence[ShardFacts], size: int) -> None:
+def _funnel(run: Run, change: Change, parent: Parent, removal: Removal, anew: Sequence[ShardFacts], size: int) -> None:
     """Write `audit/funnel.parquet`: what is in the shards now; a run made of others does not say it by source."""
     less = Counter[str]()
-    for each in found.in_shards:
+    for each in removal.in_shards:
         less.update(source_bytes(parent, each.shard))
-    for of in anew:
-        less.subtract(of.source_bytes)
+    for facts in anew:
+        less.subtract(facts.source_bytes)
 
     def update(row: dict[str, Any]) -> None:
-        row["images"] -= found.images.by_source[row["source"]]
+        row["images"] -= removal.images.by_source[row["source"]]
         row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
 
     conclude.write_funnel(run, change, update)
@@ -261,37 +315,25 @@ def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequen
 
 def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
-    rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["source", "tar_offset"])
-    return shard_files.source_bytes(rows, shard.bytes)
+    return shard_files.source_bytes(parent.sidecar(shard.name, ["source", "tar_offset"]), shard.bytes)
 
 
-# removed.parquet -----------------------------------------------------------------------------------------------------
-
-
-def _removed(run: Run, found: Found, by: str, because: str, *, is_asked: bool) -> pa.Table:
-    """All that was ever removed, and this; `is_asked`: with what was asked for now."""
+def _removed(run: Run, removal: Removal, by: str, because: str, *, is_asked: bool) -> pa.Table:
+    """All that was ever removed, and this; `is_asked`: with the request."""
     path = run.path(REMOVED_FILE)
     before = parquet.read_table(path).cast(REMOVED) if storage.exists(path) else REMOVED.empty_table()
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
+    manifest = listing.digest(run.path("manifest.json")).digest
+    of_all = {"manifest_sha256": manifest, "time": now, "by": by, "because": because}
     rows: list[dict[str, Any]] = [
-        {"kind": kind, "hash": name, **of_all} for kind, name in found.request.entries() if is_asked
+        {"kind": kind, "hash": name, **of_all} for kind, name in removal.request.entries() if is_asked
     ]
-    for each in found.in_shards:
-        where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}
+    of_pair = {"kind": "pair", "stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value}
+    for each in removal.in_shards:
         keys, sources = (each.rows[name].to_pylist() for name in ("key", "source"))
-        of_rows = zip(each.numbers.tolist(), keys, sources, strict=True)
-        rows += [
-            {"kind": "pair", "hash": key, "row": row, "source": source, **where, **of_all}
-            for row, key, source in of_rows
-        ]
-    for each in found.in_dropped:
-        rows += [
-            {"kind": "pair", "hash": row.pop("key"), **row, **of_all}
-            for row in each.rows.select(["key", "stage", "source", "reason"]).to_pylist()
-        ]
+        for row, key, source in zip(each.numbers.tolist(), keys, sources, strict=True):
+            rows.append({**of_pair, "hash": key, "row": row, "source": source, "shard": each.shard.name, **of_all})
+    for each in removal.in_dropped:
+        for row in each.rows.select(["key", "stage", "source", "reason"]).to_pylist():
+            rows.append({"kind": "pair", "hash": row.pop("key"), **row, **of_all})
     return pa.concat_tables([before, pa.Table.from_pylist(rows, REMOVED)])
-
-
-def _digest(run: Run) -> str:
-    return listing.digest(run.path("manifest.json")).digest

@@ -16,7 +16,7 @@ from altalign.errors import UsageError
 from altalign.filters import concepts
 from altalign.filters.concepts import Entries, Numbers
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.shard_tables import BALANCE, CHOSEN, CONCEPTS, BalanceFacts, CountedFacts
+from altalign.pipelines.run.shard_tables import BALANCE, CHOSEN, CONCEPTS, BalanceFacts
 from altalign.pipelines.run.units import Marks, Run, Unit
 from altalign.storage import arrays, parquet
 
@@ -25,33 +25,21 @@ SHOWN_AT_MOST = 10_000  # entries whose counts are written
 
 @dataclass(frozen=True)
 class Balance:
-    """What is asked for.
+    """What a balance is by."""
 
-    Attributes:
-        file: entries, one a line.
-        digest: SHA-256 of the file.
-        limit: captions that an entry is thinned to, about; 0: `tail` says it.
-        tail: share of all matches that entries below the limit have.
-        seed: of the lots.
-    """
-
-    file: str
-    digest: str
-    limit: int
-    tail: float
-    seed: int
+    file: str  # of entries, one a line
+    digest: str  # its SHA-256
+    limit: int  # captions that an entry is thinned to, about; 0: `tail` decides
+    tail: float  # share of all matches that entries below the limit have
+    seed: int  # of the lots
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
         return {"entries": self.digest, "limit": self.limit, "tail": self.tail, "seed": self.seed}
 
 
-def asked(file: str, *, limit: int, tail: float, seed: int) -> Balance:
-    """A balance by the entries of a file.
-
-    Raises:
-        UsageError: the file cannot be read, has no entry, or not exactly one of limit and tail is given.
-    """
+def opened(file: str, *, limit: int, tail: float, seed: int) -> Balance:
+    """A balance by the entries of a file."""
     if (limit > 0) == (tail > 0) or not 0 <= tail <= 1:
         raise UsageError("--balance: give --balance-limit CAPTIONS, or --balance-tail SHARE from 0 to 1")
     try:
@@ -76,22 +64,15 @@ def _lines(file: str) -> pa.StringArray:
         raise UsageError(f"--balance {file}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
 
 
-def count(balance: Balance, run: Run, unit: Unit, captions: pa.StringArray) -> CountedFacts:
-    """Count the entries of a shard's captions."""
-    return CountedFacts(rows=[_count(balance, run, CONCEPTS, unit["name"], captions)])
+def count(balance: Balance, run: Run, marks: Marks[Any], name: str, captions: pa.StringArray) -> int:
+    """Write how often entries are in the captions of a shard, pairs int64[n, 2]; returns the sum.
 
-
-def count_chosen(balance: Balance, run: Run, unit: Unit, captions: pa.StringArray) -> None:
-    """Count the entries of those captions of a shard that stay."""
-    _count(balance, run, CHOSEN, unit["name"], captions)
-
-
-def _count(balance: Balance, run: Run, marks: Marks[Any], name: str, captions: pa.StringArray) -> int:
-    """Write the counts of a shard, pairs of entry and count, int64[n, 2]; returns their sum."""
+    `marks` are `CONCEPTS` of all captions, and `CHOSEN` of those that stay.
+    """
     entries = _entries(balance.file, balance.digest)
     counts = np.bincount(concepts.match(captions, entries).entries, minlength=len(entries.hashes))
-    there = np.flatnonzero(counts)
-    arrays.save(_of_shard(run, marks, name), np.column_stack([there, counts[there]]))
+    occurring = np.flatnonzero(counts)
+    arrays.save(run.work(marks.step, f"{name}.concepts"), np.column_stack([occurring, counts[occurring]]))
     return int(counts.sum())
 
 
@@ -99,13 +80,9 @@ def _sum(balance: Balance, run: Run, marks: Marks[Any]) -> Numbers:
     """The counts of all shards, int64[entries]."""
     counts = np.zeros(len(_entries(balance.file, balance.digest).hashes), np.int64)
     for name in run.finished(marks.step):
-        entry, number = arrays.read(_of_shard(run, marks, name)).T
+        entry, number = arrays.read(run.work(marks.step, f"{name}.concepts")).T
         counts[entry] += number
     return counts
-
-
-def _of_shard(run: Run, marks: Marks[Any], name: str) -> str:
-    return run.work(marks.step, f"{name}.concepts")
 
 
 def total(balance: Balance, run: Run, _unit: Unit) -> BalanceFacts:
@@ -137,7 +114,7 @@ def _all_counts(path: str, _matches: int) -> Numbers:
 def verdict(balance: Balance, run: Run, rows: pa.Table) -> Verdict:
     """The verdict on n samples: those whose lot is not drawn go."""
     facts = run.facts_of(BALANCE, "0")
-    found = concepts.match(parquet.strings(rows, "caption"), _entries(balance.file, balance.digest))
-    stays = concepts.probabilities(found, _all_counts(_counts(run), facts.matches), facts.limit, len(rows))
+    matches = concepts.match(parquet.strings(rows, "caption"), _entries(balance.file, balance.digest))
+    stays = concepts.probabilities(matches, _all_counts(_counts(run), facts.matches), facts.limit, len(rows))
     keys: npt.NDArray[np.bytes_] = np.array(parquet.values(rows, "key"), "S32")
     return drop_where(pa.array(concepts.coins(keys, balance.seed) >= stays), DropReason.OUT_OF_BALANCE)

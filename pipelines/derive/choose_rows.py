@@ -1,6 +1,8 @@
-"""What becomes of the rows of a parent's shard: which stay, and why each of the others is dropped."""
+"""What becomes of the rows of a parent's shard: which stay, why others are dropped, and what galleries show."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
+from altalign.data.audit_tables import SAMPLES
 from altalign.data.counts import FailedCounts
-from altalign.data.reasons import DropReason, Stage, Verdict, drop_where, reasons_of
+from altalign.data.reasons import KEPT, Stage, Verdict, reasons_of
 from altalign.data.schema import DROPPED
+from altalign.pipelines.derive.parents import Parent, Piece, of_unit, shard_names_of
+from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, ChosenFacts
+from altalign.pipelines.run.shard_tables import CHOSEN, CHOSEN_ROWS, ChosenFacts
 from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 
@@ -21,21 +26,8 @@ Mask = npt.NDArray[np.bool_]
 
 # A row that `select` drops: also the values that it was decided by, as a JSON object.
 DROPPED_BY_SELECT = DROPPED.append(pa.field("scores", pa.string()))
-
-
-def unlisted(keys: "pa.ChunkedArray[Any]", listed: "pa.Array[Any]") -> Verdict:
-    """The verdict on n keys: those that a list does not have go."""
-    is_listed: Any = pc.is_in(keys.combine_chunks(), value_set=listed)
-    return drop_where(pc.invert(is_listed), DropReason.NOT_LISTED)
-
-
-def counted(
-    counts: FailedCounts, rows: pa.Table, verdicts: Sequence[Verdict]
-) -> "tuple[Verdict, pa.DictionaryArray[Any, Any], Mask]":
-    """Count n rows by these verdicts; returns the first one, all reasons that hold, and which rows stay: bool[n]."""
-    first, failed = reasons_of(verdicts)
-    counts.add(Stage.SELECT, rows["source"], failed)
-    return first, failed, first.is_null().to_numpy(zero_copy_only=False)
+# Kinds of reasons that are of a threshold, and whether the largest values are the nearest.
+_FROM_ABOVE = {"score_below": True, "not_in_top": True, "score_above": False}
 
 
 def chosen(
@@ -47,18 +39,15 @@ def chosen(
     *,
     is_of_keys: bool = False,
 ) -> ChosenFacts:
-    """Write which of n rows stay, and the others with their reasons.
+    """Write which of n rows of a unit stay, and the others with their reasons; of keys alone no dropped rows.
 
-    Args:
-        run: the run that is made.
-        name: of the unit.
-        rows: columns of `SAMPLE`: `source`, and all that a dropped row has where those are kept.
-        verdicts: of each rule, in their order; at least one.
-        scores: the values that the rows of a mask were decided by, as JSON objects.
-        is_of_keys: whether keys alone are wanted, and no dropped rows.
+    `rows` have `source`, and all that a dropped row has where those are kept; there is a verdict of each rule, in
+    order. `scores` are the values that the rows of a mask were decided by, as JSON objects.
     """
     counts = FailedCounts()
-    first, failed, stays = counted(counts, rows, verdicts)
+    first, failed = reasons_of(verdicts)
+    counts.add(Stage.SELECT, rows["source"], failed)
+    stays = first.is_null().to_numpy(zero_copy_only=False)
     CHOSEN_ROWS.save(run, np.flatnonzero(stays), name)
     if run.config.audit.keep_dropped and not is_of_keys:
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
@@ -71,3 +60,67 @@ def chosen(
             storage.delete(path)
         parquet.write_any(path, dropped, DROPPED_BY_SELECT)
     return ChosenFacts(kept=int(stays.sum()), **counts.facts())
+
+
+# Galleries -----------------------------------------------------------------------------------------------------------
+
+
+def write_galleries(run: Run, parents: Sequence[Parent]) -> None:
+    """Write `audit/samples.parquet`: what the parents show, what was not chosen, and what is kept."""
+    of_parents = [parquet.read_table(parent.path(SAMPLES.path)).cast(SAMPLES.schema) for parent in parents]
+    before = [rows.filter(pc.field("stage") != KEPT) for rows in of_parents]
+    gone = _dropped(run, parents) if run.config.audit.keep_dropped else ()
+    parts = [image_figures.to_samples(*part) for part in (*gone, *image_figures.kept(run))]
+    outputs.write_audit(run, SAMPLES, pa.concat_tables([SAMPLES.schema.empty_table(), *before, *parts]))
+
+
+def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[image_figures.Part]:
+    """The first rows that were not chosen, for each reason, with pictures from the parents' shards."""
+    taken: Counter[str] = Counter()
+    for name, facts in run.all_facts(CHOSEN):
+        reasons = {reason for _, _, reason, _ in facts.counts if reason != KEPT}
+        most = {reason: left for reason in reasons if (left := text_figures.PER_REASON - taken[reason]) > 0}
+        path = outputs.dropped(run, Stage.SELECT, name)
+        if not most or not storage.exists(path):
+            continue
+        rows = _shown(parquet.read_table(path), most).select(DROPPED.names)
+        taken.update(parquet.values(rows, "reason"))
+        yield rows, _pictures(run, *of_unit(parents, name), parquet.values(rows, "key"))
+
+
+def _pictures(run: Run, parent: Parent, pieces: Sequence[Piece], keys: Sequence[str]) -> list[bytes | None]:
+    """Thumbnails of samples of a unit, by their keys."""
+    rows, pictures = shard_names_of(parent, pieces), dict[str, bytes | None]()
+    rows = rows.filter(pc.is_in(rows["key"], value_set=pa.array(keys, pa.string())))
+    for shard in dict.fromkeys(parquet.values(rows, "shard")):
+        of_shard = parquet.values(rows.filter(pc.field("shard") == shard), "key")
+        pictures |= dict(
+            zip(of_shard, image_figures.pictures_of(run, parent.path("shards", shard), of_shard), strict=True)
+        )
+    return [pictures[key] for key in keys]
+
+
+def _shown(rows: pa.Table, most: Mapping[str, int]) -> pa.Table:
+    """The first rows of each reason, one an image; half of them those nearest to the threshold, if it is of one."""
+    near = [number for reason, limit in most.items() for number in _nearest(rows, reason, limit // 2)]
+    nearest = rows.take(pa.array(sorted(near), pa.int64()))
+    images, reasons = {*nearest["image_id"].to_pylist()}, Counter(parquet.values(nearest, "reason"))
+    others = rows.filter(pa.array([image not in images for image in parquet.values(rows, "image_id")]))
+    left = {reason: limit - reasons[reason] for reason, limit in most.items()}
+    return pa.concat_tables([nearest, image_figures.first_rows(others, left)])
+
+
+def _nearest(rows: pa.Table, reason: str, most: int) -> list[int]:
+    """Rows of a reason that are nearest to its threshold, one an image; none where it is of no number."""
+    kind, _, column = reason.partition(":")
+    if kind not in _FROM_ABOVE or "scores" not in rows.column_names:
+        return []
+    sign, by_distance = -1 if _FROM_ABOVE[kind] else 1, list[tuple[float, int, str]]()
+    for number, row in enumerate(rows.select(["reason", "scores", "image_id"]).to_pylist()):
+        value = json.loads(row["scores"] or "{}").get(column) if row["reason"] == reason else None
+        if isinstance(value, (int, float)):
+            by_distance.append((sign * value, number, row["image_id"]))
+    of_images = dict[str, int]()
+    for _, number, image in sorted(by_distance):
+        of_images.setdefault(image, number)
+    return list(of_images.values())[:most]

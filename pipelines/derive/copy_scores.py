@@ -1,9 +1,9 @@
-"""Scores that follow their samples into the shards of another run: values are copied, and nothing is measured."""
+"""Scores follow their samples into other shards: values are copied, and nothing is measured."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,49 +12,44 @@ from altalign import storage
 from altalign.data import scores
 from altalign.data.scores import Score
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive import units
-from altalign.pipelines.derive.parents import Parent, Shard, of_unit
-from altalign.pipelines.run import marks, shard_files
-from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, WRITTEN, ScoreFacts, ShardUnit
+from altalign.pipelines.derive.copy_shards import Numbers
+from altalign.pipelines.derive.parents import Parent, Shard, of_unit, rows_of
+from altalign.pipelines.run import shard_files
+from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, WRITTEN, ScoreFacts, ShardFacts, ShardUnit
 from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import parquet
+from altalign.storage.atomic_change import Change
 
 OfParents = Mapping[str, tuple[Score, ...]]  # the score of each parent, by name
+AfterChange = Sequence[tuple[str, ShardFacts | Shard]]  # the shards that a run has then, in order
+
+
+# Into a run of other runs --------------------------------------------------------------------------------------------
 
 
 def of_all(parents: Sequence[Parent]) -> OfParents:
     """The scores that all of these runs have, measured by the same settings, models and versions."""
-    first, *others = ({score.name: score for score in scores.all_of(parent.folder)} for parent in parents)
-    found = {name: (score, *(of[name] for of in others if name in of)) for name, score in first.items()}
+    every = [{score.name: score for score in scores.all_of(parent.folder)} for parent in parents]
+    by_name = {name: tuple(of_run[name] for of_run in every if name in of_run) for name in every[0]}
     return {
         name: same
-        for name, same in found.items()
+        for name, same in by_name.items()
         if len(same) == len(parents) and len({score.facts["digest"] for score in same}) == 1
     }
 
 
-def step_of(found: OfParents) -> Marks[ScoreFacts]:
+def step_of(followed: OfParents) -> Marks[ScoreFacts]:
     """The marks of shards whose scores are there: for these scores alone."""
-    said = json.dumps([[name, same[0].facts["digest"]] for name, same in sorted(found.items())])
-    return Marks(f"select/scores/{hashlib.sha256(said.encode()).hexdigest()[:16]}", ScoreFacts)
+    digests = json.dumps([[name, same[0].facts["digest"]] for name, same in sorted(followed.items())])
+    return Marks(f"select/scores/{hashlib.sha256(digests.encode()).hexdigest()[:16]}", ScoreFacts)
 
 
-def unmark_damaged(run: Run, step: Marks[ScoreFacts]) -> None:
-    """Forget shards whose scores are not as they were written."""
-    for damage in marks.look(run, (step,)):
-        storage.delete(damage.mark.path)
-
-
-def follow(parents: tuple[Parent, ...], found: OfParents, run: Run, unit: ShardUnit) -> ScoreFacts:
-    """Write the scores of a shard that all its samples have.
-
-    Raises:
-        UnreadableError: scores are damaged, or not of the parents' shards.
-    """
+def follow(parents: tuple[Parent, ...], followed: OfParents, run: Run, unit: ShardUnit) -> ScoreFacts:
+    """Write the scores of a shard that all its samples have."""
     name = unit["name"]
     keys = parquet.read_table(run.path("shards", f"{name}.parquet"), ["key"])["key"]
     nulls = dict[str, dict[str, int]]()
-    for score, same in found.items():
+    for score, same in followed.items():
         table = _rows(parents, same, run, unit)
         if table is None:
             continue
@@ -72,24 +67,57 @@ def _rows(parents: tuple[Parent, ...], same: Sequence[Score], run: Run, unit: Sh
     for name, begin, end in unit["parts"]:
         parent, pieces = of_unit(parents, name)
         score = same[parents.index(parent)]
-        shards = [parent.shards[of.shard] for of in pieces]
+        shards = [parent.shards[piece.shard] for piece in pieces]
         if not all(score.has(shard.name, shard.parquet_sha256) for shard in shards):
             return None
-        values = units.rows_of(parent, pieces, partial(_values, score))
+        values = rows_of(parent, pieces, lambda shard, score=score: score.values(shard.name))
         tables.append(values.take(CHOSEN_ROWS.array(run, name)[begin:end]))
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _values(score: Score, shard: Shard) -> pa.Table:
-    return score.values(shard.name)
-
-
-def conclude(run: Run, found: OfParents, step: Marks[ScoreFacts]) -> None:
+def conclude(run: Run, followed: OfParents, step: Marks[ScoreFacts]) -> None:
     """Write the manifests of the scores."""
-    for name, same in found.items():
-        shards = shard_files.scores_made(run, step, name, lambda unit: unit)
-        if shards:
+    for name, same in followed.items():
+        if shards := shard_files.scores_made(run, step, name, lambda unit: unit):
             entries = [{"name": shard, **entry} for shard, entry in shards.items()]
-            shard_files.conclude_score(
-                scores.folder_of(run.folder, name), same[0].facts, entries, durable=run.config.run.durable
-            )
+            folder = scores.folder_of(run.folder, name)
+            shard_files.conclude_score(folder, same[0].facts, entries, durable=run.config.run.durable)
+
+
+# In a change of a run ------------------------------------------------------------------------------------------------
+
+
+def change_scores(
+    change: Change, shards: AfterChange, changed: Set[str], values: Callable[[Score, str], pa.Table | None]
+) -> list[str]:
+    """Write the scores of shards that are not as they were, and the manifests; returns paths of files that go.
+
+    `changed` names shards of before that are another one now, or none. `values` gives, of a score, key and columns of
+    the samples of a new shard in order; None where they are not known.
+    """
+    for score in scores.all_of(change.run_folder):
+        entries = list[Any]()
+        for name, shard in shards:
+            if name in score.files and name not in changed:
+                entries.append(score.files[name])
+            elif (table := values(score, name)) is not None:
+                path = shard_files.score_path(score.name, name)
+                with change.noted():
+                    nulls = shard_files.write_score(change.path(path), table)
+                facts = ScoreFacts(of=shard.parquet_sha256, rows=shard.rows, nulls={score.name: nulls})
+                entries.append({"name": name, **shard_files.score_entry(facts, score.name, change.files[path])})
+        if entries != list(score.files.values()):
+            with change.noted():
+                path = change.path(f"{scores.FOLDER}/{score.name}/manifest.json")
+                storage.write_sealed(path, scores.manifest(score.facts, entries))
+    files = sorted(storage.files_below(storage.join(change.run_folder, scores.FOLDER)))
+    inside = (storage.relative(path, change.run_folder) for path in files)
+    of_changed = {f"{name}.parquet" for name in changed}
+    return [path for path in inside if path and storage.name(path) in of_changed and path not in change.files]
+
+
+def of_rows_that_stay(stay: Mapping[str, tuple[Shard, Numbers]], score: Score, name: str) -> pa.Table | None:
+    """The values of the rows of a shard of before that stay: `stay` has the shard, and their rising numbers."""
+    if name not in stay or not score.has(name, stay[name][0].parquet_sha256):
+        return None
+    return score.values(name).take(stay[name][1]).combine_chunks()

@@ -14,16 +14,21 @@ from altalign.data.schema import SAMPLE
 from altalign.data.shards import ShardWriter
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
+from altalign.machine.cores import cores
 from altalign.pipelines.run.shard_files import starts, write_files
 from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.storage import parquet
 
 GAP_BYTES = 64 << 10  # so much between two images is read over: what follows an image in a tar is far less
 AT_ONCE_BYTES = 8 << 20
-
 SECONDS_PER_SAMPLE = 3e-5  # of one core, about
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
+
+
+def at_once(folder: str, *, in_store: int = 16) -> int:
+    """How many files of a run are worked on at a time; in a store fewer where each has much of them in memory."""
+    return in_store if storage.is_remote(folder) else cores()
 
 
 class Part(NamedTuple):
@@ -44,7 +49,7 @@ def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> Shard
     """
     opened = [[_opened(part) for part in sequence] for sequence in sequences]
     rows = pa.concat_tables([rows for parts in opened for rows, _ in parts]).combine_chunks()
-    found = [chain.from_iterable(members for _, members in parts) for parts in opened]
+    waiting = [chain.from_iterable(members for _, members in parts) for parts in opened]
     turns = np.repeat(np.arange(len(opened)), [sum(len(rows) for rows, _ in parts) for parts in opened])
     if len(opened) > 1:
         order = pc.sort_indices(rows, [("image_id", "ascending"), ("key", "ascending")]).to_numpy()
@@ -54,7 +59,7 @@ def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> Shard
         places = list[int]()
         keys, before = (parquet.values(rows, column) for column in ("key", "tar_offset"))
         for turn, key, was in zip(turns.tolist(), keys, before, strict=True):
-            tar, members = next(found[turn])
+            tar, members = next(waiting[turn])
             try:
                 places.append(shard.copy(members, key, was))
             except ValueError as error:
@@ -78,28 +83,20 @@ def _opened(part: Part) -> tuple[pa.Table, Iterator[tuple[str, bytes]]]:
 
 def images(tar: str, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes at these places (offset, length) of images or samples, which rise; neighbours are read at once."""
-    together = list(_together(places))
-    ranges = [(group[0][0], group[-1][0] + group[-1][1] - group[0][0]) for group in together]
-    for group, (begin, length), data in zip(together, ranges, storage.read_ranges(tar, ranges), strict=True):
+    groups = list[list[tuple[int, int]]]()
+    for offset, size in places:
+        begin, end = (groups[-1][0][0], sum(groups[-1][-1])) if groups else (0, -1)
+        if end <= offset <= end + GAP_BYTES and offset + size - begin <= AT_ONCE_BYTES and groups:
+            groups[-1].append((offset, size))
+        else:
+            groups.append([(offset, size)])
+    ranges = [(group[0][0], sum(group[-1]) - group[0][0]) for group in groups]
+    for group, (begin, length), data in zip(groups, ranges, storage.read_ranges(tar, ranges), strict=True):
         interrupts.check()
         if len(data) != length:
             raise UnreadableError(f"{tar}: it ends {length - len(data):,} bytes before a sample does")
         for offset, size in group:
             yield data[offset - begin : offset - begin + size]
-
-
-def _together(places: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """The places in groups, each of which is one range of at most `AT_ONCE_BYTES`, or one place."""
-    group = list[tuple[int, int]]()
-    for offset, size in places:
-        if group:
-            end = sum(group[-1])
-            if not (end <= offset <= end + GAP_BYTES and offset + size - group[0][0] <= AT_ONCE_BYTES):
-                yield group
-                group = []
-        group.append((offset, size))
-    if group:
-        yield group
 
 
 class Slice(NamedTuple):
@@ -120,13 +117,13 @@ def slices(things: Iterable[tuple[str, int]], sizes: Iterable[int]) -> Iterator[
     """Cuts things, one after the other, into pieces of these sizes."""
     left, name, begin, rows = iter(things), "", 0, 0
     for size in sizes:
-        found = list[Slice]()
+        piece = list[Slice]()
         while size:
             if begin == rows:
                 name, rows = next(left)
                 begin = 0
                 continue
             many = min(size, rows - begin)
-            found.append(Slice(name, begin, begin + many))
+            piece.append(Slice(name, begin, begin + many))
             begin, size = begin + many, size - many
-        yield found
+        yield piece

@@ -1,15 +1,11 @@
-"""Makes a run of other runs: rows are chosen, shards are copied, counts go on from the parents', the manifest is last.
-
-OUT/shards          the chosen samples, in shards of exactly `samples_per_shard`
-OUT/scores          of the chosen samples, those that all parents have
-OUT/dropped         what the parents dropped, and in `select/` what was not chosen
-OUT/manifest.json   names the operation, its settings, and the parents by their numbers
+"""Makes a run of other runs: rows are chosen, shards and scores copied, counts go on from the parents'.
 
 Units, marks and engines are those of a curation: a command that was killed goes on.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,21 +13,25 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
+import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.data import generations, listing, scores
-from altalign.data.audit_tables import FAILED_ROWS, FUNNEL
-from altalign.data.counts import Counts, FailedCounts, FailedRow
+from altalign.data.audit_tables import FAILED_ROWS, FUNNEL, SAMPLES
+from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import Stage
-from altalign.data.stages import own_files
-from altalign.errors import AltalignError, UsageError
+from altalign.data.schema import REMOVED
+from altalign.data.stages import REMOVED_FILE, own_files
+from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.machine import interrupts
 from altalign.pipelines import curate
 from altalign.pipelines.card.facts import CardFacts
-from altalign.pipelines.derive import copy_files, copy_scores, copy_shards, counting, keys, ordering, pictures, units
+from altalign.pipelines.derive import choose_rows, copy_scores, copy_shards
+from altalign.pipelines.derive import parents as of_parents
 from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, name_of, of_unit
 from altalign.pipelines.engine.jobs import started
+from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen, summary
 from altalign.pipelines.opening.reopen import Grounds, recording
 from altalign.pipelines.run import marks, outputs
@@ -40,6 +40,8 @@ from altalign.pipelines.run.shard_tables import (
     CHOSEN,
     CHOSEN_ROWS,
     WRITTEN,
+    CarriedFacts,
+    CarriedUnit,
     ChosenFacts,
     ShardFacts,
     ShardOfParent,
@@ -48,30 +50,27 @@ from altalign.pipelines.run.shard_tables import (
 from altalign.pipelines.run.units import Run
 from altalign.storage import atomic_change, parquet
 
+KEYS_FILE = "keys.parquet"
+KEYS = pa.schema(
+    [
+        ("key", pa.string()),  # The sample.
+        ("shard", pa.string()),  # The name of its shard, without an ending.
+    ]
+)
+
 
 @dataclass(frozen=True)
 class Making:
-    """How a run is made of others.
+    """How a run is made of others."""
 
-    Attributes:
-        operation: the verb.
-        settings: what was asked for, as JSON.
-        parents: of these runs, in this order.
-        choose: writes which rows of a shard stay (`choosing.chosen`); it can be pickled.
-        is_of_keys: whether the keys of those that stay are written, and no shards.
-        before: steps that come first.
-        also: more that the result rests on, such as digests of scores.
-        conclude: writes more of the run's audit, at the end; of keys alone nothing.
-    """
-
-    operation: str
-    settings: Mapping[str, Any]
+    operation: str  # the verb
+    settings: Mapping[str, Any]  # that it was given, as JSON
     parents: tuple[Parent, ...]
-    choose: Callable[[Run, ShardOfParent], ChosenFacts]
-    is_of_keys: bool = False
-    before: tuple[curate.Step, ...] = ()
-    also: Mapping[str, Any] | None = None
-    conclude: Callable[[Run], None] | None = None
+    choose: Callable[[Run, ShardOfParent], ChosenFacts]  # writes which rows of a unit stay; it can be pickled
+    is_of_keys: bool = False  # whether the keys of those that stay are written, and no shards
+    before: Sequence[curate.Step] = ()
+    also: Mapping[str, Any] | None = None  # that the result rests on, such as digests of scores
+    conclude: Callable[[Run], None] | None = None  # writes more of the run's audit; of keys alone nothing
 
     @property
     def last_file(self) -> str:
@@ -81,72 +80,46 @@ class Making:
     @property
     def lineage(self) -> dict[str, Any]:
         """What the manifest says of where the run is from."""
-        of = {"parents": [parent.digest for parent in self.parents], "before": [each.lineage for each in self.parents]}
-        said = {"operation": self.operation, "settings": dict(self.settings), **of, **(self.also or {})}
-        return {**said, "keys_only": True} if self.is_of_keys else said
+        lineage = {
+            "operation": self.operation,
+            "settings": dict(self.settings),
+            "parents": [parent.digest for parent in self.parents],
+            "before": [parent.lineage for parent in self.parents],
+            **(self.also or {}),
+        }
+        return {**lineage, "keys_only": True} if self.is_of_keys else lineage
+
+    @property
+    def grounds(self) -> Grounds:
+        """What the run rests on."""
+        digest = hashlib.sha256(json.dumps(self.lineage, sort_keys=True).encode()).hexdigest()
+        return Grounds({**self.lineage, "folders": [parent.folder for parent in self.parents]}, digest)
 
 
-def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
-    """Make a run, or go on with one; `run` has the folder and the settings.
-
-    Raises:
-        UsageError: the folder holds something else, or a run that was made in another way; or a parent was changed
-            meanwhile, and nothing is left of the new run.
-    """
-    check_folder(run, making)
+def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
+    """Make a run, or go on with one; `run` has the folder and the settings, `flags` go to Beam."""
+    pipeline_options = options(run.config.engine, list(flags))
+    _check_folder(run, making)
     try:
-        return _make(making, run, pipeline_options)
+        with storage.locked(run.folder), own_files(run.folder):
+            _open(run, making)
+            if not storage.exists(run.path(making.last_file)):
+                _make(making, run, pipeline_options)
+            if making.is_of_keys or not run.config.run.keep_work:
+                storage.delete_units([run.path("work")])
+        return run
     except Exception as error:
         try:
             _check_unchanged(making.parents)
         except UsageError as busy:
-            # which explains whatever a worker met: rows that went, a shard of other bytes, a file that is gone
+            # which explains whatever a worker met; nothing is left of the new run
             if storage.exists(run.path("run.json")) and not storage.exists(run.path(making.last_file)):
                 storage.delete(run.folder)
             raise busy from error
         raise
 
 
-def _check_unchanged(parents: Sequence[Parent]) -> None:
-    """Refuse to go on where another command changes a parent, or has changed it.
-
-    Raises:
-        UsageError: naming it.
-    """
-    for parent in parents:
-        with suppress(AltalignError):  # a change is under way
-            atomic_change.check_none(parent.folder)
-            if listing.number(parent.folder) == parent.digest:
-                continue
-        raise UsageError(f"{parent.folder}: busy: another command has changed it meanwhile; run this one again")
-
-
-def _make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
-    with storage.locked(run.folder), own_files(run.folder):
-        grounds = _opened(run, making)
-        if not storage.exists(run.path(making.last_file)):
-            followed = {} if making.is_of_keys else copy_scores.of_all(making.parents)
-            of_scores = copy_scores.step_of(followed)
-            copy_scores.unmark_damaged(run, of_scores)
-            follow = curate.each(
-                of_scores, partial(_plan_shards, making.parents), partial(copy_scores.follow, making.parents, followed)
-            )
-            with (
-                storage.temporary(run.work("temporary")),
-                started(run, pipeline_options),
-                recording(run, Stage.SELECT.value, grounds),
-            ):
-                for step in (*making.before, *_steps(making), *([follow] if followed else [])):
-                    curate.run_step(run, step, pipeline_options)
-            copy_scores.conclude(run, followed, of_scores)
-            _check_unchanged(making.parents)
-            _conclude(run, making)
-        if making.is_of_keys or not run.config.run.keep_work:
-            storage.delete_units([run.path("work")])
-    return run
-
-
-def check_folder(run: Run, making: Making) -> None:
+def _check_folder(run: Run, making: Making) -> None:
     """Refuse a folder that holds something else; nothing is written."""
     for parent in making.parents:
         if storage.is_inside(run.folder, parent.folder) or storage.is_inside(parent.folder, run.folder):
@@ -155,21 +128,24 @@ def check_folder(run: Run, making: Making) -> None:
     stages = storage.read_json(run.path("run.json")).get("stages", {})
     if stages and (Stage.SELECT.value not in stages or len(stages) > 1):
         raise UsageError(f"{run.folder}: holds a run of its own; give another folder")
-    said = stages.get(Stage.SELECT.value, {}).get("digest")
-    if said not in (None, _grounds(making).digest):
+    if stages.get(Stage.SELECT.value, {}).get("digest") not in (None, making.grounds.digest):
         raise UsageError(
             f"{run.folder}: holds a run that was made of other runs, or with other settings; give another folder, or "
             "delete this one"
         )
 
 
-def _grounds(making: Making) -> Grounds:
-    said = json.dumps(making.lineage, sort_keys=True).encode()
-    folders = {"folders": [parent.folder for parent in making.parents]}
-    return Grounds({**making.lineage, **folders}, hashlib.sha256(said).hexdigest())
+def _check_unchanged(parents: Sequence[Parent]) -> None:
+    """Refuse to go on where another command changes a parent, or has changed it."""
+    for parent in parents:
+        with suppress(AltalignError):  # a change is under way
+            atomic_change.check_none(parent.folder)
+            if listing.number(parent.folder) == parent.digest:
+                continue
+        raise UsageError(f"{parent.folder}: busy: another command has changed it meanwhile; run this one again")
 
 
-def _opened(run: Run, making: Making) -> Grounds:
+def _open(run: Run, making: Making) -> None:
     """Open the folder for work: what is there stays where it is as it was written."""
     storage.sweep(run.folder)
     facts = storage.read_sealed(run.path("run.json"))
@@ -179,49 +155,69 @@ def _opened(run: Run, making: Making) -> Grounds:
         stated = reopen.of_this_call(run.config, facts.get("stages", {}))
         storage.write_sealed(run.path("run.json"), stated, durable=run.config.run.durable)
         reopen.write_settings(run)
-    return _grounds(making)
 
 
-def _steps(making: Making) -> list[curate.Step]:
+def _make(making: Making, run: Run, pipeline_options: Any) -> None:
     parents = making.parents
-    chosen = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
-    if making.is_of_keys:
-        return [chosen]
-    return [
-        chosen,
-        curate.each(CARRIED, lambda _: copy_files.plan(parents), partial(_carry, parents)),
-        curate.each(WRITTEN, partial(_plan_shards, parents), partial(_write, parents), seconds=_seconds),
-    ]
+    followed = {} if making.is_of_keys else copy_scores.of_all(parents)
+    of_scores = copy_scores.step_of(followed)
+    for damage in marks.look(run, (of_scores,)):
+        storage.delete(damage.mark.path)
+    steps = [*making.before, curate.each(CHOSEN, partial(plan_of, parents), making.choose)]
+    if not making.is_of_keys:
+        plan_shards = partial(_plan_shards, parents)
+        steps.append(curate.each(CARRIED, partial(_plan_files, parents), partial(_carry, parents)))
+        steps.append(curate.each(WRITTEN, plan_shards, partial(_write, parents), seconds=_seconds))
+        if followed:
+            steps.append(curate.each(of_scores, plan_shards, partial(copy_scores.follow, parents, followed)))
+    with (
+        storage.temporary(run.work("temporary")),
+        started(run, pipeline_options),
+        recording(run, Stage.SELECT.value, making.grounds),
+    ):
+        for step in steps:
+            curate.run_step(run, step, pipeline_options)
+    copy_scores.conclude(run, followed, of_scores)
+    _check_unchanged(parents)
+    _conclude(run, making)
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
 
 
 def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
     """The units of each parent, in their order."""
     return [
-        ShardOfParent(name=name_of(number, place), parent=number, rows=sum(of.end - of.begin for of in pieces))
+        ShardOfParent(name=name_of(number, place), parent=number, rows=sum(piece.end - piece.begin for piece in pieces))
         for number, parent in enumerate(parents)
         for place, pieces in enumerate(parent.units)
     ]
 
 
-def _carry(parents: tuple[Parent, ...], run: Run, unit: Any) -> Any:
-    return copy_files.carry(run, parents, unit)
-
-
 def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
-    """One unit a shard: which chosen rows of which shards of a parent, in order; those of several parents in one."""
+    """One unit a shard: which chosen rows of which units of a parent, in order; those of several parents in one."""
     kept = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)]
     per_shard = run.config.shards.samples_per_shard
-    shards = (
-        copy_shards.filled(kept, per_shard) if len(parents) == 1 else ordering.filled(run, parents, kept, per_shard)
-    )
+    if len(parents) == 1:
+        shards = copy_shards.filled(kept, per_shard)
+    else:
+        by_parent = [[unit for unit in kept if unit[0].startswith(f"{number:03d}-")] for number in range(len(parents))]
+        blocks = [(_places(run, parents, name) for name, _ in of_parent) for of_parent in by_parent]
+        where = ", ".join(parent.folder for parent in parents)
+        shards = of_parents.merged(by_parent, list(of_parents.cut(where, blocks, per_shard)))
     return [
         ShardUnit(
             name=f"{number:05d}",
-            rows=sum(of.end - of.begin for of in parts),
-            parts=[(of.name, of.begin, of.end) for of in parts],
+            rows=sum(piece.end - piece.begin for piece in parts),
+            parts=[(piece.name, piece.begin, piece.end) for piece in parts],
         )
         for number, parts in enumerate(shards)
     ]
+
+
+def _places(run: Run, parents: Sequence[Parent], name: str) -> of_parents.Places:
+    rows = of_parents.samples_of(*of_unit(parents, name), ["image_id", "key"])
+    return of_parents.places_of(rows.take(CHOSEN_ROWS.array(run, name)))
 
 
 def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
@@ -232,10 +228,63 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
     """Write a shard of rows of the parents' shards."""
     sequences = dict[tuple[str, int], list[Part]]()  # each in the order of image_id and key
     for name, begin, end in unit["parts"]:
-        for parts in units.parts_of(*of_unit(parents, name), CHOSEN_ROWS.array(run, name)[begin:end]):
+        for parts in of_parents.parts_of(*of_unit(parents, name), CHOSEN_ROWS.array(run, name)[begin:end]):
             sequence = name.split("-")[0], generations.of(parts[0].shard)
             sequences.setdefault(sequence, []).extend(parts)
     return copy_shards.copied(run.path("shards"), unit["name"], sequences.values())
+
+
+# Files that the run has as the parents do: tables, dropped rows, and what the audit has ------------------------------
+
+_FILES_PER_UNIT = 64
+# made anew, of the new run
+_NOT_CARRIED = ("counts.parquet", "summary.json", FAILED_ROWS.path, FUNNEL.path, SAMPLES.path)
+_OF_SELECT = "dropped/select/"
+_KINDS = ("broken-", "repeated-")  # begin names of dropped rows that readers tell from others
+
+
+def _plan_files(parents: tuple[Parent, ...], _run: Run) -> list[CarriedUnit]:
+    """Units of files, parent by parent; tables and distributions of one run are none of several."""
+    units = list[CarriedUnit]()
+    for number, parent in enumerate(parents):
+        files = sorted(listing.read(parent.folder))
+        if len(parents) == 1:
+            files = [name for name in files if not name.startswith("shards/") and name not in _NOT_CARRIED]
+        else:
+            files = [name for name in files if name.startswith("dropped/") or (number == 0 and name.endswith(".py"))]
+        for begin in range(0, len(files), _FILES_PER_UNIT):
+            name = f"{number:03d}-{begin // _FILES_PER_UNIT:06d}"
+            units.append(CarriedUnit(name=name, parent=number, files=files[begin : begin + _FILES_PER_UNIT]))
+    return units
+
+
+def _carry(parents: tuple[Parent, ...], run: Run, unit: CarriedUnit) -> CarriedFacts:
+    """Copy the files of a unit."""
+    parent, size = parents[unit["parent"]], 0
+    for name in unit["files"]:
+        try:
+            pieces = storage.read_pieces(parent.path(name))
+        except FileNotFoundError:
+            raise UnreadableError(f"{parent.path(name)}: it is not there") from None
+        with storage.write(run.path(_renamed(name, parent, are_several=len(parents) > 1))) as copy:
+            for data in pieces:
+                interrupts.check()
+                size += copy.write(data)
+    return CarriedFacts(size)
+
+
+def _renamed(name: str, parent: Parent, *, are_several: bool) -> str:
+    """The path of a parent's file in the new run: rows that an earlier selection dropped are told from those of now.
+
+    Of several parents all names say which one they are of.
+    """
+    if are_several and name.startswith("dropped/"):
+        folder, _, file = name.rpartition("/")
+        kind = next((kind for kind in _KINDS if file.startswith(kind)), "")
+        return f"{folder}/{kind}{parent.digest[:8]}-{file.removeprefix(kind)}"
+    file = name.removeprefix(_OF_SELECT)
+    is_of_now = name.startswith(_OF_SELECT) and not re.match(r"[0-9a-f]{8}-", file)
+    return f"{_OF_SELECT}{parent.digest[:8]}-{file}" if is_of_now else name
 
 
 # The end -------------------------------------------------------------------------------------------------------------
@@ -243,18 +292,21 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
 
 def _conclude(run: Run, making: Making) -> None:
     """Write counts and summary, then list, card and manifest."""
-    shards = list(run.all_facts(WRITTEN))
     chosen = [facts for _, facts in run.all_facts(CHOSEN)]
-    before = [row for parent in making.parents for row in counting.received(counting.rows(parent))]
+    before = [row for parent in making.parents for row in of_parents.received(of_parents.counts_of(parent))]
     counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
     if making.is_of_keys:
         counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
-        keys.conclude(run, making.parents, counts, making.lineage)
+        _conclude_keys(run, making, counts)
         return
+    shards = list(run.all_facts(WRITTEN))
     pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
     counts.reconcile(counts.stages_of_run(), pairs=pairs)
+    failed_before = [row for parent in making.parents for row in of_parents.failed_of(parent)]
+    failed = FailedCounts.from_json([*failed_before, *(row for facts in chosen for row in facts.failed)])
+    failed.check(counts)
     with storage.noted() as block:
-        _write_failed(run, making.parents, [facts.failed for facts in chosen], counts)
+        outputs.write_audit(run, FAILED_ROWS, failed.to_arrow())
         parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
         shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
         images = sum(facts.images for _, facts in shards) - shared
@@ -263,26 +315,35 @@ def _conclude(run: Run, making: Making) -> None:
         if near_duplicates := storage.read_json(outputs.near_duplicates(run, "found.json")):
             facts["near_duplicates"] = near_duplicates
         storage.write_json(run.path("summary.json"), facts)
-        _write_funnel(run, making.parents)
-        pictures.write(run, making.parents)
+        # what each step of one parent left; of the steps after that, the summary knows
+        rows = parquet.read_table(making.parents[0].path(FUNNEL.path)).to_pylist() if len(making.parents) == 1 else []
+        outputs.write_audit(run, FUNNEL, [row for row in rows if row["step"] not in ("shards", Stage.SELECT.value)])
+        choose_rows.write_galleries(run, making.parents)
         if making.conclude:
             making.conclude(run)
-        if len(making.parents) > 1:
-            copy_files.write_removed(run, making.parents)
+        paths = [path for parent in making.parents if storage.exists(path := parent.path(REMOVED_FILE))]
+        if paths and len(making.parents) > 1:
+            removed = pa.concat_tables([parquet.read_table(path).cast(REMOVED) for path in paths])
+            parquet.write(run.path(REMOVED_FILE), removed, REMOVED)
     files = {**marks.outputs(run), **outputs.files_of(run, block)}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     outputs.write_manifest(run, shards, files, card, block, {"lineage": making.lineage})
 
 
-def _write_failed(run: Run, parents: Sequence[Parent], of_select: Sequence[list[FailedRow]], counts: Counts) -> None:
-    """Write `audit/failed.parquet`: the parents' rows by every rule that holds, and those of `select`."""
-    before = [row for parent in parents for row in counting.failed(parent)]
-    failed = FailedCounts.from_json([*before, *(row for rows in of_select for row in rows)])
-    failed.check(counts)
-    outputs.write_audit(run, FAILED_ROWS, failed.to_arrow())
-
-
-def _write_funnel(run: Run, parents: Sequence[Parent]) -> None:
-    """Write `audit/funnel.parquet`: what each step of one parent left; of the steps after that, the summary knows."""
-    rows = parquet.read_table(parents[0].path(FUNNEL.path)).to_pylist() if len(parents) == 1 else []
-    outputs.write_audit(run, FUNNEL, [row for row in rows if row["step"] not in ("shards", Stage.SELECT.value)])
+def _conclude_keys(run: Run, making: Making, counts: Counts) -> None:
+    """Write keys, counts, and what they are of last."""
+    pairs = 0
+    with storage.noted() as block:
+        with parquet.writing(run.path(KEYS_FILE), KEYS) as file:
+            for name in run.finished(CHOSEN.step):
+                interrupts.check()
+                rows = of_parents.shard_names_of(*of_unit(making.parents, name)).take(CHOSEN_ROWS.array(run, name))
+                file.write(rows.cast(KEYS))
+                pairs += len(rows)
+        parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+    if run.config.run.durable:
+        storage.sync(block)
+    stated = {"pairs": pairs, "stages": counts.summary(counts.stages_of_run()), "lineage": making.lineage}
+    storage.write_sealed(run.path("keys.json"), stated, durable=run.config.run.durable)
+    message = f"{terminal.shown(run.path(KEYS_FILE))}: the keys of {pairs:,} pairs"
+    terminal.stdout().print(message, highlight=False, soft_wrap=True)

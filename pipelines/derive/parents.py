@@ -1,15 +1,30 @@
-"""Finished runs that another run is made of."""
+"""Finished runs that another run is made of: their shards, the units of their samples, in one order, and their counts.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A unit is a shard or, of a run of several generations, what a shard has after `altalign merge`: stretches of several.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data import generations, listing
+from altalign.data.audit_tables import FAILED_ROWS
+from altalign.data.reasons import KEPT, Stage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import damaged, own_files
-from altalign.errors import UsageError
+from altalign.errors import UnreadableError, UsageError
+from altalign.machine import interrupts
+from altalign.pipelines.derive.copy_shards import Numbers, Part, Slice, slices
 from altalign.settings.curate import CurateConfig
+from altalign.storage import parquet
+
+Places = npt.NDArray[np.bytes_]  # S64[n]: image_id and key
 
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
@@ -41,16 +56,54 @@ class Parent:
     shards: tuple[Shard, ...]
     lineage: Mapping[str, Any] | None = None  # of its manifest; None of a curation
     generations: int = 1
-    cuts: tuple[tuple[Piece, ...], ...] | None = None  # of several generations: what lies together (`ordering.opened`)
+    cuts: tuple[tuple[Piece, ...], ...] | None = None  # of several generations: what lies together (`as_one`)
 
     def path(self, *parts: str) -> str:
         """A path inside the run."""
         return storage.join(self.folder, *parts)
 
+    def sidecar(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """The side-car of a shard, or some of its columns."""
+        return parquet.read_table(self.path("shards", f"{shard}.parquet"), columns)
+
     @property
     def units(self) -> Sequence[tuple[Piece, ...]]:
         """What each unit of its samples is of: a shard, where nothing else was cut."""
         return self.cuts or [(Piece(place, 0, shard.rows),) for place, shard in enumerate(self.shards)]
+
+
+def opened(folder: str, config: CurateConfig) -> Parent:
+    """A finished run of this version's rules."""
+    path = storage.join(folder, "manifest.json")
+    with own_files(folder):
+        manifest = storage.read_sealed(path)
+    if not manifest:
+        raise UsageError(f"{folder}: not finished (it has no manifest.json); `altalign curate` goes on with it")
+    for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
+        if (version := manifest.get(name)) != here:
+            raise UsageError(
+                f"{folder}: made with {name} = {version!r}, and this altalign has {here!r}; curate it anew, or use the "
+                "altalign that made it"
+            )
+    names = ("rows", "bytes", "sha256", "parquet_sha256")
+    try:
+        shards = tuple(
+            Shard(str(shard["name"]).removesuffix(".tar"), *(shard[name] for name in names))
+            for shard in manifest["shards"]
+        )
+    except (KeyError, TypeError) as error:
+        raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
+    number, grown = listing.number(folder), generations.in_manifest(manifest)
+    return Parent(folder, config, number, shards, manifest.get("lineage"), grown)
+
+
+def opened_in_order(folder: str, config: CurateConfig) -> Parent:
+    """A finished run, with its units in one order."""
+    parent = opened(folder, config)
+    return parent if parent.generations == 1 else as_one(parent)
+
+
+# Units ---------------------------------------------------------------------------------------------------------------
 
 
 def name_of(parent: int, place: int) -> str:
@@ -65,40 +118,142 @@ def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, tuple[Piece, 
     return parent, parent.cuts[place] if parent.cuts else (Piece(place, 0, parent.shards[place].rows),)
 
 
-def opened(folder: str, config: CurateConfig) -> Parent:
-    """A finished run of this version's rules.
+def places_of(rows: pa.Table) -> Places:
+    """The places of n samples in the order of shards."""
+    both = zip(*(parquet.values(rows, name) for name in ("image_id", "key")), strict=True)
+    return np.array([image_id + key for image_id, key in both], "S64")
 
-    Raises:
-        UsageError: it is not finished, or another version made it.
-        DamagedError: its manifest is not as it was written.
+
+def samples_of(parent: Parent, pieces: Sequence[Piece], columns: Sequence[str] | None = None) -> pa.Table:
+    """The samples of a unit in order, or some of their columns."""
+    return rows_of(parent, pieces, lambda shard: parent.sidecar(shard.name, columns))
+
+
+def rows_of(parent: Parent, pieces: Sequence[Piece], read: Callable[[Shard], pa.Table]) -> pa.Table:
+    """The rows of a unit in order; `read` gives those of a whole shard."""
+    parts = [_cut(read(parent.shards[piece.shard]), parent, piece) for piece in pieces]
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_tables(parts).take(_order(parent, pieces)).combine_chunks()
+
+
+def shard_names_of(parent: Parent, pieces: Sequence[Piece]) -> pa.Table:
+    """Key, and the name of its shard (`shard`), of each row of a unit in order."""
+
+    def read(shard: Shard) -> pa.Table:
+        keys = parent.sidecar(shard.name, ["key"])
+        return keys.append_column("shard", pa.repeat(pa.scalar(shard.name), len(keys)))
+
+    return rows_of(parent, pieces, read)
+
+
+def parts_of(parent: Parent, pieces: Sequence[Piece], rows: Numbers) -> list[list[Part]]:
+    """Where these rows of a unit, by their rising numbers, are: for each generation in order."""
+    ends = np.cumsum([piece.end - piece.begin for piece in pieces])
+    if len(pieces) > 1 and len(rows) < ends[-1]:
+        rows = np.sort(_order(parent, pieces)[rows])
+    places, parts = np.searchsorted(ends, rows, side="right"), list[tuple[int, Part]]()
+    for number in np.unique(places).tolist():
+        piece, shard = pieces[number], parent.shards[pieces[number].shard]
+        numbers = rows[places == number] - (ends[number] - piece.end)
+        parts.append((generations.of(shard.name), Part(parent.path("shards"), shard.name, numbers)))
+    return [[part for _, part in group] for _, group in groupby(parts, lambda each: each[0])]
+
+
+def _cut(rows: pa.Table, parent: Parent, piece: Piece) -> pa.Table:
+    shard = parent.shards[piece.shard]
+    if len(rows) != shard.rows:
+        path = parent.path("shards", f"{shard.name}.parquet")
+        raise UnreadableError(f"{path}: has {len(rows):,} rows, where the manifest says {shard.rows:,}")
+    return rows.slice(piece.begin, piece.end - piece.begin)
+
+
+def _order(parent: Parent, pieces: Sequence[Piece]) -> Numbers:
+    """In which order the rows of the pieces, one after the other, are a unit's."""
+    parts = [_cut(parent.sidecar(parent.shards[each.shard].name, ["image_id", "key"]), parent, each) for each in pieces]
+    return np.argsort(places_of(pa.concat_tables(parts)), kind="stable")
+
+
+# One order -----------------------------------------------------------------------------------------------------------
+
+
+def as_one(parent: Parent) -> Parent:
+    """A run with its units as the shards that it would have if they were of one generation, and full."""
+    of_generations = [
+        [(str(place), shard.rows) for place, shard in group]
+        for _, group in groupby(enumerate(parent.shards), lambda each: generations.of(each[1].name))
+    ]
+    blocks = [
+        (places_of(parent.sidecar(parent.shards[int(place)].name, ["image_id", "key"])) for place, _ in generation)
+        for generation in of_generations
+    ]
+    sizes = list(cut(parent.folder, blocks, parent.config.shards.samples_per_shard))
+    parts = merged(of_generations, sizes)
+    return replace(
+        parent, cuts=tuple(tuple(Piece(int(name), begin, end) for name, begin, end in each) for each in parts)
+    )
+
+
+def cut(where: str, sequences: Sequence[Iterable[Places]], per_unit: int) -> Iterator[list[int]]:
+    """Yields how many places of each sequence are in each unit of so many, of all in one order; the last may be less.
+
+    The places of each sequence rise, in blocks, one of which is in memory. `where` is what an error names.
     """
-    path = storage.join(folder, "manifest.json")
-    with own_files(folder):
-        manifest = storage.read_sealed(path)
-    if not manifest:
-        raise UsageError(f"{folder}: not finished (it has no manifest.json); `altalign curate` goes on with it")
-    for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
-        if (there := manifest.get(name)) != here:
-            raise UsageError(
-                f"{folder}: made with {name} = {there!r}, and this altalign has {here!r}; curate it anew, or use the "
-                "altalign that made it"
-            )
-    shards, lineage = shards_of(folder, manifest), manifest.get("lineage")
-    return Parent(folder, config, listing.number(folder), shards, lineage, generations.in_manifest(manifest))
+    waiting = [_rising(where, blocks) for blocks in sequences]
+    heads = {number: block for number, blocks in enumerate(waiting) if (block := next(blocks, None)) is not None}
+    owners = np.zeros(0, np.int64)
+    while heads:
+        interrupts.check()
+        last = min(block[-1] for block in heads.values())  # all up to here are in memory
+        taken = {number: int(np.searchsorted(block, last, side="right")) for number, block in heads.items()}
+        places = np.concatenate([heads[number][:many] for number, many in taken.items()])
+        in_order = np.repeat(list(taken), list(taken.values()))[np.argsort(places, kind="stable")]
+        owners = np.concatenate([owners, in_order])
+        while len(owners) >= per_unit:
+            yield np.bincount(owners[:per_unit], minlength=len(sequences)).tolist()
+            owners = owners[per_unit:]
+        rest = {number: block[taken[number] :] for number, block in heads.items()}
+        blocks = {number: block if len(block) else next(waiting[number], None) for number, block in rest.items()}
+        heads = {number: block for number, block in blocks.items() if block is not None}
+    if len(owners):
+        yield np.bincount(owners, minlength=len(sequences)).tolist()
 
 
-def shards_of(folder: str, manifest: dict[str, Any]) -> tuple[Shard, ...]:
-    """The shards that a manifest names, in order.
+def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
+    """Yields the blocks that have places."""
+    before = b""
+    for block in blocks:
+        if not len(block):
+            continue
+        if block[0] < before or (block[1:] < block[:-1]).any():
+            raise UnreadableError(f"{where}: samples are not in the order of image_id and key")
+        yield block
+        before = block[-1]
 
-    Raises:
-        DamagedError: it does not.
-    """
-    names = ("rows", "bytes", "sha256", "parquet_sha256")
-    try:
-        return tuple(
-            Shard(str(shard["name"]).removesuffix(".tar"), *(shard[name] for name in names))
-            for shard in manifest["shards"]
-        )
-    except (KeyError, TypeError) as error:
-        why = f"no manifest of shards: {type(error).__name__} {error}"
-        raise damaged(folder, storage.join(folder, "manifest.json"), why) from None
+
+def merged(sequences: Sequence[Sequence[tuple[str, int]]], sizes: Sequence[Sequence[int]]) -> list[list[Slice]]:
+    """For each unit the slices of things (names and rows) of each sequence, of which it has so many rows."""
+    of_sequences = [slices(things, [of_unit[number] for of_unit in sizes]) for number, things in enumerate(sequences)]
+    return [list(chain(*of_unit)) for of_unit in zip(*of_sequences, strict=True)]
+
+
+# Counts --------------------------------------------------------------------------------------------------------------
+
+
+def counts_of(parent: Parent) -> list[list[Any]]:
+    """Its counts: stage, source, reason, rows."""
+    return _counted(parent.path("counts.parquet"), "reason")
+
+
+def received(counts: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    """Yields the counts but those of what a selection kept: a further one receives that."""
+    return (row for row in counts if (row[0], row[2]) != (Stage.SELECT.value, KEPT))
+
+
+def failed_of(parent: Parent) -> list[list[Any]]:
+    """The same by every rule that holds: stage, source, failed, rows."""
+    return [row for row in _counted(parent.path(FAILED_ROWS.path), "failed") if row[0] != Stage.SELECT.value or row[2]]
+
+
+def _counted(path: str, by: str) -> list[list[Any]]:
+    return [[row[name] for name in ("stage", "source", by, "rows")] for row in parquet.read_table(path).to_pylist()]

@@ -1,14 +1,14 @@
 """`altalign select RUN OUT`: makes a run of the samples that a condition on columns and scores keeps.
 
-Where only a share of the largest values is to stay, two passes of histograms find the exact bound first. Verdicts read
-values as they are stored, so the same samples stay wherever it runs.
+Verdicts read values as they are stored, so the same samples stay wherever it runs.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +17,21 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.data import columns
+from altalign.data.columns import Known
 from altalign.data.reasons import Verdict, drop_where
 from altalign.data.schema import SAMPLE
 from altalign.data.scores import Score
+from altalign.errors import UsageError
 from altalign.filters import where
+from altalign.filters.where import Condition
 from altalign.pipelines import curate
-from altalign.pipelines.derive import balance, choose_rows, largest_values, units
+from altalign.pipelines.derive import balance, choose_rows
+from altalign.pipelines.derive.balance import Balance
 from altalign.pipelines.derive.make_run import Making, make, plan_of
-from altalign.pipelines.derive.parents import Parent, Shard, of_unit
-from altalign.pipelines.derive.selection import Asked, check, missing_of, reason_of
-from altalign.pipelines.engine.options import options
+from altalign.pipelines.derive.parents import Parent, Shard, of_unit, rows_of
 from altalign.pipelines.run.shard_tables import (
     BALANCE,
+    CHOSEN,
     CHOSEN_ROWS,
     CONCEPTS,
     THRESHOLDS,
@@ -42,76 +45,135 @@ from altalign.pipelines.run.shard_tables import (
 from altalign.pipelines.run.units import Run, Unit
 from altalign.storage import parquet
 
-Mask = npt.NDArray[np.bool_]
+Ordered = npt.NDArray[np.unsignedinteger[Any]]
+
+# What is selected ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Selection:
-    """What a unit needs to know; it can be pickled."""
+class Top:
+    """The samples with the largest values of a column."""
 
+    column: str
+    share: Fraction
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a selection keeps; with what a unit needs to know of the run, so it can be pickled."""
+
+    where: str  # the condition as it was written; empty: none
+    tops: tuple[Top, ...]  # shares of the samples that the condition keeps, each of one column
+    nulls: Literal["drop", "keep", ""]  # whether samples stay whose value is missing; empty: the user did not decide
+    balance: Balance | None  # lots among samples of frequent concepts, of those that the condition keeps
+    is_of_keys: bool  # whether keys alone are written
     parent: Parent
-    asked: Asked
-    scores: Mapping[str, Score]
-    labels: tuple[str, ...]
-    is_of_keys: bool
+    scores: Mapping[str, Score] | None = None  # that are read, by column
+    labels: tuple[str, ...] = ()  # columns that dropped rows have beside those that are named
 
-    def read(self, shard: Shard, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
-        """These columns of a shard; keys are not checked where a later pass over the same files checks them."""
-        wanted = list(dict.fromkeys(names))
-        key: list[str] = ["key"] if checks_keys else []
-        of_sidecar = list(dict.fromkeys([*key, *columns.of_sidecar(wanted)]))
-        rows = parquet.read_table(self.parent.path("shards", f"{shard.name}.parquet"), of_sidecar)
-        return columns.joined(rows, shard.name, wanted, self.scores, checks_keys=checks_keys)
+    @property
+    def conditions(self) -> list[Condition]:
+        """The conditions that all have to hold."""
+        return where.parsed(self.where).parts if self.where else []
 
-    def read_unit(self, unit: ShardOfParent, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
-        """The same of a unit, whose rows may be of several shards."""
-        _, pieces = of_unit((self.parent,), unit["name"])
-        return units.rows_of(self.parent, pieces, lambda shard: self.read(shard, names, checks_keys=checks_keys))
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it names, in order."""
+        of_where = [name for condition in self.conditions for name in condition.columns()]
+        return list(dict.fromkeys([*of_where, *(top.column for top in self.tops)]))
+
+    def read(self, unit: ShardOfParent, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
+        """These columns of a unit; keys are not checked where a later pass over the same files checks them."""
+        names = list(dict.fromkeys(names))
+        of_sidecar: list[str] = ["key"] if checks_keys else []
+        of_sidecar += [name for name in columns.of_sidecar(names) if name not in of_sidecar]
+
+        def read(shard: Shard) -> pa.Table:
+            rows = self.parent.sidecar(shard.name, of_sidecar)
+            return columns.joined(rows, shard.name, names, self.scores or {}, checks_keys=checks_keys)
+
+        return rows_of(*of_unit((self.parent,), unit["name"]), read)
+
+    def read_kept(self, unit: ShardOfParent, names: Iterable[str]) -> pa.Table:
+        """The rows of a unit that the conditions keep, with these columns and those that it names."""
+        rows = self.read(unit, [*names, *self.columns], checks_keys=False)
+        stays = np.ones(len(rows), bool)
+        for verdict in _of_conditions(self, rows):
+            stays &= verdict.is_null().to_numpy(zero_copy_only=False)
+        return rows.filter(pa.array(stays))
 
 
-def select(parent: Parent, run: Run, asked: Asked, flags: list[str], *, is_of_keys: bool) -> int:
-    """Make the run, or only its list of keys; returns the exit code.
+def top(text: str) -> Top:
+    """Of `COLUMN=SHARE`."""
+    column, _, number = text.partition("=")
+    try:
+        share = Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not column or not 0 < share <= 1:
+        raise UsageError(f"--top {text}: not of the form COLUMN=SHARE, such as similarity=0.3")
+    return Top(column, share)
 
-    Raises:
-        UsageError: the condition is none, or a score is missing or not measured on all shards.
-    """
-    selection, digests = _checked(parent, asked, is_of_keys=is_of_keys, keeps_dropped=run.config.audit.keep_dropped)
+
+def check(selection: Selection, known: Known) -> None:
+    """Refuse columns that are not there or of another type, and missing values that --nulls does not speak of."""
+    try:
+        for condition in selection.conditions:
+            where.check(condition, known.types)
+    except where.WhereError as error:
+        raise UsageError(f"--where: {error}") from None
+    for each in selection.tops:
+        try:
+            where.kind_of(each.column, known.types)
+        except where.WhereError as error:
+            raise UsageError(f"--top {each.column}: {error}") from None
+        kind = known.types[each.column]
+        if not (pa.types.is_floating(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())):
+            raise UsageError(f"--top {each.column}: it is {kind}; give a column of numbers")
+    of_where = [name for each in selection.conditions for name in each.columns(but_of_nulls=True)]
+    missing = known.missing([*of_where, *(each.column for each in selection.tops)])
+    if missing and not selection.nulls:
+        raise UsageError(
+            f"{selection.parent.folder}: {missing}; say what becomes of those: --nulls drop, or --nulls keep"
+        )
+
+
+# Selecting -----------------------------------------------------------------------------------------------------------
+
+
+def select(selection: Selection, run: Run, flags: list[str]) -> int:
+    """Make the run, or only its list of keys; returns the exit code."""
+    parent = selection.parent
+    known = columns.known(parent.folder, [name for each in parent.config.input for name in each.keep_columns])
+    check(selection, known)
+    labels = _labels(parent, known) if run.config.audit.keep_dropped and not selection.is_of_keys else ()
+    of_scores = known.scores_of([*selection.columns, *labels])
+    columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
+    light = {name: replace(score, files=score.files.sizes()) for name, score in of_scores.items()}
+    scores = {column: light[score.name] for column, score in known.scores.items() if score.name in light}
+    selection = replace(selection, scores=scores, labels=labels)
+    settings: dict[str, Any] = {
+        "where": selection.where,
+        "top": {top.column: str(float(top.share)) for top in selection.tops},
+        "nulls": selection.nulls,
+    }
+    if selection.balance:
+        settings["balance"] = selection.balance.to_json()
     making = Making(
         "select",
-        asked.to_json(),
+        settings,
         (parent,),
         partial(_choose, selection),
-        is_of_keys=is_of_keys,
+        is_of_keys=selection.is_of_keys,
         before=_before(selection),
-        also={"scores": digests},
-        conclude=partial(balance.conclude, asked.balance) if asked.balance else None,
+        also={"scores": {name: score.facts["digest"] for name, score in sorted(light.items())}},
+        conclude=partial(balance.conclude, selection.balance) if selection.balance else None,
     )
-    make(making, run, options(run.config.engine, flags))
-    if is_of_keys:
-        return 0
-    return curate.show(run)
+    make(making, run, flags)
+    return 0 if selection.is_of_keys else curate.show(run)
 
 
-def _checked(
-    parent: Parent, asked: Asked, *, is_of_keys: bool, keeps_dropped: bool
-) -> tuple[_Selection, dict[str, str]]:
-    """What units need to know, and the digests of the scores that are asked for; the rest of manifests can go."""
-    known = columns.known(parent.folder, [name for of in parent.config.input for name in of.keep_columns])
-    check(asked, known, parent.folder)
-    labels = _labels(parent, known) if keeps_dropped and not is_of_keys else ()
-    of_scores = known.scores_of([*asked.columns, *labels])
-    columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
-    light = {
-        name: replace(score, files={shard: {"sha256": file["sha256"]} for shard, file in score.files.items()})
-        for name, score in of_scores.items()
-    }
-    scores = {column: light[of.name] for column, of in known.scores.items() if of.name in light}
-    return _Selection(parent, asked, scores, labels, is_of_keys), {
-        name: of.facts["digest"] for name, of in sorted(light.items())
-    }
-
-
-def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
+def _labels(parent: Parent, known: Known) -> tuple[str, ...]:
     """Languages that are measured on all shards: dropped rows have them, so that the report says who is left out."""
     return tuple(
         name
@@ -122,126 +184,152 @@ def _labels(parent: Parent, known: columns.Known) -> tuple[str, ...]:
     )
 
 
-# Deciding ------------------------------------------------------------------------------------------------------------
-
-
-def _choose(selection: _Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
-    """Decide the samples of a shard."""
-    keeps = run.config.audit.keep_dropped and not selection.is_of_keys
-    of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if selection.asked.balance else [])]
-    named = list(dict.fromkeys([*selection.asked.columns, *selection.labels]))
-    rows = selection.read_unit(unit, [*of_sample, *named])
+def _choose(selection: Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
+    """Decide the samples of a unit."""
+    is_of_keys, of_balance = selection.is_of_keys, selection.balance
+    keeps = run.config.audit.keep_dropped and not is_of_keys
+    of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if of_balance else [])]
+    named = list(dict.fromkeys([*selection.columns, *selection.labels]))
+    rows = selection.read(unit, [*of_sample, *named])
     values = rows.select(named)
 
-    def scores(mask: Mask) -> "pa.Array[Any]":
-        found = values.filter(pa.array(mask)).to_pylist()
-        return pa.array([json.dumps(each, ensure_ascii=False) for each in found], pa.string())
+    def scores(mask: choose_rows.Mask) -> "pa.Array[Any]":
+        of_rows = values.filter(pa.array(mask)).to_pylist()
+        return pa.array([json.dumps(each, ensure_ascii=False) for each in of_rows], pa.string())
 
-    verdicts = _verdicts(selection, run, rows, _thresholds(selection, run))
-    is_of_keys = selection.is_of_keys
+    thresholds = run.facts_of(THRESHOLDS, "0").numbers if selection.tops else []
+    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, rows, thresholds)]
+    if of_balance:
+        verdicts.append(balance.verdict(of_balance, run, rows))
     facts = choose_rows.chosen(run, unit["name"], rows, verdicts, scores if keeps else None, is_of_keys=is_of_keys)
-    if selection.asked.balance and not is_of_keys:
+    if of_balance and not is_of_keys:
         stays = parquet.strings(rows, "caption").take(CHOSEN_ROWS.array(run, unit["name"]))
-        balance.count_chosen(selection.asked.balance, run, unit, stays)
+        balance.count(of_balance, run, CHOSEN, unit["name"], stays)
     return facts
 
 
-def _verdicts(selection: _Selection, run: Run, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
-    """The verdicts of all rules on the rows of a shard."""
-    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, rows, thresholds)]
-    if selection.asked.balance:
-        verdicts.append(balance.verdict(selection.asked.balance, run, rows))
-    return verdicts
-
-
-def _thresholds(selection: _Selection, run: Run) -> list[int | None]:
-    return run.facts_of(THRESHOLDS, "0").numbers if selection.asked.tops else []
-
-
-def _of_conditions(selection: _Selection, rows: pa.Table) -> list[Verdict]:
+def _of_conditions(selection: Selection, rows: pa.Table) -> list[Verdict]:
     """The verdicts of the conditions, those on missing values among them."""
-    verdicts = list[Verdict]()
-    conditions = selection.asked.conditions
-    for number, (condition, found) in enumerate(zip(conditions, where.holds(conditions, rows), strict=True), start=1):
-        verdicts.append(drop_where(pc.and_kleene(found.is_valid(), pc.invert(found)), reason_of(condition, number)))
-        if found.null_count and selection.asked.nulls != "keep":
-            verdicts.append(drop_where(found.is_null(), missing_of(condition, number)))
+    verdicts, conditions = list[Verdict](), selection.conditions
+    for number, (condition, holds) in enumerate(zip(conditions, where.holds(conditions, rows), strict=True), start=1):
+        verdicts.append(drop_where(pc.and_kleene(holds.is_valid(), pc.invert(holds)), reason_of(condition, number)))
+        if holds.null_count and selection.nulls != "keep":
+            names = condition.columns(but_of_nulls=True)
+            missing = f"score_missing:{_in_reason(names[0])}" if len(names) == 1 else f"not_where:{number}"
+            verdicts.append(drop_where(holds.is_null(), missing))
     return verdicts
 
 
-def _of_tops(selection: _Selection, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
+def reason_of(condition: Condition, number: int) -> str:
+    """The reason of a sample for which a condition does not hold; `number` counts conditions from 1."""
+    if condition.bound:
+        column, sign, _ = condition.bound
+        return f"{'score_below' if sign in ('>', '>=') else 'score_above'}:{_in_reason(column)}"
+    match condition:
+        case Condition("OPERATOR_IS_NOT_NULL", (Condition("column", _, column),)):
+            return f"score_missing:{_in_reason(column)}"
+    return f"not_where:{number}"
+
+
+def _in_reason(name: str) -> str:
+    return "_".join(name.split())  # reasons are words
+
+
+def _of_tops(selection: Selection, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
     """The verdicts of the shares of largest values."""
     verdicts = list[Verdict]()
-    for top, threshold in zip(selection.asked.tops, thresholds, strict=True):
+    for top, threshold in zip(selection.tops, thresholds, strict=True):
         values = rows[top.column].combine_chunks()
-        is_there = values.is_valid().to_numpy(zero_copy_only=False)
+        is_measured = values.is_valid().to_numpy(zero_copy_only=False)
         is_below = np.zeros(len(values), bool)
         if threshold is not None:
-            numbers = largest_values.ordered(values.drop_null())
-            is_below[is_there] = numbers < numbers.dtype.type(threshold)
+            numbers = ordered(values.drop_null())
+            is_below[is_measured] = numbers < numbers.dtype.type(threshold)
         verdicts.append(drop_where(pa.array(is_below), f"not_in_top:{top.column}"))
-        if not is_there.all() and selection.asked.nulls != "keep":
-            verdicts.append(drop_where(pa.array(~is_there), f"score_missing:{top.column}"))
+        if not is_measured.all() and selection.nulls != "keep":
+            verdicts.append(drop_where(pa.array(~is_measured), f"score_missing:{top.column}"))
     return verdicts
 
 
-# Bounds of the largest values ----------------------------------------------------------------------------------------
+# Passes that come first ----------------------------------------------------------------------------------------------
 
 
-def _before(selection: _Selection) -> tuple[curate.Step, ...]:
-    """A pass for values, and one for concepts, each with its sum."""
-    steps = ()
-    if selection.asked.balance:
-        steps = (
-            curate.each(CONCEPTS, partial(plan_of, (selection.parent,)), partial(_count_concepts, selection)),
-            curate.each(BALANCE, _one, partial(balance.total, selection.asked.balance)),
-        )
-    if not selection.asked.tops:
-        return steps
-    return (
-        *steps,
-        curate.each(VALUES, partial(plan_of, (selection.parent,)), partial(_count_values, selection)),
-        curate.each(THRESHOLDS, _one, partial(_find_thresholds, selection)),
-    )
+def _before(selection: Selection) -> list[curate.Step]:
+    """A pass for concepts, and one for values, each with its sum."""
+    units = partial(plan_of, (selection.parent,))
+    steps = list[curate.Step]()
+    if selection.balance:
+        steps.append(curate.each(CONCEPTS, units, partial(_count_concepts, selection, selection.balance)))
+        steps.append(curate.each(BALANCE, _one, partial(balance.total, selection.balance)))
+    if selection.tops:
+        steps.append(curate.each(VALUES, units, partial(_count_values, selection)))
+        steps.append(curate.each(THRESHOLDS, _one, partial(_find_thresholds, selection)))
+    return steps
 
 
 def _one(_run: Run) -> list[Unit]:
     return [Unit(name="0")]
 
 
-def _count_concepts(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
-    assert selection.asked.balance is not None
-    rows = _kept(selection, selection.read_unit(unit, ["caption", *selection.asked.columns], checks_keys=False))
-    return balance.count(selection.asked.balance, run, unit, parquet.strings(rows, "caption"))
+def _count_concepts(selection: Selection, of_balance: Balance, run: Run, unit: ShardOfParent) -> CountedFacts:
+    captions = parquet.strings(selection.read_kept(unit, ["caption"]), "caption")
+    return CountedFacts(rows=[balance.count(of_balance, run, CONCEPTS, unit["name"], captions)])
 
 
-def _kept(selection: _Selection, rows: pa.Table) -> pa.Table:
-    """The rows that the conditions keep."""
-    stays = np.ones(len(rows), bool)
-    for verdict in _of_conditions(selection, rows):
-        stays &= verdict.is_null().to_numpy(zero_copy_only=False)
-    return rows.filter(pa.array(stays))
-
-
-def _count_values(selection: _Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
+def _count_values(selection: Selection, run: Run, unit: ShardOfParent) -> CountedFacts:
     """Count the values of each column, of the samples that the conditions keep and that have one."""
-    kept = _kept(selection, selection.read_unit(unit, selection.asked.columns, checks_keys=False))
-    rows = list[int]()
-    for number, top in enumerate(selection.asked.tops):
-        values = largest_values.ordered(kept[top.column].combine_chunks().drop_null())
-        VALUES_OF_COLUMN.save(run, largest_values.distinct(values), f"{unit['name']}.{number}")
-        rows.append(len(values))
-    return CountedFacts(rows=rows)
+    rows, counts = selection.read_kept(unit, []), list[int]()
+    for number, top in enumerate(selection.tops):
+        numbers = ordered(rows[top.column].combine_chunks().drop_null())
+        VALUES_OF_COLUMN.save(run, distinct(numbers), f"{unit['name']}.{number}")
+        counts.append(len(numbers))
+    return CountedFacts(rows=counts)
 
 
-def _find_thresholds(selection: _Selection, run: Run, _unit: Unit) -> ThresholdFacts:
-    names = run.finished(VALUES.step)
+def _find_thresholds(selection: Selection, run: Run, _unit: Unit) -> ThresholdFacts:
+    units, thresholds = list(run.all_facts(VALUES)), list[int | None]()
+    for column, top in enumerate(selection.tops):
+        parts = storage.each(
+            lambda name, column=column: VALUES_OF_COLUMN.array(run, f"{name}.{column}"),
+            [name for name, _ in units],
+            of=run.folder,
+        )
+        thresholds.append(kth_largest(parts, rows_of_share(top.share, sum(facts.rows[column] for _, facts in units))))
+    return ThresholdFacts(numbers=thresholds)
 
-    def parts(column: int) -> Iterator[largest_values.Distinct]:
-        return storage.each(lambda name: VALUES_OF_COLUMN.array(run, f"{name}.{column}"), names, of=run.folder)
 
-    return ThresholdFacts(
-        numbers=[
-            largest_values.bound(partial(parts, column), top.share) for column, top in enumerate(selection.asked.tops)
-        ]
-    )
+def ordered(values: "pa.Array[Any]") -> Ordered:
+    """Numbers in the order of some values without nulls: uint32[n], or uint64[n] of a type that needs 64 bits."""
+    numbers = values.to_numpy(zero_copy_only=False)
+    bits = 64 if values.type in (pa.float64(), pa.int64(), pa.uint32()) else 32
+    unsigned, sign = np.dtype(f"u{bits // 8}").type, 1 << (bits - 1)
+    if pa.types.is_floating(values.type):
+        bit_pattern = (numbers.astype(f"f{bits // 8}") + 0).view(unsigned)  # there is one zero
+        return np.where(bit_pattern >> unsigned(bits - 1), ~bit_pattern, bit_pattern | unsigned(sign))
+    return numbers.astype(f"i{bits // 8}").view(unsigned) ^ unsigned(sign)
+
+
+def distinct(numbers: Ordered) -> Ordered:
+    """The distinct numbers, rising, and how often each occurs: [2, k]."""
+    values, times = np.unique(numbers, return_counts=True)
+    return np.stack([values, times.astype(values.dtype)])
+
+
+def rows_of_share(share: Fraction, rows: int) -> int:
+    """How many of so many rows a share is, rounded up."""
+    return -((-share.numerator * rows) // share.denominator)
+
+
+def kth_largest(parts: Iterable[Ordered], k: int) -> int | None:
+    """The k-th largest number of all parts, each [2, n]: distinct numbers, and how often; None for the 0th.
+
+    Numbers that are the same stay together: no sample depends on another one's key. At most k distinct numbers are in
+    memory: scores are stored in steps, so these are few.
+    """
+    largest, times = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    for numbers, counts in parts if k else ():
+        largest, places = np.unique(np.concatenate([largest, numbers]), return_inverse=True)
+        times = np.bincount(places, np.concatenate([times, counts]), len(largest)).astype(np.int64)
+        many = int(np.searchsorted(np.cumsum(times[::-1]), k)) + 1  # they have k rows
+        largest, times = largest[-many:], times[-many:]
+    return int(largest[0]) if len(largest) else None

@@ -15,9 +15,9 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.domains import Domains
-from altalign.pipelines.run.units import InputFile, Run
+from altalign.pipelines.run.units import Grown, InputFile, Run
 from altalign.rules import own
-from altalign.settings.curate import CurateConfig, InputSettings
+from altalign.settings.curate import OWN_TABLES, CurateConfig, InputSettings
 from altalign.terminal import shown
 
 
@@ -156,13 +156,20 @@ def check_images(run: Run) -> None:
     )
 
 
+def named_tables(run: Run) -> str:
+    """The folder of the tables that `[text] tables` names, empty where it names none; `own`: those from before."""
+    if run.config.text.tables != OWN_TABLES:
+        return run.config.text.tables
+    return storage.join(run.before if isinstance(run, Grown) else run.folder, "tables")
+
+
 def check_tables(run: Run) -> None:
-    """Look at the tables of another run that `[text] tables` names.
+    """Look at the tables that `[text] tables` names.
 
     Raises:
         UsageError: they are not there, or of other rules or limits.
     """
-    folder = run.config.text.tables
+    folder = named_tables(run)
     limits = {
         "vocabulary": {},
         "over_shared_texts": {"threshold": run.config.text.images_per_text_at_most},

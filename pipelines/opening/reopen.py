@@ -17,6 +17,7 @@ from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines.images import calibration_files
+from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run.image_tables import FETCHED
@@ -386,7 +387,7 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
     anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     with storage.noted() as block:
-        named = run.config.text.tables  # the run's own, as of a frozen addition, stay
+        named = named_tables(run)  # the run's own, as of a frozen addition, stay
         has_own_tables = bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
         for output in (output for name in stages for output in OUTPUTS[name]):
             if not (output == "tables" and has_own_tables):

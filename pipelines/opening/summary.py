@@ -21,7 +21,7 @@ from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
 from altalign.pipelines.web import addresses
 from altalign.rules import reason_words
 from altalign.settings.common import flatten
-from altalign.settings.curate import CurateConfig
+from altalign.settings.curate import OWN_TABLES, CurateConfig
 from altalign.storage import parquet
 from altalign.terminal import command, lines_shown, many, shown
 
@@ -190,9 +190,9 @@ def final_counts(run: Run) -> tuple[Counts, list[Stage]]:
 def notes(run: Run) -> list[str]:
     """Sentences on ALIGN's rules that drop nothing in this run, and why; and on what decontamination found."""
     lines, vocabulary = list[str](), storage.read_json(run.path("tables", "vocabulary.json"))
-    if run.config.text.tables:
-        tables = shown(run.config.text.tables)
-        lines.append(f"tables: those of {tables} ([text] tables); the counts of this pool decide nothing")
+    if tables := run.config.text.tables:
+        whose = "the run's own, from before what was added" if tables == OWN_TABLES else f"those of {shown(tables)}"
+        lines.append(f"tables: {whose} ([text] tables); the counts of this pool decide nothing")
     if vocabulary.get("all"):
         distinct, size = f"{vocabulary['distinct']:,} distinct n-grams", f"{run.config.text.vocabulary_size:,}"
         lines.append(f"vocabulary: the pool has {distinct}, vocabulary_size = {size}: all are in it, none is rare")

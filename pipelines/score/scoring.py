@@ -1,165 +1,245 @@
 """`altalign score RUN --with FILE`: measures scores on a finished run's samples, and writes them beside its shards.
 
-Units are shards, with marks in `work/score` while the command is under way. The tars stay as they are.
+Images are decoded once for all scorers, a batch at a time; texts are scored all at once.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage, terminal
 from altalign.data import scores as files
+from altalign.data.schema import SAMPLE
 from altalign.data.stages import own_files
 from altalign.errors import UnreadableError, UsageError
+from altalign.filters import pixels
+from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.machine import interrupts
+from altalign.machine.threads import in_shared_threads
 from altalign.pipelines import curate
-from altalign.pipelines.derive import parents
+from altalign.pipelines.derive import copy_shards, parents
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
+from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import marks, shard_files
 from altalign.pipelines.run.shard_tables import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
-from altalign.pipelines.score import kinds, of_shard
-from altalign.pipelines.score.scorer import Scorer
+from altalign.pipelines.score import models, scorers
+from altalign.pipelines.score.scorers import Batch, Scorer
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig, ScoreSettings
 from altalign.storage import parquet
+
+VERSION = 1  # of what scores are; raised where the same settings would give other values
+ROWS_PER_BATCH = 64  # at least, of samples whose images are scored; all captions of an image are in one batch
+_ANY_NUMBER = 1 << 62  # of pixels: curation's own limit was kept
+_KINDS: dict[str, Callable[[ScoreSettings, str], Scorer]] = {
+    "text": scorers.text,
+    "image": scorers.image,
+    "noise": scorers.noise,
+    "language": models.language,
+    "similarity": models.similarity,
+    "linear": models.linear,
+}
+
+Places = npt.NDArray[np.int64]
+
+
+def loaded(config: ScoreConfig, config_path: str) -> list[Scorer]:
+    """The scorers of a settings file, with their models."""
+    made = list[Scorer]()
+    for each in config.score:
+        where = f"{config_path} [[score]] {each.name}"
+        is_own = each.kind == "own"
+        made.append(scorers.own(each, where, config_path) if is_own else _KINDS[each.kind](each, where))
+    owners = dict[str, str]()
+    for scorer in made:
+        for column in scorer.columns.names:
+            if (other := owners.setdefault(column, scorer.name)) != scorer.name:
+                raise UsageError(f"{config_path}: {other} and {scorer.name} both have a column {column}; rename one")
+    return made
+
+
+@lru_cache(maxsize=2)
+def _in_worker(settings: str, config_path: str) -> list[Scorer]:
+    """The scorers of settings as JSON, loaded once in a process."""
+    return loaded(ScoreConfig.model_validate_json(settings), config_path)
+
+
+def digest_of(settings: ScoreSettings, scorer: Scorer) -> str:
+    """What the values of a score depend on beside the samples, as one number."""
+    columns = [[each.name, str(each.type)] for each in scorer.columns]
+    rests_on: Any = [VERSION, settings.kind, columns, dict(scorer.rests_on)]
+    return hashlib.sha256(json.dumps(rests_on, sort_keys=True).encode()).hexdigest()
 
 
 def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str], *, anew: bool) -> int:
     """Measure scores on a run; returns the exit code.
 
-    Args:
-        config: the settings of the run.
-        scores: what to measure.
-        where: the settings file, for errors; modules of own functions are beside it.
-        flags: for Beam.
-        anew: whether values that rest on other settings or files are replaced.
-
-    Raises:
-        UsageError: the run is not finished, a model or a file is missing, or a score rests on something else.
+    `where` is the file of `scores`, for errors; own functions are beside it. `anew` replaces values that rest on other
+    settings or files. `flags` go to Beam.
     """
     pipeline_options = options(config.engine, flags)
-    scorers = kinds.loaded(scores, where)
-    digests = {of.name: kinds.digest(of, scorer) for of, scorer in zip(scores.score, scorers, strict=True)}
+    of_settings = list(zip(scores.score, loaded(scores, where), strict=True))
+    digests = {settings.name: digest_of(settings, scorer) for settings, scorer in of_settings}
     run = Run(config.run.folder, config, ())
     parent = parents.opened(run.folder, config)
     had_work = storage.kind(run.path("work")) != "missing"
     with storage.locked(run.folder), own_files(run.folder):
-        found = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}
+        before = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}
         of_all = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
         step = Marks(f"score/{of_all[:16]}", ScoreFacts)
-        units = _plan(parent, found, config.engine.threads)
+        units = _plan(parent, before, config.engine.threads)
         storage.sweep(run.path(files.FOLDER))
-        vouched_for = {unit["name"]: unit["of"] for unit in units}
-        _unmark_others(run, step, vouched_for)
+        # units of shards that have changed since, and files that are not as they were written, are forgotten
+        wrong = {damage.mark.path for damage in marks.look(run, (step,))}
+        sidecars = {unit["name"]: unit["of"] for unit in units}
+        for name in run.finished(step.step):
+            path = run.mark(step.step, name)
+            if path in wrong or run.facts_of(step, name).of != sidecars.get(name):
+                storage.delete(path)
         work = partial(_score, parent.folder, scores.model_dump_json(exclude_unset=True), where)
         with storage.temporary(run.work("temporary")), started(run, pipeline_options):
             curate.run_step(run, curate.each(step, lambda _: units, work), pipeline_options)
-        for of, scorer in zip(scores.score, scorers, strict=True):
-            _write_manifest(run, parent, of, scorer, digests[of.name], found[of.name], step)
+        for settings, scorer in of_settings:
+            name = settings.name
+            stated = {
+                "name": name,
+                "kind": settings.kind,
+                "columns": {column.name: str(column.type) for column in scorer.columns},
+                "settings": settings.model_dump(mode="json", exclude_defaults=True),
+                "rests_on": dict(scorer.rests_on),
+                "digest": digests[name],
+            }
+            # files of before that still count, and those that were made now
+            made = shard_files.scores_made(run, step, name, lambda unit: parent.shards[int(unit)].name)
+            earlier = before[name]
+            old = earlier.files if earlier else {}
+            entries = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in parent.shards]
+            folder = files.folder_of(run.folder, name)
+            shard_files.conclude_score(folder, stated, entries, durable=run.config.run.durable)
         storage.delete(run.path("work") if not had_work else run.work("score"))
-    for of in scores.score:
-        terminal.stdout().print(_said(run, of.name), highlight=False, soft_wrap=True)
+    for settings in scores.score:
+        if (measured := files.opened(run.folder, settings.name)) is not None:
+            rows, nulls = measured.files.sums([*measured.columns])
+            missing = ", ".join(f"{column} {n:,}" for column, n in nulls.items() if n)
+            without = f"; without a value: {missing}" if missing else ""
+            line = f"{terminal.shown(measured.folder)}: {rows:,} samples, {', '.join(measured.columns)}{without}"
+            terminal.stdout().print(line, highlight=False, soft_wrap=True)
     return 0
 
 
 def _usable(run: Run, name: str, digest: str, *, anew: bool) -> files.Score | None:
-    """What is there of a score; None where there is nothing, or it is to be replaced.
-
-    Raises:
-        UsageError: it rests on something else.
-    """
-    there = files.opened(run.folder, name)
-    if there is None or there.facts["digest"] == digest:
-        return there
+    """What a run has of a score; None where there is nothing, or it is to be replaced."""
+    before = files.opened(run.folder, name)
+    if before is None or before.facts["digest"] == digest:
+        return before
     if not anew:
         raise UsageError(
-            f"{there.folder}: measured with other settings, files or versions; give the score another name, or --anew "
+            f"{before.folder}: measured with other settings, files or versions; give the score another name, or --anew "
             "to measure all of it again"
         )
-    storage.delete(there.folder)
+    storage.delete(before.folder)
     return None
 
 
-def _plan(parent: Parent, found: Mapping[str, files.Score | None], at_once: int) -> list[ScoreUnit]:
+def _plan(parent: Parent, before: Mapping[str, files.Score | None], threads: int) -> list[ScoreUnit]:
     """A unit for each shard that lacks a score."""
 
-    def lacks(there: files.Score | None, shard: Shard) -> bool:
-        if there is None or not there.has(shard.name, shard.parquet_sha256):
+    def lacks(score: files.Score | None, shard: Shard) -> bool:
+        if score is None or not score.has(shard.name, shard.parquet_sha256):
             return True
         with suppress(UnreadableError):
-            return not there.read(shard.name)
+            return not score.read(shard.name)
         return True
 
-    missing = [
-        (place, shard, [name for name, there in found.items() if lacks(there, shard)])
-        for place, shard in enumerate(parent.shards)
-    ]
-    return [
-        ScoreUnit(
-            name=f"{place:05d}",
-            shard=shard.name,
-            rows=shard.rows,
-            of=shard.parquet_sha256,
-            scores=names,
-            threads=at_once,
-        )
-        for place, shard, names in missing
-        if names
-    ]
+    units = list[ScoreUnit]()
+    for place, shard in enumerate(parent.shards):
+        if names := [name for name, score in before.items() if lacks(score, shard)]:
+            of_shard = {"shard": shard.name, "rows": shard.rows, "of": shard.parquet_sha256}
+            units.append(ScoreUnit(name=f"{place:05d}", **of_shard, scores=names, threads=threads))
+    return units
 
 
-def _unmark_others(run: Run, step: Marks[ScoreFacts], wanted: Mapping[str, str]) -> None:
-    """Forget units of shards that have changed since, and files that are not as they were written."""
-    wrong = {damage.mark.path for damage in marks.look(run, (step,))}
-    for name in run.finished(step.step):
-        path = run.mark(step.step, name)
-        if path in wrong or run.facts_of(step, name).of != wanted.get(name):
-            storage.delete(path)
+# A shard -------------------------------------------------------------------------------------------------------------
 
 
 def _score(folder: str, settings: str, where: str, run: Run, unit: ScoreUnit) -> ScoreFacts:
     """Measure the scores that a shard lacks."""
-    scorers = [each for each in kinds.in_worker(settings, where) if each.name in unit["scores"]]
-    tables = of_shard.score(storage.join(folder, "shards", unit["shard"]), scorers, threads=unit["threads"])
-    for name, table in tables.items():
-        parquet.write(run.path(*shard_files.score_path(name, unit["shard"]).split("/")), table, table.schema)
-    nulls = {name: {of: table[of].null_count for of in table.column_names[1:]} for name, table in tables.items()}
+    lacking = [each for each in _in_worker(settings, where) if each.name in unit["scores"]]
+    tables = of_shard(storage.join(folder, "shards", unit["shard"]), lacking, threads=unit["threads"])
+    nulls = {
+        name: shard_files.write_score(run.path(*shard_files.score_path(name, unit["shard"]).split("/")), table)
+        for name, table in tables.items()
+    }
     return ScoreFacts(of=unit["of"], rows=unit["rows"], nulls=nulls)
 
 
-def _write_manifest(
-    run: Run,
-    parent: Parent,
-    of: ScoreSettings,
-    scorer: Scorer,
-    digest: str,
-    before: files.Score | None,
-    step: Marks[ScoreFacts],
-) -> None:
-    """Write the manifest of a score: files of before that still count, and those that were made now."""
-    made = shard_files.scores_made(run, step, of.name, lambda unit: parent.shards[int(unit)].name)
-    old = before.files if before else {}
-    shards = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in parent.shards]
-    stated = {
-        "name": of.name,
-        "kind": of.kind,
-        "columns": {column.name: str(column.type) for column in scorer.columns},
-        "settings": of.model_dump(mode="json", exclude_defaults=True),
-        "rests_on": dict(scorer.rests_on),
-        "digest": digest,
-    }
-    shard_files.conclude_score(files.folder_of(run.folder, of.name), stated, shards, durable=run.config.run.durable)
+def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str, pa.Table]:
+    """The scores of the shard with this path (without an ending): key and the scorer's columns, by its name."""
+    names = {"key", "image_id"}.union(*(SAMPLE.names if each.reads is None else each.reads for each in lacking))
+    rows = parquet.read_table(f"{stem}.parquet", [name for name in SAMPLE.names if name in names]).combine_chunks()
+    of_images = [scorer for scorer in lacking if scorer.prepares]
+    whole = Batch(rows, _image_numbers(rows))
+    columns = {scorer.name: [scorer.measure(whole)] for scorer in lacking if not scorer.prepares}
+    if of_images:
+        prepares = {name: prepare for scorer in of_images for name, prepare in scorer.prepares.items()}
+        begins = _batches(rows)
+
+        def one(number: int) -> list[Sequence["pa.Array[Any]"]]:
+            batch = _decoded(stem, rows.slice(begins[number], begins[number + 1] - begins[number]), prepares)
+            return [scorer.measure(batch) for scorer in of_images]
+
+        with STRICT_PILLOW:
+            parts = in_shared_threads(one, range(len(begins) - 1), threads)
+        columns |= {scorer.name: [part[place] for part in parts] for place, scorer in enumerate(of_images)}
+    return {scorer.name: _table(rows["key"], scorer, columns[scorer.name]) for scorer in lacking}
 
 
-def _said(run: Run, name: str) -> str:
-    """What a score has, in a line."""
-    there = files.opened(run.folder, name)
-    assert there is not None
-    rows, nulls = there.sums()
-    missing = ", ".join(f"{column} {n:,}" for column, n in nulls.items() if n)
-    without = f"; without a value: {missing}" if missing else ""
-    return f"{terminal.shown(there.folder)}: {rows:,} samples, {', '.join(there.columns)}{without}"
+def _table(keys: "pa.ChunkedArray[Any]", scorer: Scorer, parts: list[Sequence["pa.Array[Any]"]]) -> pa.Table:
+    columns = [pa.chunked_array([part[at] for part in parts], each.type) for at, each in enumerate(scorer.columns)]
+    schema = pa.schema([pa.field("key", pa.string()), *scorer.columns])
+    return pa.table([keys, *columns], schema=schema).combine_chunks()
+
+
+def _image_numbers(rows: pa.Table) -> Places:
+    """The number of each row's image in its batch; rows are sorted by image."""
+    ids = rows["image_id"].to_numpy(zero_copy_only=False)
+    return np.cumsum(np.r_[False, ids[1:] != ids[:-1]][: len(ids)]).astype(np.int64)
+
+
+def _firsts(numbers: Places) -> Places:
+    """The first row of each image, by the numbers of all rows' images."""
+    return np.flatnonzero(np.r_[True, np.diff(numbers) > 0][: len(numbers)])
+
+
+def _batches(rows: pa.Table) -> list[int]:
+    """Where batches begin, and the end of the last one: at an image of its own."""
+    begins = [0]
+    for start in [*_firsts(_image_numbers(rows)).tolist(), len(rows)]:
+        if start - begins[-1] >= ROWS_PER_BATCH or (start == len(rows) and start > begins[-1]):
+            begins.append(start)
+    return begins
+
+
+def _decoded(stem: str, rows: pa.Table, prepares: Mapping[str, Callable[[scorers.Pixels], Any]]) -> Batch:
+    """A batch with all that scorers look at of its images."""
+    interrupts.check()
+    rows = rows.combine_chunks()
+    numbers, images = _image_numbers(rows), list[dict[str, Any] | None]()
+    firsts = rows.take(_firsts(numbers))
+    places = list(zip(*(parquet.values(firsts, name) for name in ("tar_offset", "tar_bytes")), strict=True))
+    for data in copy_shards.images(f"{stem}.tar", places):
+        with enough_memory(None, data, colour=True, pixels_at_most=_ANY_NUMBER, short_side_px=pixels.FULL_SIZE_PX):
+            image = pixels.decode(data, pixels_at_most=_ANY_NUMBER, colour=True, short_side_px=pixels.FULL_SIZE_PX)
+            made = image.pixels
+            images.append(None if made is None else {name: prepare(made) for name, prepare in prepares.items()})
+    return Batch(rows, numbers, images)

@@ -25,6 +25,7 @@ from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.figures.text_figures import MOST, Edges, Top
+from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.run import outputs, pool, text_tables
 from altalign.pipelines.run.text_tables import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
@@ -229,7 +230,7 @@ def _copy_table(run: Run, kind: str, facts: Mapping[str, object]) -> None:
     """Copy a table of another run; its JSON says how much is distinct in this pool."""
     about = text_tables.TABLE_FACTS[kind].path(run)
     paths = [text_tables.TABLES[kind].path(run), text_tables.COUNTS[kind].path(run)]
-    others = {path: storage.join(run.config.text.tables, storage.name(path)) for path in (*paths, about)}
+    others = {path: storage.join(named_tables(run), storage.name(path)) for path in (*paths, about)}
     for path in paths:
         with storage.open_read(others[path]) as file, storage.write(path) as copy:
             shutil.copyfileobj(file, copy)

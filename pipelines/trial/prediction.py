@@ -2,22 +2,104 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import orjson
 
+from altalign import storage
 from altalign.data.reasons import KEPT, Stage
+from altalign.machine import interrupts
+from altalign.pipelines.run import outputs
 from altalign.pipelines.run.image_tables import AUGMENTED, DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
 from altalign.pipelines.run.shard_tables import WRITTEN
-from altalign.pipelines.trial.bootstrap import Estimate, Floats, Hosts, Sample, estimate, totals
-from altalign.pipelines.trial.outcomes import STAGES, Outcomes
+from altalign.pipelines.run.text_tables import GROUPED
+from altalign.pipelines.run.units import Sampled, trials
+from altalign.pipelines.trial.sample import Floats, Hosts, Numbers, Sample, size_class
+from altalign.pipelines.web import journal
 from altalign.settings.curate import CurateConfig
+from altalign.storage import parquet
 
+STAGES = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
 BYTES, SHARD_BYTES, HOURS = "bytes fetched", "bytes of shards", "hours"
 SEEN_AT_LEAST = 10  # images of the sample; an interval that rests on fewer would be too narrow
 _ASKED_AT_LEAST = 0.1  # of the sample: CPU seconds of fewer images say nothing of all
 _ONCE = (TESTS.step, AUGMENTED.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
 _ASKING, _CPU_OF_FETCH, _CPU_AFTER = "seconds of asking", "CPU of fetch", "CPU of what follows"
+REPLICATES = 1_000
+ALONE = 10  # images of a host in the sample, on average, from which on the host is a stratum of its own
+_HOSTS_AT_LEAST = 8  # in the sample, of a stratum; classes of fewer are taken together with the next
+_AT_ONCE = 1 << 22  # draws in memory
+
+
+# What became of each image --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of n images, by their numbers in the sample: float64[n], 0 where nothing came."""
+
+    dropped: Mapping[int, tuple[Stage, str]]  # stage and reason
+    bytes: Floats  # of the bodies that came
+    shard_bytes: Floats  # of their samples in shards
+    seconds: Floats  # of all tries, redirects and bodies included
+    requested: int = 0  # images that this sample asked for, and no earlier one
+
+
+def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
+    """Gather what the stages left of a sample."""
+    number_of = {image_id: number for number, image_id in enumerate(image_ids)}
+    dropped = dict[int, tuple[Stage, str]]()
+    for stage in STAGES:
+        for name in sample.finished(FETCHED.step):
+            if storage.exists(path := outputs.dropped(sample, stage, name)):
+                rows = parquet.read_table(path, ["image_id", "reason"])
+                ids, reasons = (parquet.values(rows, column) for column in rows.column_names)
+                dropped |= {number_of[i]: (stage, reason) for i, reason in zip(ids, reasons, strict=True)}
+    size, (seconds, requested) = np.zeros(len(image_ids)), _tries(sample, number_of)
+    if sample.config.fetch.source == "web":
+        begin = 0
+        for name in sample.finished(FETCHED.step):
+            for number, outcome in journal.read(sample.work(FETCHED.step, name)).outcomes.items():
+                size[begin + number] = outcome.bytes
+            partition, group = name.split("-")
+            begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
+    return Outcomes(dropped, size, _shard_bytes(sample, number_of), seconds, requested)
+
+
+def _tries(sample: Sampled, number_of: Mapping[str, int]) -> tuple[Floats, int]:
+    """Seconds of the tries of each image, of earlier samples too, and how many images this sample asked for."""
+    seconds, requested = np.zeros(len(number_of)), set[str]()
+    for folder in trials(sample):
+        logs = storage.join(folder, "log", "fetch")
+        for name in storage.names(logs, ".jsonl") if storage.kind(logs) == "folder" else ():
+            interrupts.check()
+            for line in storage.read_bytes(storage.join(logs, name)).splitlines():
+                try:
+                    entry = orjson.loads(line)
+                except ValueError:  # a kill has cut it
+                    continue
+                image_id = str(entry.get("image_id")) if isinstance(entry, dict) else ""
+                if image_id in number_of:
+                    seconds[number_of[image_id]] += float(entry.get("seconds", 0.0))
+                    if folder == sample.folder:
+                        requested.add(image_id)
+    return seconds, len(requested)
+
+
+def _shard_bytes(sample: Sampled, number_of: Mapping[str, int]) -> Floats:
+    """The bytes of each image's samples in the tars: from the header of an image to that of the next, or the end."""
+    total = np.zeros(len(number_of))
+    for name, facts in sample.all_facts(WRITTEN):
+        rows = parquet.read_table(sample.path("shards", f"{name}.parquet"), ["image_id", "tar_offset"])
+        sizes = np.diff(rows["tar_offset"].to_numpy() - 512, append=facts.bytes)
+        np.add.at(total, [number_of[image_id] for image_id in parquet.values(rows, "image_id")], sizes)
+    return total
+
+
+# Predicting -----------------------------------------------------------------------------------------------------------
 
 
 class Quantity(NamedTuple):
@@ -26,6 +108,14 @@ class Quantity(NamedTuple):
     stage: str
     reason: str
     of: str
+
+
+class Estimate(NamedTuple):
+    """A total, and its 95 % interval."""
+
+    value: float
+    least: float
+    most: float
 
 
 class Prediction(NamedTuple):
@@ -82,9 +172,8 @@ def _counts(outcomes: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
 
 def _is_timed(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> bool:
     """Whether fetching was timed, on enough images: those that an earlier trial has fetched cost little."""
-    is_asked = config.fetch.source != "web" or outcomes.requested >= _ASKED_AT_LEAST * max(
-        1, int(np.count_nonzero(outcomes.seconds))
-    )
+    enough = _ASKED_AT_LEAST * max(1, int(np.count_nonzero(outcomes.seconds)))
+    is_asked = config.fetch.source != "web" or outcomes.requested >= enough
     return is_asked and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()
 
 
@@ -127,16 +216,91 @@ def _hours(
 
 def rows(prediction: Prediction) -> Sequence[dict[str, Any]]:
     """The estimates for `trial.json`; `least` and `most` are null where too few images of the sample have it."""
-    return [
-        {
-            **name._asdict(),
-            "value": _number(value.value),
-            "least": None if name in prediction.is_rare else _number(value.least),
-            "most": None if name in prediction.is_rare else _number(value.most),
-        }
-        for name, value in prediction.estimates.items()
-    ]
+
+    def rounded(value: float) -> float:
+        return round(value) if value >= 10_000 or value == int(value) else float(f"{value:.6g}")
+
+    entries = list[dict[str, Any]]()
+    for name, estimated in prediction.estimates.items():
+        ends = (None, None) if name in prediction.is_rare else (rounded(estimated.least), rounded(estimated.most))
+        entries.append({**name._asdict(), "value": rounded(estimated.value), "least": ends[0], "most": ends[1]})
+    return entries
 
 
-def _number(value: float) -> float:
-    return round(value) if value >= 10_000 or value == int(value) else float(f"{value:.6g}")
+# Totals ---------------------------------------------------------------------------------------------------------------
+
+
+def strata(sample: Sample, pool: Hosts) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """The stratum of each host, int64[h], and whether the host is a stratum of its own, bool[h]."""
+    seen = np.bincount(sample.hosts, minlength=len(pool.names))
+    is_alone = (seen >= 2) & (pool.images * sample.rates >= ALONE)
+    classes = size_class(pool.images)
+    stratum = np.zeros(len(pool.names), np.int64)
+    number = hosts = 0
+    for name in np.unique(classes[~is_alone]).tolist():
+        members = (classes == name) & ~is_alone
+        stratum[members] = number
+        hosts += int((seen[members] > 0).sum())
+        if hosts >= _HOSTS_AT_LEAST:
+            number, hosts = number + 1, 0
+    stratum[~is_alone] = np.minimum(stratum[~is_alone], max(0, number - 1))  # few hosts at the end join those before
+    if seen[~is_alone].any():  # otherwise the first large host stands for those of which the sample has none
+        number = max(1, number)
+    stratum[is_alone] = number + np.arange(is_alone.sum())
+    return stratum, is_alone
+
+
+def totals(sample: Sample, pool: Hosts, values: Floats, is_of_pairs: npt.NDArray[np.bool_], *, seed: int = 0) -> Floats:
+    """Totals of q quantities over the pool, float64[1 + REPLICATES, q]: the estimates, then those of each replicate.
+
+    `values` are float64[n, q]; a quantity goes with pairs where `is_of_pairs` (bool[q]), else with images.
+
+    A total is a ratio: what the sample has of a quantity, over its images (or pairs), times the images (or pairs) of
+    the pool, which are known. It is taken in strata of hosts of about one size, and added up. Images of a host are
+    available or gone together, so the bootstrap draws hosts again, not images. A host with many images in the sample is
+    a stratum of its own, in which images are drawn again: all such hosts are in the sample.
+    """
+    random = np.random.default_rng(seed)
+    by = is_of_pairs.astype(np.int64)
+    known = np.stack([np.ones(len(sample.hosts)), sample.pairs], axis=1)
+    weighted = np.concatenate([values, known], axis=1) / sample.rates[sample.hosts][:, None]
+    stratum, is_alone = strata(sample, pool)
+    of_pool = np.stack([np.bincount(stratum, weights=column) for column in (pool.images, pool.pairs)], axis=1)
+    result = np.zeros((1 + REPLICATES, values.shape[1]))
+    order = np.argsort(stratum[sample.hosts], kind="stable")
+    for images in np.split(order, np.flatnonzero(np.diff(stratum[sample.hosts][order])) + 1):
+        hosts = sample.hosts[images]
+        whole = of_pool[stratum[hosts[0]]]
+        units = np.arange(len(images)) if is_alone[hosts[0]] else np.unique(hosts, return_inverse=True)[1]
+        sums = np.zeros((int(units.max()) + 1, weighted.shape[1]))
+        np.add.at(sums, units, weighted[images])
+        not_sampled = max(0.0, 1 - len(images) / whole[0])
+        rows = max(1, _AT_ONCE // len(sums))
+        for begin in range(0, len(result), rows):
+            part = result[begin : begin + rows]
+            drawn = _draws(random, len(part), len(sums), not_sampled)
+            if begin == 0:
+                drawn[0] = 1
+            again = drawn @ sums
+            part += whole[by] * again[:, :-2] / again[:, -2:][:, by]
+    return result
+
+
+def _draws(random: np.random.Generator, rows: int, units: int, not_sampled: float) -> Floats:
+    """How often each replicate draws each unit, float64[rows, units], on average once.
+
+    One unit less is drawn than there are, so that the variance of few units is right. The draws move from the sample
+    only as far as what was not sampled lets them: a sample of everything has no error.
+    """
+    if units == 1:
+        return np.ones((rows, 1))
+    draws = random.integers(0, units, (rows, units - 1)) + units * np.arange(rows)[:, None]
+    times = np.bincount(draws.ravel(), minlength=rows * units).reshape(rows, units) * (units / (units - 1))
+    return 1 + np.sqrt(not_sampled) * (times - 1)
+
+
+def estimate(replicates: Floats) -> Estimate:
+    """The estimate that comes first in float64[1 + REPLICATES], and the 95 % interval of the others."""
+    value = float(replicates[0])
+    least, most = np.percentile(replicates[1:], [2.5, 97.5])
+    return Estimate(value, min(float(least), value), max(float(most), value))

@@ -35,7 +35,7 @@ CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncat
 TAKE_SPACE = ("open", "os.mkdir", "write")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PRELOADED = (
-    *(f"altalign.commands.{name}" for name in ("change", "curate", "merge", "select", "status", "trial")),
+    *(f"altalign.commands.{name}" for name in ("change", "curate", "look")),
     "altalign.pipelines.curate",
     "altalign.pipelines.engine.jobs",
     "tests.end_to_end.faults",

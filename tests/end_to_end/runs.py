@@ -3,11 +3,14 @@
 import hashlib
 import io
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,6 +174,31 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
     return lines[0].removeprefix("altalign: ")
 
 
+def refused(capsys: pytest.CaptureFixture[str], *command: str, code: int = 2) -> str:
+    """The one line that a command fails with."""
+    capsys.readouterr()
+    assert main([*command]) == code
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: "))
+    return line.removeprefix("altalign: ")
+
+
+def killed(folder: Path, args: list[str], when: Callable[[], bool]) -> None:
+    """Runs a command and kills it as soon as something holds."""
+    process = subprocess.Popen(
+        command(*args),
+        cwd=folder,
+        env=environ(),
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not when():
+        pass
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def tree(run: Path) -> dict[str, str]:
     """SHA-256 of every file of a run but those that are exempt."""
     files = (path for path in sorted(run.rglob("*")) if path.is_file() and path.relative_to(run).parts[0] not in EXEMPT)
@@ -206,3 +234,9 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
 def summary(run: Path) -> dict:
     """summary.json of a run."""
     return json.loads((run / "summary.json").read_text(encoding="utf-8"))
+
+
+def counted(run: Path) -> Counter[tuple[str, str, str]]:
+    """Rows by stage, source and reason."""
+    rows = pq.read_table(run / "counts.parquet").to_pylist()
+    return Counter({(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows})

@@ -147,12 +147,10 @@ def seen(run: str) -> dict[str, str]:
 REMOVES = """
 import sys
 import tarfile
-from altalign.pipelines.change import output
-from altalign.commands.run_arguments import config_of_run
+from altalign.pipelines.change import remove
+from altalign.commands.arguments import config_of_run
 from tests.peak import peak_bytes
-wanted = output.Wanted({"keys": [sys.argv[2]]}, None, "", "", is_dry_run=False)
-config = config_of_run(sys.argv[1], ())
-output.remove(config, wanted)
+remove.main(config_of_run(sys.argv[1]), {"keys": [sys.argv[2]]}, None, by="", because="", is_dry_run=False)
 print(peak_bytes())
 """
 LARGE_IMAGES, PER_SHARD = 240, 20  # of 1.5 MB each: 12 shards of 30 MB

@@ -14,7 +14,7 @@ from PIL import Image
 
 from altalign.cli import main
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, summary, tree, write_input
+from tests.end_to_end.runs import CONFIG, refused, summary, tree, write_input
 from tests.pipelines.read.pages.archives import response, write
 
 pytestmark = pytest.mark.runs
@@ -56,13 +56,6 @@ def _in_folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shards(run: str) -> dict[str, str]:
     return {name: digest for name, digest in tree(Path(run)).items() if name.startswith("shards/")}
-
-
-def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    capsys.readouterr()
-    assert main([*command]) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: "))
-    return line.removeprefix("altalign: ")
 
 
 @pytest.mark.everyday

@@ -22,7 +22,7 @@ from altalign.machine import processes
 from altalign.pipelines.images import embedders
 from altalign.pipelines.near import shard_images
 from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import summary, tree, write_input
+from tests.end_to_end.runs import counted, summary, tree, write_input
 
 pytestmark = pytest.mark.runs
 
@@ -65,11 +65,6 @@ def samples(run: Path) -> dict[str, tuple[bytes, str]]:
         with path.open("rb") as tar:
             found |= {sample.key: (sample.image, sample.caption) for sample in shards.samples(tar)}
     return found
-
-
-def counted(run: Path) -> Counter[tuple[str, str, str]]:
-    rows = pq.read_table(run / "counts.parquet").to_pylist()
-    return Counter({(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows})
 
 
 @pytest.mark.everyday
@@ -142,16 +137,6 @@ def test_removed_parquet_has_hashes_and_no_text_or_url(run: Path) -> None:
     assert {row["kind"] for row in rows} == {"pair", "key", "image_id", "url"}
     text = " ".join(str(value) for row in rows for value in row.values())
     assert not any(row["caption"] in text or str(row["image_url"]) in text for row in gone)
-
-
-def test_scores_of_shards_that_are_written_anew_go_and_others_stay(run: Path) -> None:
-    for name in ("00000", "00001"):
-        path = run / "scores" / "length" / f"{name}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pq.read_table(run / "shards" / f"{name}.parquet").select(["key", "words"]), path)
-    Path("keys").write_text(rows_of(run, "00000")[0]["key"], encoding="utf-8")
-    assert main(["remove", "run", "--keys", "keys"]) == 0
-    assert [path.name for path in (run / "scores").rglob("*.parquet")] == ["00001.parquet"]
 
 
 def test_all_of_a_run_may_go(run: Path) -> None:

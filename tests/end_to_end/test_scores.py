@@ -3,12 +3,8 @@
 import io
 import json
 import math
-import os
 import shutil
-import signal
-import subprocess
 from collections import Counter
-from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -22,7 +18,7 @@ import pytest
 from altalign.cli import main
 from altalign.data import shards
 from altalign.filters import concepts
-from tests.end_to_end.runs import Finished, altalign, command, environ, tree
+from tests.end_to_end.runs import Finished, altalign, killed, refused, tree
 from tests.end_to_end.scored import SCORES, prepared, rows, scores_of
 
 pytestmark = pytest.mark.runs
@@ -43,11 +39,8 @@ def selected(folder: Path, out: Path, *args: str) -> Path:
 
 
 def fails(folder: Path, capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    capsys.readouterr()
     with chdir(folder):
-        assert main(list(args)) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return line.removeprefix("altalign: ")
+        return refused(capsys, *args)
 
 
 def duckdb_keys(table: pa.Table, query: str) -> list[str]:
@@ -200,23 +193,6 @@ def test_scores_are_the_same_bytes_on_one_worker_or_more(
     with chdir(folder):
         assert main(["score", "run", "--with", "scores.toml", "--set", f"engine.workers={workers}"]) == 0
     assert scores_of(folder / "run" / "scores") == scores_of(scored / "run" / "scores")
-
-
-def killed(folder: Path, args: list[str], when: Callable[[], bool]) -> None:
-    """Runs a command and kills it as soon as something holds."""
-    process = subprocess.Popen(
-        command(*args),
-        cwd=folder,
-        env=environ(),
-        start_new_session=True,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    while process.poll() is None and not when():
-        pass
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 @pytest.mark.faults

@@ -1,10 +1,6 @@
 """Scores follow their samples into runs that are made of others, and stay with what a removal leaves."""
 
 import json
-import os
-import signal
-import subprocess
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +8,7 @@ import pytest
 
 from altalign.cli import main
 from altalign.data import scores
-from tests.end_to_end.runs import Finished, command, environ, tree
+from tests.end_to_end.runs import Finished, killed, tree
 from tests.end_to_end.scored import prepared, rows, scores_of
 
 pytestmark = pytest.mark.runs
@@ -77,18 +73,10 @@ def test_a_run_has_the_same_number_with_scores_and_without(folder: Path, scored:
 
 @pytest.mark.faults
 def test_killed_and_continued_gives_the_same_scores(folder: Path) -> None:
-    with chdir(folder):
-        assert main(["select", "run", "whole", "--where", "text_characters > 15"]) == 0
+    assert main(["select", "run", "whole", "--where", "text_characters > 15"]) == 0
     select: list[Any] = ["select", "run", "out", "--where", "text_characters > 15", "--set", "engine.workers=1"]
-    for wanted in (1, 2):
-        process = subprocess.Popen(
-            command(*select), cwd=folder, env=environ(), start_new_session=True, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None and len(list(Path("out", "work").glob("select/scores/*/0*.json"))) < wanted:
-            pass
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    for number in (1, 2):
+        killed(folder, select, lambda n=number: len(list(Path("out/work").glob("select/scores/*/0*.json"))) >= n)
     for path in sorted(Path("out", "work").glob("select/scores/*/0*.json"))[:1]:  # what a power cut may leave
         Path("out", "scores", "text", f"{path.stem}.parquet").write_bytes(b"")
     assert main(select) == 0

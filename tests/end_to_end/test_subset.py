@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from altalign.commands.run_arguments import config_in, config_of_run
+from altalign.commands.arguments import config_in, config_of_run
+from altalign.data.reasons import DropReason, drop_where
 from altalign.errors import UsageError
-from altalign.pipelines.derive import choose_rows, ordering, units
+from altalign.pipelines.derive import choose_rows
 from altalign.pipelines.derive.make_run import Making, make
-from altalign.pipelines.derive.parents import of_unit
+from altalign.pipelines.derive.parents import of_unit, opened_in_order, samples_of
 from altalign.pipelines.derive.subset import keys_of
-from altalign.pipelines.engine.options import options
 from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run
 from tests.altalign.audit.runs import rows_of
@@ -161,19 +161,19 @@ def test_a_run_that_is_changed_while_another_is_made_of_it_is_busy_and_leaves_no
     run, gone = f"changing-{at}", rows_of(Path("run"))[0]["key"]
     Path("gone").write_text(gone, encoding="utf-8")
     config, made = config_of_run(run, ()), config_in(run, f"out-{at}")
-    parent, seen = ordering.opened(run, config), list[str]()
+    parent, seen = opened_in_order(run, config), list[str]()
 
     def choose(of: Run, unit: ShardOfParent) -> ChosenFacts:
         seen.append(unit["name"])
         if len(seen) == at + 1:
             assert main(["remove", run, "--keys", "gone"]) == 0
-        rows = units.samples_of(*of_unit((parent,), unit["name"]))
+        rows = samples_of(*of_unit((parent,), unit["name"]))
         return choose_rows.chosen(
-            of, unit["name"], rows, [choose_rows.unlisted(rows["key"], rows["key"].combine_chunks())]
+            of, unit["name"], rows, [drop_where(pa.array([False] * len(rows)), DropReason.NOT_LISTED)]
         )
 
     with pytest.raises(UsageError, match="busy: another command has changed it meanwhile; run this one again"):
-        make(Making("subset", {}, (parent,), choose), Run(f"out-{at}", made, ()), options(made.engine, []))
+        make(Making("subset", {}, (parent,), choose), Run(f"out-{at}", made, ()), [])
     assert not Path(f"out-{at}").exists()
     capsys.readouterr()
     Path("keys").write_text("\n".join(row["key"] for row in rows_of(Path(run))), encoding="utf-8")

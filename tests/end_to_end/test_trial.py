@@ -15,12 +15,13 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.demo import web as demo
-from altalign.pipelines.trial import drawing, prediction
-from altalign.pipelines.trial.bootstrap import Sample
-from altalign.pipelines.trial.outcomes import Outcomes
+from altalign.pipelines.trial import prediction
+from altalign.pipelines.trial import sample as drawing
+from altalign.pipelines.trial.prediction import Outcomes
+from altalign.pipelines.trial.sample import Sample
 from tests.altalign.audit.runs import rows_of
 from tests.end_to_end import faults
-from tests.end_to_end.runs import altalign, tree, write_input
+from tests.end_to_end.runs import altalign, refused, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
 from tests.object_stores.servers import Server
 from tests.web_server.running import WebServer
@@ -70,14 +71,6 @@ def counts(run: Path) -> Counter[tuple[str, str]]:
     for row in pq.read_table(run / "counts.parquet").to_pylist():
         pairs[row["stage"], row["reason"]] += row["rows"]
     return pairs
-
-
-def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """The one line that a command fails with."""
-    capsys.readouterr()
-    assert main([*command]) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: "))
-    return line.removeprefix("altalign: ")
 
 
 @pytest.mark.everyday
@@ -173,13 +166,13 @@ def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     demo.write(tmp_path / "demo-web", pages_a_site=12)
     (tmp_path / "config.toml").write_text(DEMO)
-    of_trial = dict[str, Any]()
+    of_trial, predict = dict[str, Any](), prediction.predict
 
-    def predict(*arguments: Any) -> prediction.Prediction:
+    def recorded(*arguments: Any) -> prediction.Prediction:
         of_trial["arguments"] = arguments
-        return prediction.predict(*arguments)
+        return predict(*arguments)
 
-    monkeypatch.setattr("altalign.pipelines.trial.trial.predict", predict)
+    monkeypatch.setattr(prediction, "predict", recorded)
     assert main(["trial", "config.toml", "--images", "1000000"]) == 0
     assert main(["curate", "config.toml"]) == 0
     config, everything, pool, of, cpu_s = of_trial["arguments"]
@@ -192,7 +185,7 @@ def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monk
         place = {number: new for new, number in enumerate(numbers.tolist())}
         dropped = {place[number]: why for number, why in of.dropped.items() if number in place}
         of_sample = Outcomes(dropped, of.bytes[numbers], of.shard_bytes[numbers], of.seconds[numbers])
-        of_seed = prediction.predict(config, sample, pool, of_sample, cpu_s)
+        of_seed = predict(config, sample, pool, of_sample, cpu_s)
         for name, (_, least, most) in of_seed.estimates.items():
             if name.of == "pairs" and name not in of_seed.is_rare:
                 tried[f"{name.stage} {name.reason}"] += 1

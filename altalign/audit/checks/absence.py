@@ -11,7 +11,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.stages import REMOVED_FILE
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
-from altalign.pipelines.change import purge
+from altalign.pipelines.change import rows_to_remove
 from altalign.pipelines.run import removal_list
 from altalign.pipelines.run.removal_list import Request
 from altalign.storage import parquet
@@ -55,4 +55,5 @@ def _in_parquet(path: str, request: Request) -> int:
 def _in_log(run: RunFolder, name: str, request: Request) -> int:
     """How many lines of a log are of a removed image; the list of the run's files has lines of another form."""
     lines = storage.read_bytes(run.path(name)).splitlines() if name.startswith("log/") else []
-    return sum(purge.is_of(line, request) for line in lines if line.endswith(b"}"))  # half a line is of a kill
+    whole = (line for line in lines if line.endswith(b"}"))  # half a line is of a kill
+    return sum(rows_to_remove.is_line_of(line, request) for line in whole)

@@ -12,7 +12,7 @@ from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Sta
 from altalign.filters import text
 from altalign.rules.reason_words import of_own
 from altalign.rules.rule import Paper, value_of
-from altalign.settings.curate import CurateConfig
+from altalign.settings.curate import OWN_TABLES, CurateConfig
 
 Mark = Literal["same", "stricter", "looser", "other", "off"]
 
@@ -137,9 +137,11 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
 def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[str, object]) -> Iterator[str]:
     """Warnings in words."""
     if config.text.tables:
+        is_own = config.text.tables == OWN_TABLES
+        tables = "tables that the run had before more was added" if is_own else f"tables {config.text.tables}"
         yield (
-            f"Texts were judged by the tables {config.text.tables} ([text] tables): which n-grams are rare, and on how "
-            "many images a text is, was counted in another pool."
+            f"Texts were judged by the {tables} ([text] tables): which n-grams are rare, and on how many images a text "
+            "is, was counted in another pool."
         )
     if not config.image.nsfw.model:
         yield (

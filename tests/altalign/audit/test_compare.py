@@ -115,6 +115,24 @@ def test_what_differs_stands_side_by_side_and_is_printed(folder: Path, capsys: p
     assert "keep_dropped = false" not in said
 
 
+def test_a_curation_has_no_numbers_of_a_selection_beside_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    selection = tmp_path / "selection"
+    assert altalign(["select", str(folder / "a"), str(selection), "--where", "width > 230"]) == 0
+    of_select = [each for each in compared(capsys, folder / "a", selection)["counts"] if each["stage"] == "select"]
+    last = json.loads((selection / "summary.json").read_text())["stages"][-1]
+    assert [(each["reason"], each["a"], each["b"]) for each in of_select] == [
+        ("received", None, last["received"]),
+        *((reason, None, number) for reason, number in last["dropped"].items()),
+        ("kept", None, last["kept"]),
+    ]
+    assert re.search(rf"│ select +│ received +│ +│ +{last['received']} │ +│", printed(capsys, folder / "a", selection))
+    assert altalign(["audit", str(selection), str(folder / "a"), "--page", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f'<b>select</b> received</th><td class="n">{last["received"]}</td><td class="n"></td>' in page
+
+
 def dropped(run: Path) -> list[dict[str, Any]]:
     return [row for path in (run / "dropped").rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
 

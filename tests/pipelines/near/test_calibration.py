@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from altalign.commands.calibrate import write_page
+from altalign.commands.curate import write_calibration_page
 from altalign.dedup.copies import TRANSFORMS
 from altalign.dedup.embed import COEFFICIENTS, DIMENSIONS, Map
 from altalign.dedup.thresholds import Buckets, Comparisons, Line, Share, of_best_view
@@ -321,7 +321,7 @@ def test_where_half_of_every_kind_is_found_nothing_is_said_to_be_lost(findings: 
 
 
 def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: Findings, tmp_path: Path) -> None:
-    write_page(findings, str(tmp_path / "report.html"))
+    write_calibration_page(findings, str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert re.findall(r'(?:src|href)="(?!data:image/webp;base64,)', page) == []
     assert not re.search(r"<script|<img src=x|<i>|crop <20>|\x1b", page)

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from altalign.data.schema import SAMPLE
 from altalign.errors import UsageError
 from altalign.models import model
-from altalign.pipelines.score import kinds
-from altalign.pipelines.score.scorer import Batch
+from altalign.pipelines.score import scoring
+from altalign.pipelines.score.scorers import Batch
 from altalign.settings.score import ScoreConfig
 from tests.pipelines import score_models
 
@@ -27,7 +27,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scorers(*scores: dict[str, Any]) -> list[Any]:
-    return kinds.loaded(ScoreConfig.from_values({"score": list(scores)}, where="scores.toml"), "scores.toml")
+    return scoring.loaded(ScoreConfig.from_values({"score": list(scores)}, where="scores.toml"), "scores.toml")
 
 
 def batch(prepares: dict[str, Any], *, broken: int | None = None) -> tuple[Batch, list[np.ndarray]]:

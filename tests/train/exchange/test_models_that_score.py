@@ -16,8 +16,8 @@ from PIL import Image
 from altalign import cli
 from altalign.errors import UsageError
 from altalign.models.model import opened as opened_model
-from altalign.pipelines.score import kinds
-from altalign.pipelines.score.scorer import Batch
+from altalign.pipelines.score import scoring
+from altalign.pipelines.score.scorers import Batch
 from altalign.settings.score import ScoreConfig
 from altalign.train.exchange.encoders import opened, trained
 from tests.train.run_folders import picture
@@ -41,7 +41,7 @@ def pictures() -> Pictures:
 def scores(model: str) -> npt.NDArray[np.float64]:
     """What `altalign score` stores for each picture with the caption of the same number."""
     of = [{"name": "similarity", "kind": "similarity", "model": model}]
-    (scorer,) = kinds.loaded(ScoreConfig.from_values({"score": of}, where="scores.toml"), "scores.toml")
+    (scorer,) = scoring.loaded(ScoreConfig.from_values({"score": of}, where="scores.toml"), "scores.toml")
     images = [{name: make(each) for name, make in scorer.prepares.items()} for each in pictures()]
     (found,) = scorer.measure(Batch(pa.table({"caption": CAPTIONS}), np.arange(3), images))
     return np.array(found.to_pylist(), np.float64)

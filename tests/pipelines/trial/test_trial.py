@@ -1,13 +1,21 @@
-"""Totals of a pool from a sample: right on average, inside their intervals, and exact where all is sampled."""
+"""Samples and predictions: right on average, inside their intervals, and exact where all is sampled."""
 
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from altalign.pipelines.trial import drawing
-from altalign.pipelines.trial.bootstrap import Estimate, Hosts, Sample, estimate, size_class, strata, totals
+from altalign.data.reasons import Stage
+from altalign.filters.one_url import host_of
+from altalign.pipelines.trial import prediction
+from altalign.pipelines.trial import sample as drawing
+from altalign.pipelines.trial.prediction import Estimate, Outcomes, estimate, strata, totals
+from altalign.pipelines.trial.sample import Hosts, Sample, size_class
+from altalign.settings.curate import CurateConfig
 
 SEEDS = 50
 
@@ -145,3 +153,91 @@ def test_a_large_host_and_classes_of_few_hosts_have_a_stratum_with_images_of_the
 def test_hosts_are_in_classes_of_four_times_the_size() -> None:
     sizes = np.array([1, 3, 4, 15, 16, 63, 64])
     assert size_class(sizes).tolist() == [0, 0, 1, 1, 2, 2, 3]
+
+
+# Which images are drawn -----------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 40_000), st.integers(1, 5_000))
+def test_rates_add_up_to_what_is_wanted(wanted: int, images: int) -> None:
+    pool = recorded(images).of_hosts
+    at = drawing.rates(pool, wanted)
+    assert ((at >= 0) & (at <= 1)).all()
+    assert np.isclose((at * pool.images).sum(), min(wanted, pool.images.sum()))
+
+
+def test_a_larger_sample_has_all_of_a_smaller_one_and_another_seed_draws_others() -> None:
+    pool = recorded(20_000)
+    hosts = pool.of_hosts
+
+    def drawn(wanted: int, seed: int) -> np.ndarray:
+        at = drawing.rates(hosts, wanted)[np.searchsorted(hosts.names, pool.hosts)]
+        return drawing.is_drawn(pool.image_ids, at, seed)
+
+    few, many, others = drawn(1_000, 0), drawn(3_000, 0), drawn(1_000, 1)
+    assert not (few & ~many).any()
+    assert 850 < few.sum() < 1_150
+    assert (few & others).sum() < 0.4 * few.sum()
+    assert len(np.unique(pool.hosts[many])) > 0.5 * len(hosts.names)  # of small ones too
+
+
+def test_hosts_are_those_of_the_log() -> None:
+    urls = [
+        "https://A.example/x.png",
+        "https://a.example:8080/y.png?z#w",
+        "http://user:word@b.example/",
+        "https://bücher.example/a",
+        "http://[::1]:80/a",
+        None,
+        "no url",
+    ]
+    found = drawing.hosts_of(pa.chunked_array([urls], pa.string()))
+    names = [host_of(url) for url in urls]
+    assert names[:2] == ["a.example", "a.example"]
+    for one, of_one in zip(names, found.tolist(), strict=True):
+        assert [of_one == other for other in found.tolist()] == [one == name for name in names]
+
+
+# Hours, and intervals -------------------------------------------------------------------------------------------------
+
+
+CONFIG = CurateConfig.from_values(
+    {
+        "run": {"folder": "run"},
+        "input": [{"kind": "table", "paths": ["a.csv"], "url_column": "url", "caption_column": "text"}],
+        "fetch": {"source": "web"},
+    },
+    where="test",
+)
+
+
+def hours(seconds: np.ndarray, images: int) -> Estimate:
+    """Hours of a host with so many images, of which these were asked for."""
+    count = len(seconds)
+    pool = Hosts(np.array([7], np.uint64), np.array([images]), np.array([images]))
+    sample = Sample(np.zeros(count, np.int64), np.ones(count, np.int64), np.array([count / images]))
+    of = Outcomes({}, np.full(count, 1e5), np.zeros(count), seconds)
+    return prediction.predict(CONFIG, sample, pool, of, {}).estimates[prediction.Quantity("all", "kept", "hours")]
+
+
+def test_a_server_that_hangs_holds_up_the_end() -> None:
+    assert hours(np.array([*[0.01] * 99, 30.0]), 100).value * 3_600 == pytest.approx(30)
+
+
+def test_the_pace_of_a_slow_host_has_an_interval() -> None:
+    value, least, most = hours(np.random.default_rng(2).lognormal(1, 1, 200), 20_000)
+    assert least < 0.99 * value < value < 0.99 * most
+
+
+def test_an_interval_that_would_rest_on_few_images_is_left_out() -> None:
+    pool = Hosts(np.array([7], np.uint64), np.array([1_000]), np.array([1_000]))
+    sample = Sample(np.zeros(100, np.int64), np.ones(100, np.int64), np.array([0.1]))
+    dropped = {number: (Stage.FETCH, "http_status" if number < 9 else "http_timeout") for number in range(19)}
+    of = Outcomes(dropped, np.ones(100), np.ones(100), np.ones(100))
+    rows = {
+        (row["reason"], row["of"]): row for row in prediction.rows(prediction.predict(CONFIG, sample, pool, of, {}))
+    }
+    assert rows["http_status", "images"] == {
+        "stage": "fetch", "reason": "http_status", "of": "images", "value": 90, "least": None, "most": None,
+    }  # fmt: skip
+    assert rows["http_timeout", "images"]["least"] < 100 < rows["http_timeout", "images"]["most"]

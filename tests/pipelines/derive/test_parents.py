@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive.ordering import cut, merged
-from altalign.pipelines.derive.units import Places
+from altalign.pipelines.derive.parents import Places, cut, merged
 
 
 def places(numbers: list[int]) -> Places:

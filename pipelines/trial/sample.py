@@ -6,7 +6,7 @@ the images of hosts, the second takes the images that are drawn.
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ from altalign.machine import interrupts
 from altalign.pipelines.run.image_tables import first_of_each_image
 from altalign.pipelines.run.text_tables import GROUPED, GROUPED_SURVIVORS, PLACED_SURVIVOR, GroupFacts, RowGroup
 from altalign.pipelines.run.units import Run, Sampled, Unit, map_unit
-from altalign.pipelines.trial.bootstrap import Floats, Hosts, Numbers, Sample, size_class
 from altalign.storage import arrays, parquet
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 ONLY = "00000"  # the partition of a sample
 _IMAGES_PER_UNIT, _UNIT_BYTES = 2_048, 32 << 20
@@ -28,9 +30,31 @@ _SHARED_EVENLY = 4  # one image in so many goes to classes of hosts in equal par
 _HOSTS_WAITING = 1 << 22  # entries of partitions that are added up at a time
 _ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)"
 _HOSTS = pa.schema([("name", pa.uint64()), ("images", pa.int64()), ("pairs", pa.int64())])
+_HOSTS_FILE = "hosts.parquet"  # of the sample
 
 
-# Which images --------------------------------------------------------------------------------------------------------
+class Hosts(NamedTuple):
+    """The h hosts of a pool: hashes of their names, which rise (uint64[h]); images and pairs of each (int64[h])."""
+
+    names: npt.NDArray[np.uint64]
+    images: Numbers
+    pairs: Numbers
+
+
+class Sample(NamedTuple):
+    """n images: place of each one's host in the pool, and its pairs (int64[n]); the rate of each host (float64[h])."""
+
+    hosts: Numbers
+    pairs: Numbers
+    rates: Floats
+
+
+# Which images ---------------------------------------------------------------------------------------------------------
+
+
+def size_class(images: Numbers) -> Numbers:
+    """The class of a host by its size: 0 of 1 to 3 images, 1 of 4 to 15, 2 of 16 to 63 and so on."""
+    return (np.frexp(images.astype(np.float64))[1] - 1).astype(np.int64) // 2
 
 
 def rates(pool: Hosts, images: int) -> Floats:
@@ -118,7 +142,7 @@ def draw(sample: Sampled, images: int, seed: int) -> None:
         assert sample.whole
         pool = count_hosts(sample.whole)
         columns = dict(zip(_HOSTS.names, pool, strict=True))
-        parquet.write(_hosts_path(sample), pa.table(columns, schema=_HOSTS), _HOSTS)
+        parquet.write(sample.path(_HOSTS_FILE), pa.table(columns, schema=_HOSTS), _HOSTS)
         return _write(sample, unit["name"], pool, rates(pool, images), seed)
 
     map_unit(sample, GROUPED, Unit(name=ONLY), work)
@@ -149,21 +173,17 @@ def _write(sample: Sampled, name: str, pool: Hosts, at: Floats, seed: int) -> Gr
 
 def hosts(sample: Sampled) -> Hosts:
     """The hosts of the pool that a sample was drawn from."""
-    rows = parquet.read_table(_hosts_path(sample))
+    rows = parquet.read_table(sample.path(_HOSTS_FILE))
     return Hosts(*(rows[name].to_numpy() for name in _HOSTS.names))
-
-
-def _hosts_path(sample: Sampled) -> str:
-    return sample.path("hosts.parquet")
 
 
 def drawn(sample: Sampled, pool: Hosts, images: int) -> tuple[list[str], Sample]:
     """The image_ids of a sample in their order, and what is known of each image before it is fetched."""
     ids, hosts, pairs = list[str](), [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     for rows in _survivors(sample, ["image_id", "image_url"]):
-        of_rows = _images_of(rows)
-        ids += map(str, identity.hexed(arrays.ids_of(rows["image_id"])[of_rows[2]]).to_pylist())
-        hosts.append(of_rows[0])
-        pairs.append(of_rows[1])
+        of_images, many, first = _images_of(rows)
+        ids += map(str, identity.hexed(arrays.ids_of(rows["image_id"])[first]).to_pylist())
+        hosts.append(of_images)
+        pairs.append(many)
     places = np.searchsorted(pool.names, np.concatenate(hosts))
     return ids, Sample(places, np.concatenate(pairs), rates(pool, images))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.derive import largest_values
+from altalign.pipelines.derive.select import distinct, kth_largest, ordered, rows_of_share
 
 floats = st.floats(width=32, allow_nan=False)
 integers = st.integers(-(2**31), 2**31 - 1)
@@ -22,33 +22,26 @@ columns = st.one_of(
 )
 
 
-@given(columns, st.integers(1, 100), st.integers(1, 60))
-def test_two_passes_of_histograms_find_what_a_sort_finds(values: Any, percent: int, at_once: int) -> None:
-    share = Fraction(percent, 100)
-    k = largest_values.wanted(share, len(values))
+@given(columns, st.integers(1, 60), st.integers(1, 60))
+def test_the_kth_largest_is_what_a_sort_finds(values: Any, k: int, at_once: int) -> None:
+    k = min(k, len(values))
     of_sort = sorted(values.to_pylist(), reverse=True)[k - 1]
-    parts = [
-        largest_values.distinct(largest_values.ordered(values[at : at + at_once]))
-        for at in range(0, len(values), at_once)
-    ]
-    found = largest_values.bound(lambda: parts, share)
-    assert found is not None
-    assert found == largest_values.ordered(pa.array([of_sort], values.type))[0]
+    parts = (distinct(ordered(values[at : at + at_once])) for at in range(0, len(values), at_once))
+    assert kth_largest(parts, k) == ordered(pa.array([of_sort], values.type))[0]
 
 
 def test_no_values_have_no_bound() -> None:
-    assert largest_values.bound(list, Fraction(1, 2)) is None
-    assert largest_values.bound(lambda: [largest_values.distinct(np.zeros(0, np.uint32))], Fraction(1, 2)) is None
+    assert kth_largest([np.zeros((2, 0), np.uint32)], 0) is None
 
 
 @given(columns)
 def test_numbers_are_in_the_order_of_values(values: Any) -> None:
-    numbers, plain = largest_values.ordered(values), values.to_numpy()
+    numbers, plain = ordered(values), values.to_numpy()
     order = np.argsort(plain, kind="stable")
     assert (numbers[order][1:] >= numbers[order][:-1]).all()
     assert ((numbers[order][1:] == numbers[order][:-1]) == (plain[order][1:] == plain[order][:-1])).all()
 
 
-@pytest.mark.parametrize(("share", "rows", "wanted"), [("0.3", 10, 3), ("0.3", 11, 4), ("1", 7, 7), ("0.001", 5, 1)])
-def test_a_share_is_rounded_up(share: str, rows: int, wanted: int) -> None:
-    assert largest_values.wanted(Fraction(share), rows) == wanted
+@pytest.mark.parametrize(("share", "rows", "number"), [("0.3", 10, 3), ("0.3", 11, 4), ("1", 7, 7), ("0.001", 5, 1)])
+def test_a_share_is_rounded_up(share: str, rows: int, number: int) -> None:
+    assert rows_of_share(Fraction(share), rows) == number

@@ -1,0 +1,277 @@
+"""Verbs that read nothing but a run's files: `status` with its `--lineage`, `explain`; and `clean`, which deletes."""
+
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from altalign import storage, terminal
+from altalign.audit.run_folder import RunFolder
+from altalign.commands.arguments import Parser
+from altalign.data import lineage
+from altalign.data.stages import REMOVED_FILE, REPORT, finished_units, own_files
+from altalign.errors import UsageError
+from altalign.machine import startup
+from altalign.storage.atomic_change import ADDING
+from altalign.terminal import command, shown
+
+MOST = 8  # reasons, and hosts, to name
+_CHECKPOINT = re.compile(r"step-(\d+)")
+_SHOWN = 20  # steps of a pair
+
+
+def explain(argv: Sequence[str]) -> int:
+    """Finds a pair and says what happened to it."""
+    parser = Parser(
+        prog="altalign explain",
+        description="Show what happened to a pair in every stage of a run, with the measured values.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    pair = parser.add_mutually_exclusive_group(required=True)
+    pair.add_argument("--url", help="the URL of the image, or of its page")
+    pair.add_argument("--text", help="the caption, or a part of it")
+    pair.add_argument("--key", help="the pair's key, or its image_id: 32 hex digits")
+    source_key = "its name in the input: FILE#ROW of a table, FILE#SAMPLE of a tar, or the path in a folder"
+    pair.add_argument("--source-key", metavar="NAME", help=source_key)
+    arguments = parser.parse_args(argv)
+    with own_files(arguments.run):
+        run = RunFolder.open(arguments.run)
+        with startup.imports(compiles=False):
+            from altalign.audit import find_pairs  # Arrow: a fifth of a second, which --help need not wait for
+
+        text = find_pairs.explain(
+            run, url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key
+        )
+    sys.stdout.write(f"{text}\n")
+    return 0
+
+
+def clean(argv: Sequence[str]) -> int:
+    """Deletes RUN/work of a finished run. Shards, dropped rows, tables and counts stay."""
+    about = "Delete the intermediate files of a finished run (RUN/work). A rerun then starts from the input again."
+    parser = Parser(prog="altalign clean", description=about)
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    unfinished = "also delete them in an unfinished run, which then starts over"
+    parser.add_argument("--unfinished", action="store_true", help=unfinished)
+    arguments = parser.parse_args(argv)
+    with own_files(arguments.run):
+        run = RunFolder.open(arguments.run)
+    with storage.locked(run.folder):
+        if not run.is_finished and not arguments.unfinished:
+            raise UsageError(
+                f"{run.folder}: not finished, and without work/ it would start over; finish it, or give --unfinished"
+            )
+        storage.delete_units([run.path("work")])
+        storage.delete(run.path(ADDING))  # of an addition that was killed
+    sys.stdout.write(f"{shown(run.folder)}/work deleted\n")
+    return 0
+
+
+# status --------------------------------------------------------------------------------------------------------------
+
+
+def status(argv: Sequence[str]) -> int:
+    """Prints the state of every stage, or what a run was made of."""
+    about = "Show how far a run is: units, rows, failures and time left, read from its files."
+    parser = Parser(prog="altalign status", description=about)
+    parser.add_argument("run", metavar="RUN", help="folder of a run; for --lineage also of a training, or a checkpoint")
+    of_lineage = "what the run was made of, or the runs that a model was trained on"
+    parser.add_argument("--lineage", action="store_true", help=of_lineage)
+    parser.add_argument("--key", default="", help="of a training: every step that had this pair, by its key")
+    removed = "of a training: checkpoints that have seen what this run (or removed.parquet) removed"
+    parser.add_argument("--removed", default="", metavar="RUN", help=removed)
+    parser.add_argument("--json", action="store_true", help="with --lineage: print the same as JSON")
+    arguments = parser.parse_args(argv)
+    if arguments.lineage or arguments.key or arguments.removed:
+        return _lineage(arguments.run, arguments.key, arguments.removed, is_json=arguments.json)
+    if arguments.json:
+        raise UsageError("--json: belongs to --lineage; give it too")
+    with own_files(arguments.run):
+        _print_status(RunFolder.open(arguments.run))
+    return 0
+
+
+def _print_status(run: RunFolder) -> None:
+    from rich.table import Table  # a tenth of a second, which --help need not wait for
+
+    out = terminal.stdout()
+    process = storage.holder(run.folder)
+    state = f"running (process {process})" if process else "finished" if run.is_finished else "not finished"
+    out.print(f"{shown(run.folder)}: {state}", soft_wrap=True)
+    table = Table()
+    for name in ("stage", "state"):
+        table.add_column(name)
+    for name in ("units", "rows", "time", "left", "tries"):
+        table.add_column(name, justify="right")
+    for stage, facts in run.facts["stages"].items():
+        done = planned = rows = 0  # units of the steps that have begun, and their rows
+        for plan in storage.below(run.path("work", stage), "plan/plan.json"):
+            of_step = storage.read_json(plan)
+            done += len(finished_units(plan.removesuffix("/plan/plan.json")))
+            planned, rows = planned + of_step["units"], rows + of_step["rows"]
+        state, left = ("finished", "") if facts["finished"] else ("begun", _left(facts["started"], done, planned))
+        units, of_rows = f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else ""
+        table.add_row(stage, state, units, of_rows, f"{facts['seconds']:.1f} s", left, str(facts["attempts"]))
+    out.print(table)
+    for line in _from_the_web(run):
+        out.print(line, soft_wrap=True)
+    trouble = storage.read_json(run.path("log", "trouble.json"))
+    if trouble and not run.is_finished:
+        out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
+    if run.is_finished and not process and storage.kind(run.path(ADDING)) == "folder":
+        out.print("an addition to it was cut off: run the same `altalign add` again, which continues it")
+    if run.is_finished and not process and not all(storage.exists(run.path(*name.split("/"))) for name in REPORT):
+        out.print(f"it has no report as it is now: `{command('audit', run.folder)}` writes it", soft_wrap=True)
+    if not run.is_finished and not process:
+        out.print("run the same `altalign curate` again to continue")
+
+
+def _left(started: str, done: int, planned: int) -> str:
+    """The time left for a stage, estimated from the units that have finished."""
+    if not done:
+        return "unknown"
+    begun = datetime.strptime(started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return f"{(datetime.now(UTC) - begun).total_seconds() * (planned - done) / done:.0f} s"
+
+
+def _from_the_web(run: RunFolder) -> list[str]:
+    """Lines about the fetch from its last progress.json; empty if the images came with the input."""
+    facts = storage.read_json(run.path("log", "fetch", "progress.json"))
+    if not facts:
+        return []
+    ended, images, megabytes = facts["ended"], facts["images"], facts["bytes"] / 1e6
+    fetched = f"{facts['fetched'] / max(1, ended):.1%} fetched"
+    lines = [f"fetch: {ended:,} of {images:,} images, {fetched}, {megabytes:,.1f} MB"]
+    if facts["units_finished"] < facts["units"]:
+        seconds = facts["seconds_left"]
+        left = "time left unknown" if seconds is None else f"about {seconds} s left"
+        lines[0] += f", {facts['images_per_s']:,.0f} images/s, {left}, as of {facts['updated']}"
+    for what, counts in {"not fetched": facts["reasons"], "most failures": facts["hosts"]}.items():
+        if counts:
+            numbers = list(counts.items())
+            most = ", ".join(f"{shown(name)} {number:,}" for name, number in numbers[:MOST])
+            if rest := sum(number for _, number in numbers[MOST:]):
+                most += f", … {rest:,} of {len(numbers) - MOST:,} others"
+            lines.append(f"  {what}: {most}")
+    return lines
+
+
+# status --lineage ----------------------------------------------------------------------------------------------------
+
+
+def _lineage(path: str, key: str, removed: str, *, is_json: bool) -> int:
+    """Print what a finished run was made of; of a training run or checkpoint, the runs that it was trained on.
+
+    Of a training, `key` asks which steps had this pair, `removed` which checkpoints have seen what was removed from
+    this run.
+    """
+    path = path.rstrip("/") or "/"
+    storage.check(path)
+    if key and removed:
+        raise UsageError("--key and --removed are two questions; ask one after the other")
+    if key and not re.fullmatch(r"[0-9a-fA-F]{32}", key):
+        raise UsageError(f"--key {key}: not 32 hex digits; `altalign explain` finds the key of a pair")
+    if storage.exists(storage.join(path, "manifest.json")) and not _CHECKPOINT.fullmatch(storage.name(path)):
+        if key or removed:
+            raise UsageError(f"{path}: a run of pairs, not of training; --key and --removed ask of what was trained")
+        made = lineage.of_run(path)
+        facts, lines = made.to_json(), list(lineage.drawn(made, path))
+    else:
+        facts, lines = _of_training(path, key.lower(), removed)
+    if is_json:
+        sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write("".join(f"{shown(line)}\n" for line in lines))
+    return 0
+
+
+def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], list[str]]:
+    from altalign.commands import train
+
+    train.check_installed()
+    from altalign.train.data import changed_runs
+    from altalign.train.run import checkpoints  # torch: seconds, which --help and runs of pairs need not wait for
+    from altalign.train.settings.training import TrainConfig
+
+    at = _CHECKPOINT.fullmatch(storage.name(path))
+    folder = storage.folder_of(storage.folder_of(path)) if at else path
+    settings = storage.join(folder, "config.toml")
+    if not storage.exists(settings):
+        raise UsageError(f"{path}: no finished run, no training run and no checkpoint; give the folder of one")
+    config = TrainConfig.load(settings, [f"run.folder={json.dumps(folder)}"])
+    steps = checkpoints.finished(folder)
+    last = int(at[1]) if at else max(steps, default=0)
+    if last not in steps:
+        raise UsageError(f"{path}: no checkpoint of step {last} (there: {', '.join(map(str, steps)) or 'none'})")
+    manifests = checkpoints.state_of(checkpoints.place_of(folder, last)).get("manifests", {})
+    facts: dict[str, Any] = {"training": folder, "step": last, "manifests": manifests, "runs": {}}
+    lines = [f"{folder} step {last}, trained on"]
+    for run, digest in manifests.items():
+        facts["runs"][run], drawn = _of_data(run, digest)
+        lines += [f"  {line}" for line in drawn]
+    facts["data_changes"] = [change for change in changed_runs.changes(config) if change["step"] < last]
+    for change in facts["data_changes"]:
+        were = ", ".join(f"{run} (manifest {digest[:12]})" for run, digest in change["manifests"].items())
+        lines.append(f"  until step {change['step']}: {change['pairs']:,} pairs of {were}")
+    if key:
+        facts["seen"], line = _seen(config, key, last)
+        lines.append(line)
+    if removed:
+        facts["removed"], more = _removed(config, removed, [step for step in steps if step <= last])
+        lines += more
+    return facts, lines
+
+
+def _of_data(run: str, digest: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """What is known of a run that was trained on, by the SHA-256 of its manifest then."""
+    path = storage.join(run, "manifest.json")
+    if not storage.exists(path):
+        return None, [f"{run} (manifest {digest[:12]}), which is not there now"]
+    made = lineage.of_run(run)
+    now = hashlib.sha256(storage.read_bytes(path)).hexdigest()
+    note = [] if now == digest else [f"  it has changed since: its manifest was {digest[:12]}, and is {now[:12]} now"]
+    return made.to_json(), [*lineage.drawn(made, run), *note]
+
+
+def _seen(config: Any, key: str, last: int) -> tuple[dict[str, Any], str]:
+    """The steps that had a pair, and the same in a line."""
+    from altalign.train.data.steps_of_pair import Trained
+
+    trained, keys = Trained(config), frozenset([key])
+    steps, is_held_out = list(trained.steps(keys, last)), bool(trained.held_out(keys))
+    if steps:
+        few = ", ".join(f"{each.step} (epoch {each.epoch})" for each in steps[:_SHOWN])
+        line = f"in {len(steps):,} of {last:,} steps: {few}{' …' if len(steps) > _SHOWN else ''}"
+    elif trained.trained_on(keys):
+        line = f"in none of {last:,} steps; it comes later in the order"
+    else:
+        why = "it was held out for evaluation" if is_held_out else "no pair that was trained on has it"
+        line = f"in none of {last:,} steps; {why}"
+    facts = {"key": key, "steps": [[each.step, each.epoch] for each in steps], "held_out": is_held_out}
+    return facts, f"key {key}: {line}"
+
+
+def _removed(config: Any, run: str, steps: Sequence[int]) -> tuple[dict[str, Any], list[str]]:
+    """How many of the pairs that were removed each checkpoint has seen."""
+    import pyarrow.parquet as pq
+
+    from altalign.train.data.steps_of_pair import Trained
+
+    path = run if run.endswith(".parquet") else storage.join(run, REMOVED_FILE)
+    if not storage.exists(path):
+        raise UsageError(f"--removed {run}: nothing was removed there (it has no {REMOVED_FILE})")
+    rows = pq.read_table(storage.mappable(path), columns=["kind", "hash"]).to_pylist()
+    keys = frozenset(row["hash"] for row in rows if row["kind"] in ("pair", "key") and row["hash"])
+    trained = Trained(config)
+    pairs = trained.trained_on(keys)
+    first: dict[str, int] = {}
+    for each in trained.steps(keys, max(steps, default=0)):
+        first.setdefault(each.key, each.step)
+    by_step = Counter({step: sum(at <= step for at in first.values()) for step in steps})
+    lines = [f"removed pairs: {len(keys):,}, of which {len(pairs):,} are in the order of this training"]
+    lines += [f"  step {step}: has seen {number:,} of them" for step, number in sorted(by_step.items())]
+    return {"pairs": len(keys), "in_order": len(pairs), "seen_by_step": dict(sorted(by_step.items()))}, lines

