@@ -13,9 +13,7 @@ _EXAMPLES = 8
 def captioning(of: ImageSet, features: Features) -> Result:
     """Write a caption of each image, and compare it with the image's own.
 
-    Raises:
-        UsageError: the model writes none.
-        UnreadableError: no image can be decoded.
+    Raises UsageError: the model writes none; UnreadableError: no image can be decoded.
     """
     images = of.files
     found = features.captions_of(images)

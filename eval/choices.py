@@ -80,9 +80,7 @@ def of_examples(examples: Sequence[Example], folder: str, features: Features) ->
 def read_examples(patterns: str) -> list[Example]:
     """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl.
 
-    Raises:
-        UsageError: nothing is there.
-        UnreadableError: a file is neither.
+    Raises UsageError: nothing is there; UnreadableError: a file is neither.
     """
     examples = []
     for path in paths_of([patterns]):

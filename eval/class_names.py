@@ -16,15 +16,10 @@ _NUMBERED = re.compile(r"(\D*)([0-9]+)")  # the name of a folder: 7, 007, class_
 
 @dataclass(frozen=True)
 class Classes:
-    """Classes by number.
+    """Classes by number."""
 
-    Attributes:
-        names: what prompts say.
-        ids: what labels and folders are called, where that is something else: ImageNet's n01440764.
-    """
-
-    names: tuple[str, ...]
-    ids: tuple[str, ...] = ()
+    names: tuple[str, ...]  # what prompts say
+    ids: tuple[str, ...] = ()  # what labels and folders are called, where that is something else: ImageNet's n01440764
 
     @classmethod
     def named(cls, name: str) -> "Classes":
@@ -38,8 +33,7 @@ class Classes:
     def of_file(cls, path: str) -> "Classes":
         """A class a line, also of an empty one: its name, or its id, a tab and its name.
 
-        Raises:
-            UsageError: there is no such file, or it says nothing.
+        Raises UsageError: there is no such file, or it says nothing.
         """
         rows = [line.split("\t") for line in _lines(path, with_blank=True)]
         names = tuple(row[-1].strip() for row in rows)
@@ -62,10 +56,8 @@ class Classes:
         """These classes, with the names of their folders as ids.
 
         Folders are called by ids or names, also with _ for a space, or by numbers, from 0 or from 1; or else they are
-        as many others, in the order of their names, as ImageNet's.
-
-        Raises:
-            UsageError: the folders have numbers that do not tell which class is which.
+        as many others, in the order of their names, as ImageNet's. Raises UsageError: the folders have numbers that do
+        not tell which class is which.
         """
         if any(name in self._by_id or name in self._by_name for name in folders):
             return self
@@ -102,11 +94,7 @@ class Classes:
         return Classes(tuple(self.names[number] for number in numbers), ids)
 
     def number(self, label: int | str, where: str) -> int:
-        """The number of a class by its id, its name or its number.
-
-        Raises:
-            UsageError: there is no such class.
-        """
+        """The number of a class by its id, its name or its number. Raises UsageError: there is no such class."""
         if isinstance(label, str):
             found = self._by_id.get(label, self._by_name.get(label))
             if found is not None:
@@ -131,8 +119,7 @@ class Classes:
 def templates(given: Sequence[str]) -> list[str]:
     """Templates of prompts, with `{}` for a class: each as it is given, those of a file, or ImageNet's.
 
-    Raises:
-        UsageError: there is no such file, or a line has no place for a class.
+    Raises UsageError: there is no such file, or a line has no place for a class.
     """
     found = list[str]()
     for each in given:

@@ -22,37 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two models on a set.
+    """Two models on a set."""
 
-    Attributes:
-        name: TASK/NAME.
-        metric: what stands for the set.
-        images: how many both were measured on.
-        of_one: how many only one of them was.
-        a: metrics of the first on these images.
-        b: of the second.
-        differences: of the first less those of the second.
-    """
-
-    name: str
-    metric: str
-    images: int
-    of_one: int
-    a: dict[str, float]
-    b: dict[str, float]
-    differences: dict[str, Difference]
+    name: str  # TASK/NAME
+    metric: str  # what stands for the set
+    images: int  # how many both were measured on
+    of_one: int  # how many only one of them was
+    a: dict[str, float]  # metrics of the first on these images
+    b: dict[str, float]  # of the second
+    differences: dict[str, Difference]  # of the first less those of the second
 
 
 def compare(a: str, b: str, *, resamples: int) -> list[Compared]:
     """The sets that both evaluations have.
 
+    Raises UsageError: one is no evaluation, or they have no set in common.
+
     Args:
         a: the folder of an evaluation, or a training run: of its newest evaluation.
         b: as `a`.
         resamples: how often images are drawn anew, and outcomes exchanged.
-
-    Raises:
-        UsageError: one is no evaluation, or they have no set in common.
     """
     places = [_place(folder) for folder in (a, b)]
     names = [set(_measured(place)) for place in places]

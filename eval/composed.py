@@ -80,8 +80,7 @@ class Query:
 def of_set(images: Images, queries: Sequence[Query], features: Features) -> Result:
     """Search the images of a set by queries; the rows are those of the queries' images.
 
-    Raises:
-        UnreadableError: a query names an image that is not there, or cannot be decoded.
+    Raises UnreadableError: a query names an image that is not there, or cannot be decoded.
     """
     encoded = features.of_images(images)
     place = {images.names[row].rpartition("/")[2]: number for number, row in enumerate(encoded.rows.tolist())}
@@ -114,8 +113,7 @@ def of_set(images: Images, queries: Sequence[Query], features: Features) -> Resu
 def read_queries(path: str) -> list[Query]:
     """Queries of a file of JSON Lines: `image`, `text`, `sign` ("+" or "-"), and perhaps `target`.
 
-    Raises:
-        UnreadableError: a line is no such query, or there is none.
+    Raises UnreadableError: a line is no such query, or there is none.
     """
     found = []
     for number, line in enumerate(text_lines(path), start=1):

@@ -32,17 +32,11 @@ COLUMNS = {"sts": ("caption1", "caption2"), "sis": ("image1", "image2"), "sits":
 
 @dataclass(frozen=True)
 class Ratings:
-    """Rated pairs by the rows of their embeddings.
+    """Rated pairs by the rows of their embeddings."""
 
-    Attributes:
-        pairs: int64 (2, n): captions, images, or captions and images.
-        rating: float64 (n,), from 0 to 5.
-        missing: rated pairs of captions or images that the set has not.
-    """
-
-    pairs: Tensor
-    rating: Tensor
-    missing: int = 0
+    pairs: Tensor  # int64 (2, n): captions, images, or captions and images
+    rating: Tensor  # float64 (n,), from 0 to 5
+    missing: int = 0  # rated pairs of captions or images that the set has not
 
     @property
     def positive(self) -> Tensor:
@@ -121,8 +115,7 @@ def of_set(
 ) -> Result:
     """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on.
 
-    Raises:
-        UnreadableError: a file is not there, or of another set; or no image can be decoded.
+    Raises UnreadableError: a file is not there, or of another set; or no image can be decoded.
     """
     encoded = features.of_images(of.files)
     rows = encoded.rows.tolist()
@@ -148,8 +141,7 @@ def of_set(
 def read_ids(path: str) -> CaptionIds:
     """The ids of the captions of each image, by its file name, of Karpathy's JSON.
 
-    Raises:
-        UnreadableError: it is no such JSON.
+    Raises UnreadableError: it is no such JSON.
     """
     try:
         images = storage.read_json(path)["images"]
@@ -173,14 +165,13 @@ def _file(folder: str, name: str) -> str:
 def read_ratings(path: str, task: Task, captions: Sequence[str], images: Sequence[str]) -> Ratings:
     """The ratings of a CSV, plain or gzipped.
 
+    Raises UnreadableError: it is no such file, or none of its pairs is of the set.
+
     Args:
         path: of the file.
         task: which it is of.
         captions: their ids, `COCO_val2014:sentid:N`, in the order of the embeddings.
         images: their file names, `COCO_val2014_N.jpg`, likewise.
-
-    Raises:
-        UnreadableError: it is no such file, or none of its pairs is of the set.
     """
     try:
         data = storage.read_bytes(path)

@@ -25,62 +25,41 @@ from altalign.eval.image_sources import Images
 
 @dataclass(frozen=True)
 class Sharing:
-    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all.
+    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all."""
 
-    Attributes:
-        own: the places of a batch of n images that this process decodes.
-        exchanged: all of a batch of n, from what this process has made of its own. A collective.
-    """
-
-    own: Callable[[int], range]
+    own: Callable[[int], range]  # the places of a batch of n images that this process decodes
+    # all of a batch of n, from what this process has made of its own. A collective
     exchanged: Callable[[Sequence[Tensor | None], int], list[Tensor | None]]
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model in evaluation mode, as evaluators know it.
+    """A model in evaluation mode, as evaluators know it."""
 
-    Attributes:
-        decode: from an image file's bytes to pixels of one shape for all; raises ValueError or OSError. It is called
-            in threads.
-        encode_image: embeddings (n, width), of length 1, of n such pixels.
-        encode_text: embeddings (n, width), of length 1, of n texts.
-        encode_word: vectors (n, width) of n words, for their similarity, where those of `encode_text` are not meant.
-        digest: of all that embeddings depend on beside the inputs: weights, tokenizer, preprocessing, precision.
-        of_pixels: `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white.
-        short_side_px: what `of_pixels` scales the short side to, at most; 0: not known.
-        has_texts: whether there is a text tower; `encode_text` raises UsageError where there is none.
-        device: where embeddings are.
-        write: captions of n such pixels, of images with these n identities, where the model writes any.
-        sharing: where several processes evaluate together.
-    """
-
+    # from an image file's bytes to pixels of one shape for all; raises ValueError or OSError. It is called in threads
     decode: Callable[[bytes], Tensor]
-    encode_image: Callable[[Tensor], Tensor]
-    encode_text: Callable[[list[str]], Tensor]
-    digest: str = ""
+    encode_image: Callable[[Tensor], Tensor]  # embeddings (n, width), of length 1, of n such pixels
+    encode_text: Callable[[list[str]], Tensor]  # embeddings (n, width), of length 1, of n texts
+    digest: str = ""  # of all that embeddings depend on beside the inputs: weights, tokenizer, preprocessing, precision
+    # vectors (n, width) of n words, for their similarity, where those of `encode_text` are not meant
     encode_word: Callable[[list[str]], Tensor] | None = None
+    # `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white
     of_pixels: Callable[[Any], Tensor] | None = None
-    short_side_px: int = 0
-    has_texts: bool = True
-    device: str = "cpu"
+    short_side_px: int = 0  # what `of_pixels` scales the short side to, at most; 0: not known
+    has_texts: bool = True  # whether there is a text tower; `encode_text` raises UsageError where there is none
+    device: str = "cpu"  # where embeddings are
+    # captions of n such pixels, of images with these n identities, where the model writes any
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
-    sharing: Sharing | None = None
+    sharing: Sharing | None = None  # where several processes evaluate together
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Embeddings of the images of a set that can be decoded.
+    """Embeddings of the images of a set that can be decoded."""
 
-    Attributes:
-        embeddings: float32 (n, width).
-        rows: the number of each in its set, int64 (n,), rising.
-        undecodable: the numbers of the others.
-    """
-
-    embeddings: Tensor
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]]
-    undecodable: list[int]
+    embeddings: Tensor  # float32 (n, width)
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]]  # the number of each in its set, int64 (n,), rising
+    undecodable: list[int]  # the numbers of the others
 
 
 ENCODED_TOGETHER = 256  # images, or captions: few enough for any device
@@ -115,11 +94,7 @@ class Features:
         return self._encoder.encode_word or self._encoder.encode_text
 
     def of_images(self, images: Images) -> EncodedImages:
-        """Embeddings of the images of a set.
-
-        Raises:
-            UnreadableError: there is none, or none can be decoded.
-        """
+        """Embeddings of the images of a set. Raises UnreadableError: there is none, or none can be decoded."""
         embeddings, facts = self._kept("images", images.identities, lambda: self._encoded_images(images))
         undecodable = facts["undecodable"]
         rows = np.setdiff1d(np.arange(len(images)), undecodable)
@@ -150,9 +125,7 @@ class Features:
     def captions_of(self, images: Images) -> dict[int, str]:
         """The caption that the model writes of each image of a set that can be decoded, by its number.
 
-        Raises:
-            UsageError: the model writes none.
-            UnreadableError: there is no image, or none can be decoded.
+        Raises UsageError: the model writes none; UnreadableError: there is no image, or none can be decoded.
         """
         if self._encoder.write is None:
             raise UsageError("this model writes no captions; give a training run with a [captioner]")

@@ -48,19 +48,13 @@ MEASURES: Mapping[str, Measure] = {
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A set and what a model makes of it.
-
-    Attributes:
-        images: those of the set, by their numbers in it.
-        intervals: of each metric, the lower and the upper end.
-        without: the same without images that have near-duplicates, by the run that looked for them.
-    """
+    """A set and what a model makes of it."""
 
     settings: Set
-    images: Images
+    images: Images  # those of the set, by their numbers in it
     result: Result
-    intervals: Mapping[str, tuple[float, float]]
-    without: Sequence[Without]
+    intervals: Mapping[str, tuple[float, float]]  # of each metric, the lower and the upper end
+    without: Sequence[Without]  # the same without images that have near-duplicates, by the run that looked for them
 
     @property
     def task(self) -> str:
@@ -90,14 +84,10 @@ class Mean:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All sets.
-
-    Attributes:
-        missing: sets that could not be measured, by name: the reason.
-    """
+    """All sets."""
 
     evaluated: Sequence[Evaluated]
-    missing: Mapping[str, str]
+    missing: Mapping[str, str]  # sets that could not be measured, by name: the reason
 
     @property
     def means(self) -> list[Mean]:

@@ -35,16 +35,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Images:
-    """Images of a set by number, known at once; their bytes are read when they are needed.
+    """Images of a set by number, known at once; their bytes are read when they are needed."""
 
-    Attributes:
-        identities: what an image is known by: a digest of its content.
-        names: for messages, and for people who look for it.
-        read: gives the bytes of the images of rising numbers.
-    """
-
-    identities: Sequence[str]
-    names: Sequence[str]
+    identities: Sequence[str]  # what an image is known by: a digest of its content
+    names: Sequence[str]  # for messages, and for people who look for it
+    # gives the bytes of the images of rising numbers
     read: Callable[[Sequence[int]], Iterator[bytes]] = lambda _: iter(())
 
     @classmethod
@@ -79,8 +74,7 @@ def reasons(names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 def read_places(places: Sequence[Place]) -> Iterator[bytes]:
     """The bytes at each place, in order. Rows of a table rise.
 
-    Raises:
-        UnreadableError: a file ends before an image does, or cannot be read.
+    Raises UnreadableError: a file ends before an image does, or cannot be read.
     """
     for (path, column), some in groupby(places, key=lambda place: (place.path, place.column)):
         if column:
@@ -104,11 +98,7 @@ def read_place(place: Place) -> bytes:
 
 @contextmanager
 def reading(path: str, what: str) -> Iterator[None]:
-    """Around the reading of a file.
-
-    Raises:
-        UnreadableError: it cannot be read as what it should be.
-    """
+    """Around the reading of a file. Raises UnreadableError: it cannot be read as what it should be."""
     try:
         yield
     except (OSError, pa.ArrowException, tarfile.TarError, UnicodeDecodeError) as error:
@@ -135,11 +125,7 @@ def files_in(folder: str, names: Sequence[str]) -> tuple[Images, list[str]]:
 
 
 def folder_of(path: str) -> Images:
-    """All images of a folder and the folders in it, by the names of their files.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """All images of a folder and the folders in it, by the names of their files. Raises UsageError: there is none."""
     files = sorted(str(each.relative_to(path)) for each in Path(path).rglob("*") if each.suffix.lower()[1:] in IMAGES)
     if not files:
         raise UsageError(f"{path}: no image is in this folder; give another")
@@ -147,11 +133,7 @@ def folder_of(path: str) -> Images:
 
 
 def paths_of(patterns: Sequence[str]) -> Iterator[str]:
-    """The files of globs, each once, sorted within a glob.
-
-    Raises:
-        UsageError: nothing is there, or a folder.
-    """
+    """The files of globs, each once, sorted within a glob. Raises UsageError: nothing is there, or a folder."""
     seen: set[str] = set()
     for pattern in patterns:
         storage.check(pattern)
@@ -171,10 +153,7 @@ def paths_of(patterns: Sequence[str]) -> Iterator[str]:
 def clip_benchmark_tars(folder: str, split: str) -> list[str] | None:
     """The tars of a split of CLIP_benchmark's: SPLIT/nshards.txt says how many, SPLIT/0.tar is the first.
 
-    None where the folder is none of these.
-
-    Raises:
-        UnreadableError: nshards.txt says no number, or a tar is not there.
+    None where the folder is none of these. Raises UnreadableError: nshards.txt says no number, or a tar is not there.
     """
     mark = storage.join(folder, split, "nshards.txt")
     if not storage.exists(mark):
@@ -191,8 +170,7 @@ def clip_benchmark_tars(folder: str, split: str) -> list[str] | None:
 def saved_tables(folder: str) -> list[str]:
     """The files of a data set that `save_to_disk` wrote to a folder, in order; none where it is another folder.
 
-    Raises:
-        UsageError: it holds several splits.
+    Raises UsageError: it holds several splits.
     """
     splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
@@ -206,25 +184,20 @@ def saved_tables(folder: str) -> list[str]:
 
 @dataclass
 class Sample:
-    """The members of a tar of one name up to its first dot.
-
-    Attributes:
-        image: SHA-256 and place of the first member that is an image by its name; None where there is none.
-        place: of the image, or of what stands for it in messages.
-        texts: content of other members by their extension: `txt`, `cls`, `json`.
-    """
+    """The members of a tar of one name up to its first dot."""
 
     key: str
-    place: Place
+    place: Place  # of the image, or of what stands for it in messages
+    # SHA-256 and place of the first member that is an image by its name; None where there is none
     image: str | None = None
+    # content of other members by their extension: `txt`, `cls`, `json`
     texts: dict[str, bytes] = field(default_factory=dict)
 
 
 def samples_of(path: str) -> Iterator[Sample]:
     """The samples of a tar, not compressed, in its order; files of attributes are samples without an image.
 
-    Raises:
-        UnreadableError: it is damaged, or cut.
+    Raises UnreadableError: it is damaged, or cut.
     """
     sample, beside = Sample("", Place(path)), list[Sample]()
     with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
@@ -264,9 +237,7 @@ def samples_of(path: str) -> Iterator[Sample]:
 def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str | None, Place, Any]]:
     """Of each row the image's digest (None: no image), its place, and the cell of another column.
 
-    Raises:
-        UsageError: the table has no such columns, or no bytes of images.
-        UnreadableError: it is damaged.
+    Raises UsageError: the table has no such columns, or no bytes of images; UnreadableError: it is damaged.
     """
     row = 0
     for batch in batches_of(path, (image_column, column)):
@@ -278,9 +249,7 @@ def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str 
 def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """These columns of a table, some rows at a time.
 
-    Raises:
-        UsageError: it has no such columns.
-        UnreadableError: it is damaged.
+    Raises UsageError: it has no such columns; UnreadableError: it is damaged.
     """
     with _opened(path) as (schema, batches):
         for column in columns:

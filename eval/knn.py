@@ -22,8 +22,7 @@ _EXAMPLES, _SHOWN = 12, 3
 def knn(of: LabelledSet, index: LabelledSet, features: Features) -> Result:
     """Search the nearest images of an index for each image of a set; both number their classes in one way.
 
-    Raises:
-        UnreadableError: no image of one of them can be decoded.
+    Raises UnreadableError: no image of one of them can be decoded.
     """
     queries, nearest = features.of_images(of.images), features.of_images(index.images)
     labels, others = of.labels[queries.rows], index.labels[nearest.rows]

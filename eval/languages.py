@@ -28,8 +28,7 @@ class Captioned:
 def of_set(of: Captioned, folder: str, features: Features) -> tuple[Images, Result]:
     """Search the images of a folder's files in every language, and the captions by the images.
 
-    Raises:
-        UnreadableError: no image is there, or none can be decoded.
+    Raises UnreadableError: no image is there, or none can be decoded.
     """
     images, missing = files_in(folder, of.names)
     if not len(images):
@@ -64,8 +63,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Captioned:
     """Multi30K: the names of the images, a line each, and files of captions in that order, by language.
 
-    Raises:
-        UnreadableError: a file is not there, or has another number of lines.
+    Raises UnreadableError: a file is not there, or has another number of lines.
     """
     names = [line.split("#")[0].strip() for line in text_lines(images)]
     found: dict[str, list[list[str]]] = {}
@@ -81,8 +79,7 @@ def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Captioned:
 def read_xm3600(path: str, languages: Sequence[str]) -> Captioned:
     """XM3600's captions.jsonl: these languages, or all.
 
-    Raises:
-        UnreadableError: it is no such file, or an image has no caption in a language.
+    Raises UnreadableError: it is no such file, or an image has no caption in a language.
     """
     try:
         rows = [json.loads(line) for line in text_lines(path)]

@@ -25,17 +25,11 @@ _ROWS = 1 << 14  # of features that are float64 at a time
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear classifier.
+    """A linear classifier."""
 
-    Attributes:
-        weights: (classes, width) float64.
-        bias: (classes,) float64.
-        strength: of the penalty.
-    """
-
-    weights: Tensor
-    bias: Tensor
-    strength: float
+    weights: Tensor  # (classes, width) float64
+    bias: Tensor  # (classes,) float64
+    strength: float  # of the penalty
 
     def scores(self, features: Tensor) -> Tensor:
         """Logits (n, classes) float64 of features (n, width)."""
@@ -68,8 +62,7 @@ def probe(
 def linear_probe(of: LabelledSet, train: LabelledSet, validation: LabelledSet | None, features: Features) -> Result:
     """Fit a classifier on one set and measure it on another; all number their classes in one way.
 
-    Raises:
-        UnreadableError: no image of one of them can be decoded.
+    Raises UnreadableError: no image of one of them can be decoded.
     """
     encoded, (known, labels) = features.of_images(of.images), _with_labels(train, features)
     held = _with_labels(validation, features) if validation else None

@@ -20,24 +20,17 @@ from altalign.eval.outcomes import Measure, Result, chosen
 
 @dataclass(frozen=True)
 class Without:
-    """Metrics without the images that have a near-duplicate.
+    """Metrics without the images that have a near-duplicate."""
 
-    Attributes:
-        run: the curation that looked for them.
-        images: how many are left out.
-        metrics: of the others; empty where none are left.
-    """
-
-    run: str
-    images: int
-    metrics: dict[str, float]
+    run: str  # the curation that looked for them
+    images: int  # how many are left out
+    metrics: dict[str, float]  # of the others; empty where none are left
 
 
 def without(result: Result, images: Images, measure: Measure, *, test_set: str, runs: Sequence[str]) -> list[Without]:
     """The metrics without such images, for each run that knows this test set.
 
-    Raises:
-        UsageError: a run's names are of no image of the set.
+    Raises UsageError: a run's names are of no image of the set.
     """
     found = []
     for run in runs:

@@ -35,41 +35,25 @@ class Example:
 
 @dataclass(frozen=True)
 class Result:
-    """What a task makes of a set.
+    """What a task makes of a set."""
 
-    Attributes:
-        metrics: what is resampled.
-        facts: numbers of the set: images, chance.
-        outcomes: a row of each image that was evaluated.
-        rows: the number of each of them in the set.
-        left_out: what was not evaluated, by the reason: names.
-        examples: queries, right and wrong.
-        classes: names of classes, where there are any.
-    """
-
-    metrics: dict[str, float]
-    facts: Mapping[str, float]
-    outcomes: Outcomes
-    rows: Sequence[int]
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    examples: Sequence[Example] = ()
-    classes: Sequence[str] = ()
+    metrics: dict[str, float]  # what is resampled
+    facts: Mapping[str, float]  # numbers of the set: images, chance
+    outcomes: Outcomes  # a row of each image that was evaluated
+    rows: Sequence[int]  # the number of each of them in the set
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what was not evaluated, by the reason: names
+    examples: Sequence[Example] = ()  # queries, right and wrong
+    classes: Sequence[str] = ()  # names of classes, where there are any
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more one model has than another on the same images.
-
-    Attributes:
-        low: lower end of the 95 % interval of paired resamples.
-        high: upper end.
-        p: how often a random exchange of the two models' outcomes, image by image, gives as large a difference.
-    """
+    """How much more one model has than another on the same images."""
 
     value: float
-    low: float
-    high: float
-    p: float
+    low: float  # lower end of the 95 % interval of paired resamples
+    high: float  # upper end
+    p: float  # how often a random exchange of the two models' outcomes, image by image, gives as large a difference
 
 
 def shown(names: Sequence[str], ranks: Sequence[int], *, at_most: int) -> list[int]:
@@ -102,8 +86,7 @@ def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int, seed: int
 def differences(a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, Difference]:
     """Of each metric, the value of `a` less that of `b`, outcomes of the same images in the same order.
 
-    Raises:
-        ValueError: they are of different numbers of images.
+    Raises ValueError: they are of different numbers of images.
     """
     images = images_in(a)
     if images_in(b) != images:

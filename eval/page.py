@@ -30,21 +30,13 @@ class ClassShare(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A set as it is shown.
+    """A set as it is shown."""
 
-    Attributes:
-        of: the set.
-        classes: of the set, the worst first; empty where it has none.
-        confused: the true class, another that images of it were taken for, and how many.
-        matrix: images by true and predicted class; empty of many classes.
-        pictures: data URIs of the images that examples name and that decode, by their numbers.
-    """
-
-    of: Evaluated
-    classes: Sequence[ClassShare]
-    confused: Sequence[tuple[str, str, int]]
-    matrix: Sequence[Sequence[int]]
-    pictures: Mapping[int, str]
+    of: Evaluated  # the set
+    classes: Sequence[ClassShare]  # of the set, the worst first; empty where it has none
+    confused: Sequence[tuple[str, str, int]]  # the true class, another that images of it were taken for, and how many
+    matrix: Sequence[Sequence[int]]  # images by true and predicted class; empty of many classes
+    pictures: Mapping[int, str]  # data URIs of the images that examples name and that decode, by their numbers
 
 
 def html(evaluation: Evaluation, *, of: str) -> bytes:

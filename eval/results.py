@@ -30,9 +30,7 @@ _NAMED = 20  # things left out that sets.json names, of each reason
 def write_metrics(path: str, metrics: Metrics) -> None:
     """Write metrics.json.
 
-    Raises:
-        ValueError: a value is not a finite number, which JSON cannot hold.
-        FullDiskError: no space is left.
+    Raises ValueError: a value is not a finite number, which JSON cannot hold; FullDiskError: no space is left.
     """
     for name, values in metrics.items():
         for metric, value in values.items():

@@ -34,13 +34,12 @@ class Ranks(NamedTuple):
 def retrieval(of: ImageSet, features: Features, *, shared_captions: SharedCaptions = "own") -> Result:
     """Search a set in both directions.
 
+    Raises UnreadableError: there is no image, or none can be decoded.
+
     Args:
         of: images, each with at least one caption.
         features: of the model.
         shared_captions: a caption that several images have is right for its `own` image alone, or for `all` of them.
-
-    Raises:
-        UnreadableError: there is no image, or none can be decoded.
     """
     encoded = features.of_images(of.files)
     rows = encoded.rows.tolist()
@@ -82,15 +81,14 @@ def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor 
     captions. A candidate of another image with the same score comes first, so that a model with equal embeddings finds
     nothing; so does one whose score is not a number. A query whose own candidates have no score misses.
 
+    Raises ValueError: shapes or owners do not agree, or an image has no caption.
+
     Args:
         images: (n, d) float32.
         texts: (m, d) float32, on the same device.
         owner: int64 (m,), the row of each caption's image. Every image has a caption.
         same_caption: int64 (m,), a number for each caption, equal where captions are: a caption is then also of the
             images of those equal to it.
-
-    Raises:
-        ValueError: shapes or owners do not agree, or an image has no caption.
     """
     owner = owner.to(images.device)
     _check(images, texts, owner)
@@ -156,11 +154,7 @@ def _sorted(pairs: Tensor) -> Tensor:
 
 
 def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor, *, same: bool = False) -> Tensor:
-    """Rank, from 1, of each query's best own candidate among those that are not its own, int64 (queries,).
-
-    Which are its own, pairs of `query` and `candidate` say, sorted by query. It holds the scores of some queries at a
-    time, against all candidates. Where queries are the `same` as candidates, none is its own.
-    """
+    """Rank, from 1, of each query's best own candidate among those that are not its own, int64 (queries,)."""
     rows_at_a_time = max(1, _SCORES // len(candidates))
     ranks = []
     for begin, some in zip(range(0, len(queries), rows_at_a_time), queries.split(rows_at_a_time), strict=True):

@@ -45,9 +45,7 @@ Kind = Literal["webdataset", "parquet", "karpathy", "run", "list", "folder"]
 def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
     """What is at a path, and its files; of a folder that is no set of tars or tables, the folder.
 
-    Raises:
-        UsageError: nothing is there.
-        UnreadableError: tars that CLIP_benchmark names are not there.
+    Raises UsageError: nothing is there; UnreadableError: tars that CLIP_benchmark names are not there.
     """
     if storage.kind(path) == "folder":
         if (tars := sources.clip_benchmark_tars(path, split)) is not None:
@@ -123,6 +121,10 @@ def captioned_set(
 ) -> ImageSet:
     """Images with captions.
 
+    Raises UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split;
+    UnreadableError: a file is damaged, or nothing of the set is left; DamagedError: a side-car of a run is not as it
+    was written.
+
     Args:
         paths: of tars or tables paths or globs; or a folder, a JSON, folders of runs.
         kind: what the paths are of; None: `kind_of` says it of the one path.
@@ -132,11 +134,6 @@ def captioned_set(
         caption_column: of tables: a string, or a list of strings.
         images_at_most: take this many, chosen by the hash of their bytes, in a run of their `image_id`, in Karpathy's
             JSON of their names; 0: all.
-
-    Raises:
-        UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split.
-        UnreadableError: a file is damaged, or nothing of the set is left.
-        DamagedError: a side-car of a run is not as it was written.
     """
     if kind is None:
         kind, paths = kind_of(paths[0], split)
@@ -154,9 +151,8 @@ def captioned_set(
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
     """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back.
 
-    Raises:
-        UsageError: nothing is there, or no pairs are held out.
-        UnreadableError: a file is damaged, or nothing of the set is left.
+    Raises UsageError: nothing is there, or no pairs are held out; UnreadableError: a file is damaged, or nothing of the
+    set is left.
     """
     if not chosen.held_out:
         pairs = captioned_set(
@@ -178,10 +174,7 @@ _Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, 
 
 
 def _of_rows(rows: Iterable[_Row], images_at_most: int, paths: Sequence[str], *, by_name: bool) -> ImageSet:
-    """The set of chosen images, each at its first place and with the captions of all its rows.
-
-    Rows are of one image where their bytes are the same; with `by_name`, where their names are.
-    """
+    """The set of chosen images, each at its first place and with the captions of all its rows."""
     images: dict[str, Listed] = {}
     left_out: dict[str, list[str]] = {}
     for identity, place, captions in rows:
@@ -278,17 +271,12 @@ def _run_rows(folder: str) -> Iterator[_Row]:
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Images, the class of each, and the names of the classes, which are what prompts say.
-
-    Attributes:
-        labels: numbers of classes, int64 (n,).
-        left_out: names of rows, or of classes, by reason.
-    """
+    """Images, the class of each, and the names of the classes, which are what prompts say."""
 
     images: Images
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]  # numbers of classes, int64 (n,)
     classes: Classes
-    left_out: Mapping[str, Sequence[str]]
+    left_out: Mapping[str, Sequence[str]]  # names of rows, or of classes, by reason
 
     def left_out_with(self, undecodable: Sequence[int]) -> dict[str, list[str]]:
         """What was left out when the set was listed, and these images."""
@@ -307,6 +295,9 @@ def labelled_set(
 ) -> LabelledSet:
     """Images with a class each.
 
+    Raises UsageError: nothing is there, or a label is no class; UnreadableError: a file is damaged, or no image is
+    left.
+
     Args:
         path: a folder, a glob of Parquet files or of tars, or a list (`.txt`) of files and classes.
         split: the folder of CLIP_benchmark's tars.
@@ -315,10 +306,6 @@ def labelled_set(
         classes: names of the classes; None: what the set says of them.
         only_own_classes: drop the classes that no image has, as ImageNet-R and ImageNet-A are scored.
         needs_names: refuse a set of whose classes only numbers are known.
-
-    Raises:
-        UsageError: nothing is there, or a label is no class.
-        UnreadableError: a file is damaged, or no image is left.
     """
     rows, own = _labelled_rows(path, split, image_column, label_column)
     if classes and own and own.ids:
@@ -398,8 +385,7 @@ def _folder_rows(folder: str) -> Iterator[_LabelledRow]:
 def lines_of(path: str) -> list[tuple[str, int | str]]:
     """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder.
 
-    Raises:
-        UnreadableError: it is no such list.
+    Raises UnreadableError: it is no such list.
     """
     rows = list[tuple[str, int | str]]()
     for number, line in enumerate(text_lines(path), start=1):

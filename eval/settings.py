@@ -28,19 +28,12 @@ TaskName = Literal[
 
 @dataclass(frozen=True)
 class Task:
-    """What a set of a task is given, beside `task`, `name` and `metric`.
+    """What a set of a task is given, beside `task`, `name` and `metric`."""
 
-    Attributes:
-        metrics: those that may stand for the set; the first does where nothing is given.
-        needs: settings without which there is no set.
-        takes: others.
-        defaults: of settings that have another default than elsewhere.
-    """
-
-    metrics: tuple[str, ...]
-    needs: tuple[str, ...] = ("path",)
-    takes: tuple[str, ...] = ()
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    metrics: tuple[str, ...]  # those that may stand for the set; the first does where nothing is given
+    needs: tuple[str, ...] = ("path",)  # settings without which there is no set
+    takes: tuple[str, ...] = ()  # others
+    defaults: Mapping[str, int] = field(default_factory=dict)  # of settings that have another default than elsewhere
 
 
 _CAPTIONED = ("split", "images", "image_column", "caption_column", "images_at_most", "captions_at_most")

@@ -30,11 +30,7 @@ _NO_TASK = "no folder of this task"
 
 
 def tasks_in(folder: str) -> list[str]:
-    """The tasks that are there.
-
-    Raises:
-        UnreadableError: none is.
-    """
+    """The tasks that are there. Raises UnreadableError: none is."""
     there = [name for name in TASKS if storage.exists(storage.join(folder, name, "test.txt"))]
     if not there:
         raise UnreadableError(f"{folder}: no folder of VTAB, as {TASKS[0]} with its test.txt; give the folder of them")
@@ -49,8 +45,7 @@ def lists_of(folder: str, task: str) -> list[str]:
 def of_folder(folder: str, features: Features) -> tuple[Images, Result]:
     """The probe of every task that is there; the rows are the test images of all of them.
 
-    Raises:
-        UnreadableError: no task is there, or a file of one is damaged.
+    Raises UnreadableError: no task is there, or a file of one is damaged.
     """
     there = tasks_in(folder)
     names = list[str]()

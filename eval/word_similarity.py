@@ -72,10 +72,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 def read_word_pairs(path: str) -> list[WordPair]:
     """The pairs of SimLex-999 as its authors give it, with subsets; or of lines WORD, WORD, RATING without.
 
-    Fields are divided by tabs, and lines that begin with # are left out.
-
-    Raises:
-        UnreadableError: a line is neither.
+    Fields are divided by tabs, and lines that begin with # are left out. Raises UnreadableError: a line is neither.
     """
     lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
     header = lines[0] if lines and set(_COLUMNS) <= set(lines[0]) else None

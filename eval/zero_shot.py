@@ -26,8 +26,7 @@ _EXAMPLES, _SHOWN = 12, 3
 def zero_shot(of: LabelledSet, features: Features, *, templates: Sequence[str]) -> Result:
     """Classify a set by prompts: every class's name in every template.
 
-    Raises:
-        UnreadableError: no image can be decoded.
+    Raises UnreadableError: no image can be decoded.
     """
     encoded = features.of_images(of.images)
     names = of.classes.names

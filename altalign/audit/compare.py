@@ -49,9 +49,7 @@ class Side:
     def of(cls, folder: str) -> "Side":
         """Opens a run.
 
-        Raises:
-            UsageError: it is not a run, or is not finished.
-            DamagedError: a file of the run cannot be read.
+        Raises UsageError: it is not a run, or is not finished; DamagedError: a file of the run cannot be read.
         """
         with own_files(folder):
             run = RunFolder.open(folder)
@@ -192,10 +190,7 @@ def main(run_a: str, run_b: str, *, as_json: bool = False, page: str | None = No
 
 
 def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[dict[str, str | int]]:
-    """Rows of both runs by stage and reason (or "received", "kept"), in the order of stages and rules.
-
-    Reasons that this version does not know come last in their stage.
-    """
+    """Rows of both runs by stage and reason (or "received", "kept"), in the order of stages and rules."""
     rows = []
     for stage in dict.fromkeys([*map(str, Stage), *(stage for stage, _ in (*a, *b))]):
         known = REASONS[Stage(stage)] if stage in {*map(str, Stage)} else ()

@@ -68,8 +68,7 @@ class Joined:
 def join(runs: Sequence[RunFolder], examples: int) -> Joined:
     """Joins two finished runs; of each change it names so many pairs, those with the smallest keys.
 
-    Raises:
-        UnreadableError: a file of a run is damaged.
+    Raises UnreadableError: a file of a run is damaged.
     """
     numbers, files = {ABSENT_NAME: 0, KEPT: 1}, list[str]()
     with database.opened() as connection:

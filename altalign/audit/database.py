@@ -22,8 +22,7 @@ THREADS_AT_MOST = 4  # each holds a part of that memory, which 64 use up between
 def opened() -> Iterator["DuckDBPyConnection"]:
     """An empty database, which reads and writes no file but temporary ones.
 
-    Raises:
-        AltalignError: a query failed, as for lack of space for temporary files.
+    Raises AltalignError: a query failed, as for lack of space for temporary files.
     """
     import duckdb  # half a second, which other commands need not wait for
 

@@ -33,8 +33,7 @@ def wanted(
 ) -> list[tuple[Condition, str]]:
     """The condition that rows must match, and its description; then those to try where no row matches.
 
-    Raises:
-        UsageError: more or less than one argument is given, or the key is not 32 hex digits.
+    Raises UsageError: more or less than one argument is given, or the key is not 32 hex digits.
     """
     if sum(given is not None for given in (url, text, key, source_key)) != 1:
         raise UsageError("a pair is looked up by its url, its text, its key or its source_key; give one of the four")
@@ -120,9 +119,7 @@ def explain(
 ) -> Explanation:
     """Says what happened to the pairs of a URL, a caption, a key or a name in the input.
 
-    Raises:
-        NotFoundError: there is none.
-        UsageError: as `wanted`.
+    Raises NotFoundError: there is none; UsageError: as `wanted`.
     """
     conditions = wanted(url=url, text=text, key=key, source_key=source_key)
     for matches, what in conditions:

@@ -16,9 +16,8 @@ def row_groups(
 ) -> Iterator[pa.Table]:
     """The row groups of a file, with these columns or all: those of these numbers, or `at_most` at even distances.
 
-    Raises:
-        UnreadableError: it is not a whole Parquet file, or lacks one of these columns.
-        FileNotFoundError: there is no such file.
+    Raises UnreadableError: it is not a whole Parquet file, or lacks one of these columns; FileNotFoundError: there is
+    no such file.
     """
     with storage.open_read(path) as file:
         yield from row_groups_of(file, path, columns, at_most=at_most, of=of)
@@ -40,9 +39,8 @@ def row_groups_of(
 def table(path: str, schema: pa.Schema) -> pa.Table:
     """The columns of a schema from a whole file, with its types.
 
-    Raises:
-        UnreadableError: as `row_groups`, or a column has values of another type.
-        FileNotFoundError: there is no such file.
+    Raises UnreadableError: as `row_groups`, or a column has values of another type; FileNotFoundError: there is no such
+    file.
     """
     with storage.open_read(path) as file, _naming(path):
         groups = [rows.cast(schema) for rows in _row_groups(pq.ParquetFile(file), schema.names)]

@@ -19,8 +19,7 @@ _SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 def check(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
     """Checks the bytes of an image against its row of the side-car and the image rules; `name` is the tar's.
 
-    Raises:
-        Interrupted: a signal has asked the command to end.
+    Raises Interrupted: a signal has asked the command to end.
     """
     interrupts.check()
     findings, where, limits = Findings(), f"{name}: {row['key']}", rules.config.image
@@ -58,10 +57,7 @@ def _size(kind: str | None, width: int | None, height: int | None) -> str:
 def _check_rules(
     data: bytes, decoded: pixels.Decoded, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings
 ) -> None:
-    """Asks the image rules about what is measured now.
-
-    Size and shape are those of the original image, unless it was made smaller: then their rules are left out.
-    """
+    """Asks the image rules about what is measured now."""
     config, is_as_found = rules.config, digest == row["found_sha256"]
     measured: dict[str, tuple[object, pa.DataType]] = {
         "format": (decoded.format, pa.string()),

@@ -62,8 +62,7 @@ class Rules:
     def of(cls, run: RunFolder, findings: Findings) -> "Rules":
         """Reads the rules of a run; a table that cannot be read fails the check of its rule.
 
-        Raises:
-            DamagedError: config.toml is not as it was written.
+        Raises DamagedError: config.toml is not as it was written.
         """
         tables: dict[str, Hashes | None] = {}
         for rule, name in TABLES.items():

@@ -211,11 +211,7 @@ def _each(rows: pa.Table | None) -> Iterator[SampleRow]:
 def _hold_against(
     tar: _Tar, rows: Iterator[SampleRow], name: str, findings: Findings
 ) -> Iterator[tuple[SampleRow, bytes]]:
-    """Checks that the tar has the samples of the rows, in order; yields the rows whose image is in place.
-
-    Raises:
-        ValueError: it is not a whole tar.
-    """
+    """Checks that the tar has the samples of the rows, in order; yields the rows whose image is in place."""
     place = 0
     for members in shards.members(tar.pieces):
         interrupts.check()

@@ -29,9 +29,7 @@ def samples(run: RunFolder) -> ds.Dataset:
 def shards(run: RunFolder) -> list[str]:
     """The names of the tars, as the manifest has them.
 
-    Raises:
-        UsageError: the run is not finished.
-        UnreadableError: the manifest does not name them.
+    Raises UsageError: the run is not finished; UnreadableError: the manifest does not name them.
     """
     run.check_finished("it has no samples yet")
     path = run.path("manifest.json")
@@ -44,8 +42,7 @@ def shards(run: RunFolder) -> list[str]:
 def images(run: RunFolder, rows: Any) -> Iterator[bytes]:
     """The bytes of the images of some samples, in order; many at a time of an object store.
 
-    Raises:
-        DamagedError: a tar is not there, or ends before its image does.
+    Raises DamagedError: a tar is not there, or ends before its image does.
     """
     places = pa.table(rows).select(["shard", "tar_offset", "tar_bytes"]).to_pylist()
 
@@ -63,8 +60,7 @@ def images(run: RunFolder, rows: Any) -> Iterator[bytes]:
 def dropped(run: RunFolder, reasons: Sequence[str]) -> ds.Dataset:
     """The dropped rows of these reasons, or all; only the files of their stages are opened.
 
-    Raises:
-        UsageError: there is no such reason, or the run kept no dropped rows.
+    Raises UsageError: there is no such reason, or the run kept no dropped rows.
     """
     if run.settings.get("audit", {}).get("keep_dropped") is False:
         raise UsageError(f"{run.folder}: it kept no dropped rows ([audit] keep_dropped = false); its counts are exact")
@@ -79,8 +75,7 @@ def dropped(run: RunFolder, reasons: Sequence[str]) -> ds.Dataset:
 def check_reason(named: str, *others: str) -> str:
     """The name of a reason.
 
-    Raises:
-        UsageError: there is none of this name; the error proposes the one that was probably meant.
+    Raises UsageError: there is none of this name; the error proposes the one that was probably meant.
     """
     known = [*others, *WORDS]
     if named not in known:

@@ -54,8 +54,7 @@ class Gallery:
 def gallery(run: RunFolder, reason: str) -> Gallery:
     """The gallery of a reason; empty where it dropped nothing that was sampled.
 
-    Raises:
-        UsageError: there is no such reason, or the run is not finished.
+    Raises UsageError: there is no such reason, or the run is not finished.
     """
     name = scans.check_reason(reason, KEPT)
     run.check_finished("it has no gallery yet")

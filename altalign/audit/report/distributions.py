@@ -61,36 +61,23 @@ IMAGE = Names("candidates", "pass every image rule", "fail an image rule")
 
 @dataclass(frozen=True)
 class Distribution:
-    """One measured value.
+    """One measured value."""
 
-    Attributes:
-        key: its name in links.
-        title: what was measured.
-        names: what is counted.
-        bins: the bars, in order.
-        thresholds: those that stand between the bins.
-        is_log: whether heights are logarithmic, for bars that differ much. Then no bin has both colours.
-        is_curve: whether bins are stops of a threshold (`thresholds`), and a threshold stands at a bin.
-        note: what a reader needs to know.
-        missing: why there is no distribution; then there are no bins.
-    """
-
-    key: str = ""
-    title: str = ""
-    names: Names = Names("", "", "")
-    bins: tuple[Bin, ...] = ()
-    thresholds: tuple[Threshold, ...] = ()
-    is_log: bool = False
-    is_curve: bool = False
-    note: str = ""
-    missing: str = ""
+    key: str = ""  # its name in links
+    title: str = ""  # what was measured
+    names: Names = Names("", "", "")  # what is counted
+    bins: tuple[Bin, ...] = ()  # the bars, in order
+    thresholds: tuple[Threshold, ...] = ()  # those that stand between the bins
+    is_log: bool = False  # whether heights are logarithmic, for bars that differ much. Then no bin has both colours
+    is_curve: bool = False  # whether bins are stops of a threshold (`thresholds`), and a threshold stands at a bin
+    note: str = ""  # what a reader needs to know
+    missing: str = ""  # why there is no distribution; then there are no bins
 
 
 def of_run(run: RunFolder) -> list[Distribution]:
     """All distributions in the order of stages, with those that the run has no data for at the end.
 
-    Raises:
-        UnreadableError: a file of them is damaged.
+    Raises UnreadableError: a file of them is damaged.
     """
     drawn = []
     for key, title, path, draw in _EVERY:
@@ -232,8 +219,7 @@ def _ngrams(run: RunFolder) -> Distribution:
 def histogram(run: RunFolder, name: str) -> tuple[Numbers, Numbers]:
     """The values of a histogram of the pool, and how often each occurs; none where the run has no such histogram.
 
-    Raises:
-        UnreadableError: they are not as they were written.
+    Raises UnreadableError: they are not as they were written.
     """
     try:
         entries = np.array(files.facts(run, HISTOGRAMS).get(name, []), np.int64).reshape(-1, 2)

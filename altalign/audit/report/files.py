@@ -17,8 +17,7 @@ from altalign.errors import UnreadableError
 def table(run: RunFolder, of: AuditTable, *columns: str) -> pa.Table | None:
     """These columns of a table (none named: all) with their declared types; None if the run has no such file.
 
-    Raises:
-        UnreadableError: it is no Parquet file, lacks one of these columns, or has other types.
+    Raises UnreadableError: it is no Parquet file, lacks one of these columns, or has other types.
     """
     path = run.path(of.path)
     schema = pa.schema([of.schema.field(name) for name in columns or of.schema.names])
@@ -28,8 +27,7 @@ def table(run: RunFolder, of: AuditTable, *columns: str) -> pa.Table | None:
 def rows(run: RunFolder, of: AuditTable) -> list[dict[str, Any]] | None:
     """The rows of a table, each as a dict; None if the run has no such file.
 
-    Raises:
-        UnreadableError: as `table`, or a string is not UTF-8.
+    Raises UnreadableError: as `table`, or a string is not UTF-8.
     """
     found = table(run, of)
     try:

@@ -41,44 +41,28 @@ class Step:
 
 @dataclass(frozen=True)
 class Reason:
-    """Rows that a rule dropped.
+    """Rows that a rule dropped."""
 
-    Attributes:
-        name: the reason.
-        about: the rule in a sentence, with its setting and value between backticks.
-        rows: how many rows it dropped: it is the first rule that holds for them.
-        images: how many distinct images these are; None for rules that drop pairs, or if the run did not count them.
-        holds: how many rows it holds for, first or not; None if the run did not count that.
-        only: how many rows no other rule of the stage holds for; None likewise.
-    """
-
-    name: str
-    about: str
-    rows: int
+    name: str  # the reason
+    about: str  # the rule in a sentence, with its setting and value between backticks
+    rows: int  # how many rows it dropped: it is the first rule that holds for them
+    # how many distinct images these are; None for rules that drop pairs, or if the run did not count them
     images: int | None
-    holds: int | None
-    only: int | None
+    holds: int | None  # how many rows it holds for, first or not; None if the run did not count that
+    only: int | None  # how many rows no other rule of the stage holds for; None likewise
 
 
 @dataclass(frozen=True)
 class StageReasons:
-    """The reasons of a stage that occurred, in the order of its rules.
+    """The reasons of a stage that occurred, in the order of its rules."""
 
-    Attributes:
-        stage: its name.
-        received: rows that came in.
-        kept: rows that it kept.
-        reasons: those that dropped a row, or hold for one that another rule dropped.
-        silent: names of the other reasons.
-        overlap: how many rows two rules both hold for, by their numbers in `reasons`; the diagonal counts one rule.
-            Empty if the run did not count it.
-    """
-
-    stage: str
-    received: int
-    kept: int
-    reasons: list[Reason]
-    silent: list[str]
+    stage: str  # its name
+    received: int  # rows that came in
+    kept: int  # rows that it kept
+    reasons: list[Reason]  # those that dropped a row, or hold for one that another rule dropped
+    silent: list[str]  # names of the other reasons
+    # how many rows two rules both hold for, by their numbers in `reasons`; the diagonal counts one rule. Empty if the
+    # run did not count it
     overlap: list[list[int]] = field(default_factory=list)
 
     @property
@@ -88,11 +72,7 @@ class StageReasons:
 
 
 def counted(run: RunFolder) -> Rows:
-    """The rows of counts.parquet.
-
-    Raises:
-        UnreadableError: the file is missing, though every finished run has one.
-    """
+    """The rows of counts.parquet. Raises UnreadableError: the file is missing, though every finished run has one."""
     found = files.rows(run, AuditTable("counts.parquet", COUNTS))
     if found is None:
         raise UnreadableError(f"{run.path('counts.parquet')}: it is not there")

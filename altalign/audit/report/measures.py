@@ -36,8 +36,7 @@ class Measured:
 def measured(run: RunFolder, name: str) -> Measured:
     """A measure of text or image that has values; without any where nothing was measured, or the run has no file.
 
-    Raises:
-        UnreadableError: the file is damaged.
+    Raises UnreadableError: the file is damaged.
     """
     table = files.table(run, IMAGE_MEASURES if name in OF_IMAGE else TEXT_MEASURES)
     table = MEASURED.empty_table() if table is None else table

@@ -17,27 +17,17 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Frequent:
-    """All tables; each is None if the run has no file for it. Hosts and scripts come from samples of one in so many.
+    """All tables; each is None if the run has no file for it. Hosts and scripts come from samples of one in so many."""
 
-    Attributes:
-        texts: `value` and `count` of each.
-        images: likewise.
-        ngrams_in: `value`, `count` (None: not known) and `about`, which is the count within 5 %.
-        ngrams_out: likewise.
-        hosts: rows of `HOSTS`, those with the most images first.
-        hosts_one_in: the sample of images.
-        scripts: name, candidates, how many `judge` kept, and rows by reason, those with the most candidates first.
-        scripts_one_in: the sample of candidates.
-    """
-
-    texts: list[Row] | None
-    images: list[Row] | None
-    ngrams_in: list[Row] | None
-    ngrams_out: list[Row] | None
-    hosts: Sequence[Row] | None
-    hosts_one_in: int
+    texts: list[Row] | None  # `value` and `count` of each
+    images: list[Row] | None  # likewise
+    ngrams_in: list[Row] | None  # `value`, `count` (None: not known) and `about`, which is the count within 5 %
+    ngrams_out: list[Row] | None  # likewise
+    hosts: Sequence[Row] | None  # rows of `HOSTS`, those with the most images first
+    hosts_one_in: int  # the sample of images
+    # name, candidates, how many `judge` kept, and rows by reason, those with the most candidates first
     scripts: list[tuple[str, int, int, dict[str, int]]] | None
-    scripts_one_in: int
+    scripts_one_in: int  # the sample of candidates
 
 
 def of_run(run: RunFolder) -> Frequent:

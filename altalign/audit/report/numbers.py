@@ -97,9 +97,7 @@ class Numbers:
 def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | None = None) -> Numbers:
     """Reads the numbers of a finished run; `words` are lists by name, for the share of captions kept of each.
 
-    Raises:
-        UnreadableError: a file of the run is damaged.
-        UsageError: a list cannot be read.
+    Raises UnreadableError: a file of the run is damaged; UsageError: a list cannot be read.
     """
     counts = funnel_and_reasons.counted(run)
     rows: Counter[tuple[str, str]] = Counter()

@@ -33,8 +33,7 @@ Stop = tuple[float, str]  # the first value above a threshold, and the threshold
 def of_run(run: RunFolder) -> list[Distribution]:
     """The curves in the order of rules; without bins where the run did not count what they need.
 
-    Raises:
-        UnreadableError: a file of the run is damaged.
+    Raises UnreadableError: a file of the run is damaged.
     """
     text, image, words = run.config.text, run.config.image, measured(run, "words")
     curves = [

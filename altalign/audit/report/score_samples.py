@@ -31,8 +31,7 @@ class Shelf:
 def shelves_of(run: RunFolder, values: Values, column: str, galleries: Galleries) -> list[Shelf]:
     """Samples a tenth of the values apart, and those nearest to each threshold; `galleries` have what was not selected.
 
-    Raises:
-        UnreadableError: a shard is damaged.
+    Raises UnreadableError: a shard is damaged.
     """
     found = values.numbers(values.kept, column)
     rows = np.flatnonzero(~np.isnan(found))

@@ -29,21 +29,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Limit:
-    """A threshold of a column.
+    """A threshold of a column."""
 
-    Attributes:
-        column: its name.
-        label: the threshold in words.
-        value: its value.
-        keeps_above: whether values above it stay, or those below it.
-        is_within: whether the value itself stays.
-    """
-
-    column: str
-    label: str
-    value: float
-    keeps_above: bool
-    is_within: bool
+    column: str  # its name
+    label: str  # the threshold in words
+    value: float  # its value
+    keeps_above: bool  # whether values above it stay, or those below it
+    is_within: bool  # whether the value itself stays
 
     def first(self, value: float) -> float:
         """The first value on the upper side of the threshold, were it at this value."""
@@ -63,25 +55,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class Values:
-    """What was read.
+    """What was read."""
 
-    Attributes:
-        kept: the values of samples in shards, with `_shard` (a place in `shards`) and `_row`; null where one has none.
-        dropped: the values that this selection decided about rows by, with `_key` and `_failed`.
-        is_all: whether that is all.
-        shards: names of the shards that were read.
-        shards_in_all: how many shards there are.
-        settings: of the selection that made the run.
-        limits: its thresholds by column.
-    """
-
+    # the values of samples in shards, with `_shard` (a place in `shards`) and `_row`; null where one has none
     kept: pa.Table
-    dropped: pa.Table
-    is_all: bool
-    shards: list[str]
-    shards_in_all: int
-    settings: dict[str, Any]
-    limits: dict[str, list[Limit]]
+    dropped: pa.Table  # the values that this selection decided about rows by, with `_key` and `_failed`
+    is_all: bool  # whether that is all
+    shards: list[str]  # names of the shards that were read
+    shards_in_all: int  # how many shards there are
+    settings: dict[str, Any]  # of the selection that made the run
+    limits: dict[str, list[Limit]]  # its thresholds by column
 
     @property
     def failed(self) -> list[list[str]]:
@@ -109,11 +92,7 @@ class Values:
 
 
 def values_of(run: RunFolder, measured: Sequence[Score]) -> Values:
-    """Reads the values of these scores.
-
-    Raises:
-        UnreadableError: a file of them is damaged.
-    """
+    """Reads the values of these scores. Raises UnreadableError: a file of them is damaged."""
     manifest = files.facts(run, "manifest.json")
     digests = {str(of["name"]).removesuffix(".tar"): str(of["parquet_sha256"]) for of in manifest.get("shards", [])}
     names = [list(digests)[place] for place in run_parquet.spread(len(digests), FILES_AT_MOST)]

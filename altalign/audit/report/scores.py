@@ -30,26 +30,19 @@ _OF_CURVE = Names("samples", "selected", "fail this threshold alone")
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a run.
+    """The scores of a run."""
 
-    Attributes:
-        named: `name`, `kind`, `columns`, `digest` of each score, and what it rests on in words (`rests_on`).
-        asked: the condition of the selection that made the run, or "".
-        distributions: of each column.
-        thresholds: for each threshold of the selection, what another one would keep; empty where not all was read.
-        shelves: samples along the range of columns, and around thresholds.
-        languages: labels of the first score of languages: how many samples the selection `received` and `kept`, and
-            how many fail each of its rules (`lost`); empty without such a score.
-        files: how many shards were read, of how many.
-    """
-
+    # `name`, `kind`, `columns`, `digest` of each score, and what it rests on in words (`rests_on`)
     named: list[dict[str, Any]]
-    asked: str
-    distributions: list[Distribution]
+    asked: str  # the condition of the selection that made the run, or ""
+    distributions: list[Distribution]  # of each column
+    # for each threshold of the selection, what another one would keep; empty where not all was read
     thresholds: list[Distribution]
-    shelves: list[Shelf]
+    shelves: list[Shelf]  # samples along the range of columns, and around thresholds
+    # labels of the first score of languages: how many samples the selection `received` and `kept`, and how many fail
+    # each of its rules (`lost`); empty without such a score
     languages: list[dict[str, Any]]
-    files: tuple[int, int]
+    files: tuple[int, int]  # how many shards were read, of how many
 
     @property
     def pictures(self) -> list[Picture]:
@@ -69,11 +62,7 @@ class Scores:
 
 
 def of_run(run: RunFolder, galleries: Galleries) -> Scores | None:
-    """The scores of a run; None where it has none.
-
-    Raises:
-        UnreadableError: a file of them is damaged.
-    """
+    """The scores of a run; None where it has none. Raises UnreadableError: a file of them is damaged."""
     measured = list(scores.all_of(run.folder))
     if not measured:
         return None
@@ -149,10 +138,7 @@ def _of_labels(values: Values, column: str) -> Distribution:
 
 
 def _thresholds(values: Values) -> list[Distribution]:
-    """What another threshold would keep: samples, and rows that thresholds alone drop, within all other thresholds.
-
-    A threshold of a column that is no score, as `words`, is not moved: of samples that stay its values are not read.
-    """
+    """What another threshold would keep: samples, and rows that thresholds alone drop, within all other thresholds."""
     limits = [limit for of_column in values.limits.values() for limit in of_column]
     movable = {reason for limit in limits for reason in limit.reasons}
     comes_in = np.array([movable.issuperset(failed) for failed in values.failed], bool)

@@ -25,30 +25,20 @@ _STAGES = (Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SEL
 
 @dataclass(frozen=True)
 class Slice:
-    """Captions that have a word of a list.
+    """Captions that have a word of a list."""
 
-    Attributes:
-        name: of the list; "" of all captions.
-        captions: how many there are.
-        kept: how many of them the run kept.
-        low: the lower end of the 95 % interval of the share kept (Wilson's).
-        high: its upper end.
-        dropped: by stage.
-    """
-
-    name: str
-    captions: int
-    kept: int
-    low: float
-    high: float
-    dropped: dict[str, int]
+    name: str  # of the list; "" of all captions
+    captions: int  # how many there are
+    kept: int  # how many of them the run kept
+    low: float  # the lower end of the 95 % interval of the share kept (Wilson's)
+    high: float  # its upper end
+    dropped: dict[str, int]  # by stage
 
 
 def of_run(run: RunFolder, lists: Mapping[str, str]) -> list[Slice]:
     """All captions, then those of each list; empty where there is no list.
 
-    Raises:
-        UsageError: a list cannot be read or has no word, or the run kept no dropped rows.
+    Raises UsageError: a list cannot be read or has no word, or the run kept no dropped rows.
     """
     if not lists:
         return []

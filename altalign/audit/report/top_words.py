@@ -61,12 +61,11 @@ class TopWords:
 def of_run(run: RunFolder, counts: Counter[tuple[str, str]]) -> TopWords | None:
     """Counts the words of a run; None if it did not keep its dropped rows.
 
+    Raises UnreadableError: a side-car or a file of dropped rows is damaged.
+
     Args:
         run: the run, finished.
         counts: rows by stage and reason.
-
-    Raises:
-        UnreadableError: a side-car or a file of dropped rows is damaged.
     """
     if not run.config.audit.keep_dropped:
         return None
