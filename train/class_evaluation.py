@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from altalign.eval import zero_shot
+from altalign.eval import classification
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.sets import labelled_set
 from altalign.train.data import augment
@@ -50,8 +50,8 @@ class ClassEvaluation:
         encoded = self._features.of_images(self._set.images)
         labels = self._set.labels[encoded.rows]
         logits, classes = encoded.embeddings, torch.eye(self._classes, device=encoded.embeddings.device)
-        ranks, _ = zero_shot.ranked(logits, classes, torch.from_numpy(labels))
-        found = zero_shot.measured({"label": labels, "rank": ranks})
+        ranks, _ = classification.ranked(logits, classes, torch.from_numpy(labels))
+        found = classification.measured({"label": labels, "rank": ranks})
         facts = {"images": len(labels), "classes": self._classes, "undecodable": len(encoded.undecodable)}
         return {"classification/test": {**found, **facts}}
 

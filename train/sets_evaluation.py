@@ -67,7 +67,6 @@ def evaluate(
         batch=ENCODED_TOGETHER,
         threads=max(1, config.data.workers) if config else 1,
         folder=chosen.features,
-        say=lambda text: say(terminal.shown(text), style="yellow", soft_wrap=True),
     )
     found = evaluation.evaluate(
         sets,
@@ -79,9 +78,9 @@ def evaluate(
     results.write(chosen.folder, found)
     storage.write_bytes(
         storage.join(chosen.folder, "eval.html"),
-        page.html(found, of=f"{given}, {chosen.name}" if given and not model else chosen.name),
+        page.html(found, model=f"{given}, {chosen.name}" if given and not model else chosen.name),
     )
-    results.show(found, terminal.stdout(), of=f"{terminal.shown(chosen.name)}; {terminal.shown(chosen.folder)}")
+    results.show(found, terminal.stdout(), model=f"{terminal.shown(chosen.name)}; {terminal.shown(chosen.folder)}")
     return _MISSING if found.missing else 0
 
 

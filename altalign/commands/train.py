@@ -133,16 +133,16 @@ def _compare(arguments: argparse.Namespace) -> int:
     check_installed()
 
     from altalign import storage, terminal
-    from altalign.eval import compare, page
+    from altalign.eval import page, results
     from altalign.eval.outcomes import RESAMPLES
 
-    compared = compare.compare(*arguments.given, resamples=RESAMPLES)
+    compared = results.compare(*arguments.given, resamples=RESAMPLES)
     if arguments.out:
-        compare.write(storage.join(arguments.out, "comparison.json"), compared)
+        results.write_comparison(storage.join(arguments.out, "comparison.json"), compared)
         a, b = arguments.given
         storage.write_bytes(storage.join(arguments.out, "comparison.html"), page.comparison(compared, a=a, b=b))
     out = terminal.stdout()
-    out.print(compare.table(compared))
+    out.print(results.comparison_table(compared))
     names = [terminal.shown(name) for name in arguments.given]
     out.print(f"A: {names[0]}; B: {names[1]}. {RESAMPLES:,} resamples", soft_wrap=True)
     return 0
