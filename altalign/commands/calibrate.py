@@ -77,7 +77,7 @@ def calibrate(argv: Sequence[str]) -> int:
 
 def write_page(findings: "Findings", path: str) -> None:
     """Write the page of a calibration."""
-    from altalign.audit.report.page import FOLDER
+    from altalign.audit.report import FOLDER
     from altalign.pages import frame
     from altalign.pipelines.near import calibration_report
 

@@ -29,9 +29,9 @@ def main(argv: Sequence[str]) -> int:
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
         with startup.imports(compiles=False):
-            from altalign.audit import find_pairs  # Arrow: a fifth of a second, which --help need not wait for
+            from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
 
-        found = find_pairs.explain(
+        found = explain.explain(
             run, url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key
         )
     sys.stdout.write(f"{found}\n")

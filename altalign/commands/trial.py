@@ -34,7 +34,7 @@ def trial(argv: Sequence[str]) -> int:
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
     with startup.imports():
-        from altalign.audit.report.page import FOLDER
+        from altalign.audit.report import FOLDER
         from altalign.pages import frame
         from altalign.pipelines.trial import report
         from altalign.pipelines.trial.trial import run_trial

@@ -7,8 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign.audit.report import files
-from altalign.audit.report.distributions import LARGEST, Bin, Distribution, Names, Threshold, growing, histogram
-from altalign.audit.report.measures import Measured, hundredths, measured
+from altalign.audit.report.distributions import (
+    LARGEST,
+    Bin,
+    Distribution,
+    Measured,
+    Names,
+    Threshold,
+    growing,
+    histogram,
+    hundredths,
+    measured,
+)
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import ASPECT_AT_MOST, EXACT_BELOW, SHORT_SIDE_AT_MOST, WORDS_AT_MOST
 from altalign.dedup.hash_tables import log2_counts
@@ -25,7 +35,6 @@ _SHORT_SIDES = (
 _ASPECTS = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 5, 6, 8, 10)
 _NO_LIMIT = (LARGEST, "no limit")
 _UNCOUNTED = "This run did not count what this curve is drawn from."
-_LOOSER = "Looser only: counts within the limit were not recorded."
 
 Stop = tuple[float, str]  # the first value above a threshold, and the threshold in words
 
@@ -39,9 +48,9 @@ def of_run(run: RunFolder) -> list[Distribution]:
     curves = [
         _at_least(words.where(words.values <= text.words_at_most), text.words_at_least),
         _at_most(words.where(words.values >= text.words_at_least), text.words_at_most),
-        _images_of_a_text(measured(run, "images_per_text"), text.images_per_text_at_most),
+        _looser(run, "text.images_per_text_at_most", "Images of a text, at most", text.images_per_text_at_most),
         _vocabulary(run, measured(run, "rarest_log2")),
-        _texts_of_an_image(measured(run, "texts_per_image"), image.texts_per_image_at_most),
+        _looser(run, "image.texts_per_image_at_most", "Texts of an image, at most", image.texts_per_image_at_most),
         _short_side(measured(run, "short_side_px"), image.short_side_above_px),
         _aspect(measured(run, "aspect_percent"), image.aspect_ratio_below),
     ]
@@ -80,9 +89,11 @@ def curve(
     return replace(drawn, bins=bins, thresholds=tuple(at), is_curve=True)
 
 
-def _curve(drawn: Distribution, of: Measured, stops: Sequence[Stop], own: float, *, keeps_above: bool) -> Distribution:
-    of = of.where(of.passes_others)
-    return curve(drawn, of.values, of.rows, stops, own, keeps_above=keeps_above)
+def _curve(
+    drawn: Distribution, some: Measured, stops: Sequence[Stop], own: float, *, keeps_above: bool
+) -> Distribution:
+    some = some.where(some.passes_others)
+    return curve(drawn, some.values, some.rows, stops, own, keeps_above=keeps_above)
 
 
 # Texts ---------------------------------------------------------------------------------------------------------------
@@ -94,50 +105,42 @@ def _words(limit: int) -> set[int]:
     return {*range(0, end, -(-end // 40)), min(limit, WORDS_AT_MOST)}
 
 
-def _at_least(of: Measured, limit: int) -> Distribution:
+def _at_least(words: Measured, limit: int) -> Distribution:
     drawn = Distribution("words_at_least", "Words, at least", TEXT, note="Setting text.words_at_least.")
-    return _curve(drawn, of, [(words, f"{words:,}") for words in _words(limit)], limit, keeps_above=True)
+    return _curve(drawn, words, [(number, f"{number:,}") for number in _words(limit)], limit, keeps_above=True)
 
 
-def _at_most(of: Measured, limit: int) -> Distribution:
+def _at_most(words: Measured, limit: int) -> Distribution:
     drawn = Distribution("words_at_most", "Words, at most", TEXT, note="Setting text.words_at_most.")
-    stops = [(words + 1, f"{words:,}") for words in _words(limit) if words + 1 < WORDS_AT_MOST]
+    stops = [(number + 1, f"{number:,}") for number in _words(limit) if number + 1 < WORDS_AT_MOST]
     own = limit + 1 if limit + 1 < WORDS_AT_MOST else LARGEST
-    return _curve(drawn, of, [*stops, _NO_LIMIT], own, keeps_above=False)
+    return _curve(drawn, words, [*stops, _NO_LIMIT], own, keeps_above=False)
 
 
-def _images_of_a_text(of: Measured, limit: int) -> Distribution:
-    note = f"Setting text.images_per_text_at_most. {_LOOSER}"
-    return _looser(Distribution("images_per_text_at_most", "Images of a text, at most", TEXT, note=note), of, limit)
-
-
-def _texts_of_an_image(of: Measured, limit: int) -> Distribution:
-    note = f"Setting image.texts_per_image_at_most. {_LOOSER}"
-    return _looser(Distribution("texts_per_image_at_most", "Texts of an image, at most", TEXT, note=note), of, limit)
-
-
-def _looser(drawn: Distribution, of: Measured, limit: int) -> Distribution:
-    """Stops from the limit of the run on."""
-    most = int(of.values.max(initial=0))
-    if len(of.values) and not most:
+def _looser(run: RunFolder, setting: str, title: str, limit: int) -> Distribution:
+    """Stops from the limit of the run on: counts within it were not recorded."""
+    key, note = setting.partition(".")[2], f"Setting {setting}. Looser only: counts within the limit were not recorded."
+    drawn, counts = Distribution(key, title, TEXT, note=note), measured(run, key.removesuffix("_at_most"))
+    most = int(counts.values.max(initial=0))
+    if len(counts.values) and not most:
         return replace(drawn, missing="Nothing is above this run's limit.")
-    counts = [count for count in growing(limit, min(most, EXACT_BELOW)) if limit < count < EXACT_BELOW]
-    stops = [(count + 1, f"{count:,}") for count in counts]
+    exact = [count for count in growing(limit, min(most, EXACT_BELOW)) if limit < count < EXACT_BELOW]
+    stops = [(count + 1, f"{count:,}") for count in exact]
     # Levels are eighths of an octave: one stop an octave, at the largest count of a level, where the sum is exact.
     for level in range(EXACT_BELOW + 87, most, 8):
         largest = int(2 ** ((2 * (level - EXACT_BELOW) + 1) / 16))
         if largest > max(limit, EXACT_BELOW):
             stops.append((level + 1, f"{largest:,}"))
-    return _curve(drawn, of, [(1, f"{limit:,}"), *stops, _NO_LIMIT], 1, keeps_above=False)
+    return _curve(drawn, counts, [(1, f"{limit:,}"), *stops, _NO_LIMIT], 1, keeps_above=False)
 
 
-def _vocabulary(run: RunFolder, of: Measured) -> Distribution:
+def _vocabulary(run: RunFolder, rarest: Measured) -> Distribution:
     """Smaller vocabularies only: of n-grams outside its own, the run did not count how often a caption has them."""
     note = "Setting text.vocabulary_size. Smaller only: n-grams outside the vocabulary were not recorded."
     drawn = Distribution("vocabulary", "Size of the vocabulary", TEXT, note=note)
     counts, ngrams = histogram(run, "ngram_count")
-    known = of.values[(of.values > 0) & (of.values < 255)]
-    if not len(of.values):
+    known = rarest.values[(rarest.values > 0) & (rarest.values < 255)]
+    if not len(rarest.values):
         return drawn
     if files.facts(run, "tables/vocabulary.json").get("all", True) or not len(known) or not len(counts):
         return replace(drawn, missing="Every n-gram of this pool is in the vocabulary.")
@@ -146,27 +149,27 @@ def _vocabulary(run: RunFolder, of: Measured) -> Distribution:
         size = int(ngrams[levels >= level].sum())
         if level > known.min() and 0 < size < run.config.text.vocabulary_size:
             stops.append((level, f"{size:,}"))
-    return _curve(drawn, of, stops, 1, keeps_above=True)
+    return _curve(drawn, rarest, stops, 1, keeps_above=True)
 
 
 # Images --------------------------------------------------------------------------------------------------------------
 
 
-def _short_side(of: Measured, limit: int) -> Distribution:
+def _short_side(sides: Measured, limit: int) -> Distribution:
     note = "Setting image.short_side_above_px."
     drawn = Distribution("short_side_above", "Short side in pixels, above", IMAGE, note=note)
     stops = [(side + 1, f"{side:,}") for side in {*_SHORT_SIDES, limit} if side < SHORT_SIDE_AT_MOST]
-    return _curve(drawn, of, stops, limit + 1, keeps_above=True)
+    return _curve(drawn, sides, stops, limit + 1, keeps_above=True)
 
 
-def _aspect(of: Measured, limit: float) -> Distribution:
+def _aspect(ratios: Measured, limit: float) -> Distribution:
     drawn = Distribution("aspect_below", "Aspect ratio, below", IMAGE, note="Setting image.aspect_ratio_below.")
-    ratios = {hundredths(ratio): f"{ratio:g}" for ratio in (*_ASPECTS, limit)}
-    stops = [(first, label) for first, label in ratios.items() if first < ASPECT_AT_MOST]
-    return _curve(drawn, of, stops, hundredths(limit), keeps_above=False)
+    firsts = {hundredths(ratio): f"{ratio:g}" for ratio in (*_ASPECTS, limit)}
+    stops = [(first, label) for first, label in firsts.items() if first < ASPECT_AT_MOST]
+    return _curve(drawn, ratios, stops, hundredths(limit), keeps_above=False)
 
 
-def _nsfw(of: Measured, limit: float) -> Distribution:
+def _nsfw(scores: Measured, limit: float) -> Distribution:
     drawn = Distribution("nsfw_below", "NSFW score, below", IMAGE, note="Setting image.nsfw.drop_at_or_above.")
-    scores = {hundredths(score): f"{score:g}" for score in (*(step / 20 for step in range(1, 21)), limit)}
-    return _curve(drawn, of, list(scores.items()), hundredths(limit), keeps_above=False)
+    stops = {hundredths(score): f"{score:g}" for score in (*(step / 20 for step in range(1, 21)), limit)}
+    return _curve(drawn, scores, list(stops.items()), hundredths(limit), keeps_above=False)
