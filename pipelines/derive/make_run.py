@@ -27,7 +27,7 @@ from altalign.data.reasons import Stage
 from altalign.data.stages import own_files
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.derive import copy_files, copy_scores, copy_shards, counting, keys, ordering, pictures, units
 from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, name_of, of_unit

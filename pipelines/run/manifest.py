@@ -8,8 +8,8 @@ from altalign import storage
 from altalign.data import generations, listing
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.filters import where
-from altalign.pipelines.card import readme
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines import card as dataset_card
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.run.tables.written import ShardFacts
 from altalign.pipelines.run.units import Run
 from altalign.storage import Written
@@ -41,7 +41,7 @@ def write(
         storage.write_bytes(run.path(listing.FILE), list_of_files)
         conditions = where.of_reasons((more or {}).get("lineage"))
         is_grown = generations.ENTRY in (more or {})
-        card = readme.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
+        card = dataset_card.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
     if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
         paths = [run.path(name) for name in (listing.SETTINGS, *files)]
         # in a removal only what is new is there yet

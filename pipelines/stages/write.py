@@ -16,7 +16,7 @@ from altalign.data import audit_tables, listing
 from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.counts import Counts
 from altalign.filters.image_headers import STRICT_PILLOW
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.figures import gallery_rows, images_and_bytes
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import learned
