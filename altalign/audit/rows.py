@@ -33,11 +33,10 @@ def row_groups(
     path: str,
     columns: Sequence[str] | None = None,
     *,
-    at_most: int | None = None,
     numbers: Sequence[int] | None = None,
     file: "pa.NativeFile | None" = None,
 ) -> Iterator[pa.Table]:
-    """The row groups of a file, with these columns or all: those of these numbers, or `at_most` at even distances.
+    """The row groups of a file, with these columns or all: those of these numbers, or all.
 
     A file that is open already is read in place of the one at the path. Raises UnreadableError: it is not a whole
     Parquet file, or lacks one of these columns; FileNotFoundError: there is no such file.
@@ -46,8 +45,8 @@ def row_groups(
         parquet = pq.ParquetFile(source)
         if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
             raise pa.ArrowInvalid(f"no column {missing[0]}; was it written by an earlier altalign?")
-        names, groups = list(columns) if columns is not None else None, parquet.num_row_groups
-        for number in spread(groups, groups if at_most is None else at_most) if numbers is None else numbers:
+        names = list(columns) if columns is not None else None
+        for number in range(parquet.num_row_groups) if numbers is None else numbers:
             rows: pa.Table = parquet.read_row_group(number, columns=names, use_threads=False)
             # if pages are damaged, Arrow may stop early without an error
             if len(rows) != (in_footer := parquet.metadata.row_group(number).num_rows):

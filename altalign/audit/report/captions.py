@@ -1,9 +1,8 @@
-"""What captions hold: the most frequent texts, hosts and scripts, common words of both sides, and words of lists."""
+"""What captions hold: the most frequent texts, hosts and scripts, and the words of lists."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +12,10 @@ from altalign.audit import rows as run_rows
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import EDGE_NGRAMS, FREQUENT, HOSTS, SCRIPTS
-from altalign.data.reasons import KEPT, DropReason, Stage, stages_of
+from altalign.data.reasons import KEPT, Stage
 from altalign.dedup.thresholds import Share
-from altalign.errors import UnreadableError, UsageError
-from altalign.filters import concepts, one_caption
+from altalign.errors import UsageError
+from altalign.filters import concepts
 from altalign.filters.concepts import Entries
 
 MOST_FREQUENT = 50
@@ -71,106 +70,6 @@ def frequent(run: RunFolder) -> Frequent:
         None if scripts is None else sorted(of_scripts, key=lambda script: (-script[1], script[0])),
         one_in(scripts),
     )
-
-
-# Words of kept captions, and of those that a text rule dropped --------------------------------------------------------
-#
-# They are counted on a sample of bounded size: rows at even distances, in row groups at even distances. Side-cars are
-# in the order of image_id, a hash; dropped rows are in the order of the input.
-
-CAPTIONS_AT_MOST = 10_000  # of each side
-GROUPS_AT_MOST = 16  # row groups that are read of each side, of as many files or fewer
-CHARACTERS_AT_MOST = 1_000  # of a caption
-MOST = 25  # words of each side, and as many bigrams
-TIMES_AS_COMMON = 2  # what is so much more common on one side is typical of it
-_NOT_BY_TEXT = (KEPT, DropReason.PAIR_REPEATED.value)  # a repeated pair has the caption of one that stays
-
-
-@dataclass(frozen=True)
-class Ngram:
-    """A word, or two, and in how many kept and dropped captions of the sample it is."""
-
-    text: str
-    kept: int
-    dropped: int
-
-
-@dataclass(frozen=True)
-class Side:
-    """The most common n-grams of the kept or of the dropped captions, and whether each is typical of this side."""
-
-    captions: int  # in the sample
-    captions_in_all: int
-    words: list[tuple[Ngram, bool]]
-    bigrams: list[tuple[Ngram, bool]]
-
-
-@dataclass(frozen=True)
-class TopWords:
-    """Both sides."""
-
-    kept: Side
-    dropped: Side
-
-    @property
-    def is_sample(self) -> bool:
-        """Whether there are captions that were not counted."""
-        return any(side.captions < side.captions_in_all for side in (self.kept, self.dropped))
-
-
-def top_words(run: RunFolder, counts: Mapping[tuple[str, str], int]) -> TopWords | None:
-    """Counts the words of a finished run, of rows by stage and reason; None if it did not keep its dropped rows.
-
-    Raises UnreadableError: a side-car or a file of dropped rows is damaged.
-    """
-    if not run.config.audit.keep_dropped:
-        return None
-    by_text = [n for (stage, reason), n in counts.items() if stage == Stage.JUDGE and reason not in _NOT_BY_TEXT]
-    in_all = counts[stages_of(stage for stage, _ in counts)[-1].value, KEPT], sum(by_text)
-    return compared(_sample(run, "shards"), _sample(run, "dropped", Stage.JUDGE.value), in_all)
-
-
-def compared(kept: Iterable[str], dropped: Iterable[str], in_all: tuple[int, int]) -> TopWords:
-    """The most common n-grams of two samples of captions; `in_all` says how many captions each was drawn from."""
-    counts, sizes = [Counter[str](), Counter[str]()], [0, 0]
-    for own, captions in enumerate((kept, dropped)):
-        for caption in captions:
-            sizes[own] += 1
-            counts[own].update({*one_caption.ngrams_of(caption[:CHARACTERS_AT_MOST])})
-
-    def most_common(own: int, *, is_bigram: bool) -> list[tuple[Ngram, bool]]:
-        of_kind = [(-number, text) for text, number in counts[own].items() if (" " in text) == is_bigram]
-        ngrams, other = [], 1 - own
-        for _, text in nsmallest(MOST, of_kind):  # typical is what is so much more common by share of the captions
-            both = [counts[0][text], counts[1][text]]
-            is_typical = both[own] * sizes[other] >= TIMES_AS_COMMON * both[other] * sizes[own]
-            ngrams.append((Ngram(text, *both), is_typical))
-        return ngrams
-
-    sides = [most_common(own, is_bigram=is_bigram) for own in range(2) for is_bigram in (False, True)]
-    return TopWords(Side(sizes[0], in_all[0], *sides[:2]), Side(sizes[1], in_all[1], *sides[2:]))
-
-
-def _sample(run: RunFolder, *folder: str) -> Iterator[str]:
-    """Captions of the files of a folder, but for repeated pairs, which have files of their own."""
-    names = [name for name in storage.names(run.path(*folder), ".parquet") if not name.startswith("repeated-")]
-    paths = [run.path(*folder, names[number]) for number in run_rows.spread(len(names), GROUPS_AT_MOST)]
-    groups_at_most = GROUPS_AT_MOST // max(1, len(paths))
-    for path in paths:
-        most = CAPTIONS_AT_MOST // len(paths)
-        groups = [
-            _thinned(rows["caption"], most) for rows in run_rows.row_groups(path, ["caption"], at_most=groups_at_most)
-        ]
-        for captions in groups:
-            try:
-                yield from (caption or "" for caption in _thinned(captions, most // len(groups)).to_pylist())
-            except UnicodeDecodeError as error:
-                raise UnreadableError(f"{path}: cannot be read as Parquet (a string is not UTF-8)") from error
-
-
-def _thinned(captions: Any, at_most: int) -> Any:
-    """These captions (an Arrow column), or so many at even distances."""
-    return captions.take(pa.array(run_rows.spread(len(captions), at_most), pa.int64()))
 
 
 # Who is filtered out: the share of captions with the words of a list that a run kept ----------------------------------

@@ -4,7 +4,8 @@ The numbers are written to `audit/report.json`, too. The page is one HTML file t
 none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from altalign.audit.report import (
 )
 from altalign.audit.report.distributions import Distribution
 from altalign.audit.report.funnel import StageReasons, Step
-from altalign.audit.report.galleries import Galleries, Picture
+from altalign.audit.report.galleries import Galleries
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import BALANCED
 from altalign.data.counts import Counts
@@ -33,9 +34,10 @@ from altalign.data.reasons import KEPT, Stage
 from altalign.pages import frame
 from altalign.rules import reason_words
 
-BALANCED_AT_MOST = 40  # concepts of a selection that balances, those in most captions first
 TEXT_AT_MOST = 5_000_000  # bytes of the page without pictures
+BALANCED_AT_MOST = 40  # concepts of a selection that balances, those in most captions first
 _CARDS_AT_MOST = (24, 12, 6, 3, 1, 0)  # of each gallery, tried until the page fits; kept pairs have twice as many
+_PICTURE = re.compile(rb'"data:image/[^"]*"')
 _CHARTS = "uPlot-1.6.32"
 _SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "find.js", "cards.js", "page.js")
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
@@ -53,7 +55,6 @@ class Numbers:
     thresholds: list[Distribution]
     galleries: Galleries
     frequent: captions.Frequent
-    words: captions.TopWords | None
     scores: scores.Scores | None
     slices: list[captions.Slice]
     balanced: list[dict[str, Any]]
@@ -82,7 +83,6 @@ class Numbers:
                 f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)}
                 for each in self.galleries.samples or []
             },
-            "words": asdict(self.words) if self.words else None,
             "fidelity": asdict(self.fidelity),
             **({"scores": self.scores.to_json()} if self.scores else {}),
             **({"balanced": self.balanced} if self.balanced else {}),
@@ -107,7 +107,6 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         thresholds=thresholds.of_run(run),
         galleries=of_samples,
         frequent=captions.frequent(run),
-        words=captions.top_words(run, rows),
         scores=scores.of_run(run, of_samples),
         slices=captions.slices(run, words or {}),
         balanced=(files.rows(run, BALANCED) or [])[:BALANCED_AT_MOST],
@@ -137,9 +136,8 @@ def _facts(run: RunFolder, rows: Mapping[tuple[str, str], int]) -> dict[str, Any
 
 def html(numbers: Numbers) -> bytes:
     """The whole page in UTF-8, with fewer cards if it would be too large."""
-    of_scores = numbers.scores
     drawn = [*numbers.distributions, *numbers.thresholds]
-    drawn += [*of_scores.distributions, *of_scores.thresholds] if of_scores else []
+    drawn += [*numbers.scores.distributions, *numbers.scores.thresholds] if numbers.scores else []
     charts = {
         each.key: {
             "labels": [part.label for part in each.bins],
@@ -153,33 +151,20 @@ def html(numbers: Numbers) -> bytes:
         for each in drawn
         if each.bins
     }
-    checks = numbers.checks
     values = {
         "data": frame.inline({"charts": charts}),
-        "failed": findings.failed(checks),
-        "not_asked": findings.not_asked(checks),
-        "summary_of_checks": findings.summed_up(checks),
+        "failed": findings.failed(numbers.checks),
+        "not_asked": findings.not_asked(numbers.checks),
+        "summary_of_checks": findings.summed_up(numbers.checks),
     }
-    page = b""
-    for cards in _CARDS_AT_MOST:
-        fewer = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
-        values["numbers"] = replace(numbers, galleries=fewer)
-        page = frame.rendered(FOLDER, "report.html", styles=_STYLES, scripts=_SCRIPTS, **values)
-        pictures = [*_pictures(fewer), *(of_scores.pictures if of_scores else [])]
-        if len(page) - sum(len(each.uri) for each in pictures) <= TEXT_AT_MOST:
+    page, near = b"", numbers.galleries.near
+    for most in _CARDS_AT_MOST:
+        samples = numbers.galleries.samples and [
+            replace(each, cards=each.cards[: 2 * most if each.stage == KEPT else most])
+            for each in numbers.galleries.samples
+        ]
+        fewer = replace(numbers, galleries=Galleries(samples, near))
+        page = frame.rendered(FOLDER, "report.html", styles=_STYLES, scripts=_SCRIPTS, numbers=fewer, **values)
+        if len(_PICTURE.sub(b"", page)) <= TEXT_AT_MOST:
             break
     return page
-
-
-def _fewer(some: Galleries, cards: int) -> Galleries:
-    samples = [
-        replace(each, cards=each.cards[: 2 * cards if each.stage == KEPT else cards]) for each in some.samples or []
-    ]
-    return Galleries(samples, some.near)
-
-
-def _pictures(shown: Galleries) -> Iterator[Picture]:
-    cards = (card.picture for gallery in shown.samples or [] for card in gallery.cards)
-    sides = (side for pairs in (shown.near or {}).values() for near in pairs for side in (near.image, near.test))
-    strip = (shot.card.picture for shots in shown.strip for shot in shots)
-    yield from (picture for picture in (*cards, *sides, *strip) if picture and picture.is_shown)

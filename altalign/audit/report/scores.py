@@ -20,7 +20,7 @@ from altalign import storage
 from altalign.audit import rows as run_rows
 from altalign.audit.report import files
 from altalign.audit.report.distributions import Bin, Distribution, Names, Threshold
-from altalign.audit.report.galleries import Card, Galleries, Picture, thumbnail
+from altalign.audit.report.galleries import Card, Galleries, thumbnail
 from altalign.audit.report.thresholds import curve
 from altalign.audit.run_folder import RunFolder
 from altalign.data import scores
@@ -209,11 +209,6 @@ class Scores:
     # each of its rules (`lost`); empty without such a score
     languages: list[dict[str, Any]]
     files: tuple[int, int]  # how many shards were read, of how many
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """All pictures of its samples."""
-        return [card.picture for shelf in self.shelves for _, card in shelf.cards if card.picture]
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, without pictures."""

@@ -45,18 +45,62 @@ def of_run(run: RunFolder) -> list[Distribution]:
     Raises UnreadableError: a file of the run is damaged.
     """
     text, image, words = run.config.text, run.config.image, measured(run, "words")
+    least, most = text.words_at_least, text.words_at_most
+    short_side, aspect, nsfw = image.short_side_above_px, image.aspect_ratio_below, image.nsfw.drop_at_or_above
+    at_most = [(number + 1, f"{number:,}") for number in _words(most) if number + 1 < WORDS_AT_MOST]
+    sides = [(side + 1, f"{side:,}") for side in {*_SHORT_SIDES, short_side} if side < SHORT_SIDE_AT_MOST]
+    ratios = {hundredths(ratio): f"{ratio:g}" for ratio in (*_ASPECTS, aspect)}
+    scores = {hundredths(score): f"{score:g}" for score in (*(step / 20 for step in range(1, 21)), nsfw)}
+
+    def drawn(setting: str, title: str, key: str = "") -> Distribution:
+        section, _, name = setting.partition(".")
+        names = TEXT if section == "text" else IMAGE
+        return Distribution(key or name, title, names, note=f"Setting {setting}.")
+
     curves = [
-        _at_least(words.where(words.values <= text.words_at_most), text.words_at_least),
-        _at_most(words.where(words.values >= text.words_at_least), text.words_at_most),
+        _curve(
+            drawn("text.words_at_least", "Words, at least"),
+            words.where(words.values <= most),
+            [(number, f"{number:,}") for number in _words(least)],
+            least,
+            keeps_above=True,
+        ),
+        _curve(
+            drawn("text.words_at_most", "Words, at most"),
+            words.where(words.values >= least),
+            [*at_most, _NO_LIMIT],
+            most + 1 if most + 1 < WORDS_AT_MOST else LARGEST,
+            keeps_above=False,
+        ),
         _looser(run, "text.images_per_text_at_most", "Images of a text, at most", text.images_per_text_at_most),
         _vocabulary(run, measured(run, "rarest_log2")),
         _looser(run, "image.texts_per_image_at_most", "Texts of an image, at most", image.texts_per_image_at_most),
-        _short_side(measured(run, "short_side_px"), image.short_side_above_px),
-        _aspect(measured(run, "aspect_percent"), image.aspect_ratio_below),
+        _curve(
+            drawn("image.short_side_above_px", "Short side in pixels, above", "short_side_above"),
+            measured(run, "short_side_px"),
+            sides,
+            short_side + 1,
+            keeps_above=True,
+        ),
+        _curve(
+            drawn("image.aspect_ratio_below", "Aspect ratio, below", "aspect_below"),
+            measured(run, "aspect_percent"),
+            [(first, label) for first, label in ratios.items() if first < ASPECT_AT_MOST],
+            hundredths(aspect),
+            keeps_above=False,
+        ),
     ]
     if image.nsfw.model:
-        curves.append(_nsfw(measured(run, "nsfw_percent"), image.nsfw.drop_at_or_above))
+        of_nsfw = drawn("image.nsfw.drop_at_or_above", "NSFW score, below", "nsfw_below")
+        stops, own = list(scores.items()), hundredths(nsfw)
+        curves.append(_curve(of_nsfw, measured(run, "nsfw_percent"), stops, own, keeps_above=False))
     return [each if each.bins else replace(each, missing=each.missing or _UNCOUNTED) for each in curves]
+
+
+def _words(limit: int) -> set[int]:
+    """Numbers of words around a limit, at each of which candidates are counted exactly."""
+    end = min(WORDS_AT_MOST, max(30, 2 * limit))
+    return {*range(0, end, -(-end // 40)), min(limit, WORDS_AT_MOST)}
 
 
 def curve(
@@ -96,27 +140,6 @@ def _curve(
     return curve(drawn, some.values, some.rows, stops, own, keeps_above=keeps_above)
 
 
-# Texts ---------------------------------------------------------------------------------------------------------------
-
-
-def _words(limit: int) -> set[int]:
-    """Numbers of words around a limit, at each of which candidates are counted exactly."""
-    end = min(WORDS_AT_MOST, max(30, 2 * limit))
-    return {*range(0, end, -(-end // 40)), min(limit, WORDS_AT_MOST)}
-
-
-def _at_least(words: Measured, limit: int) -> Distribution:
-    drawn = Distribution("words_at_least", "Words, at least", TEXT, note="Setting text.words_at_least.")
-    return _curve(drawn, words, [(number, f"{number:,}") for number in _words(limit)], limit, keeps_above=True)
-
-
-def _at_most(words: Measured, limit: int) -> Distribution:
-    drawn = Distribution("words_at_most", "Words, at most", TEXT, note="Setting text.words_at_most.")
-    stops = [(number + 1, f"{number:,}") for number in _words(limit) if number + 1 < WORDS_AT_MOST]
-    own = limit + 1 if limit + 1 < WORDS_AT_MOST else LARGEST
-    return _curve(drawn, words, [*stops, _NO_LIMIT], own, keeps_above=False)
-
-
 def _looser(run: RunFolder, setting: str, title: str, limit: int) -> Distribution:
     """Stops from the limit of the run on: counts within it were not recorded."""
     key, note = setting.partition(".")[2], f"Setting {setting}. Looser only: counts within the limit were not recorded."
@@ -150,26 +173,3 @@ def _vocabulary(run: RunFolder, rarest: Measured) -> Distribution:
         if level > known.min() and 0 < size < run.config.text.vocabulary_size:
             stops.append((level, f"{size:,}"))
     return _curve(drawn, rarest, stops, 1, keeps_above=True)
-
-
-# Images --------------------------------------------------------------------------------------------------------------
-
-
-def _short_side(sides: Measured, limit: int) -> Distribution:
-    note = "Setting image.short_side_above_px."
-    drawn = Distribution("short_side_above", "Short side in pixels, above", IMAGE, note=note)
-    stops = [(side + 1, f"{side:,}") for side in {*_SHORT_SIDES, limit} if side < SHORT_SIDE_AT_MOST]
-    return _curve(drawn, sides, stops, limit + 1, keeps_above=True)
-
-
-def _aspect(ratios: Measured, limit: float) -> Distribution:
-    drawn = Distribution("aspect_below", "Aspect ratio, below", IMAGE, note="Setting image.aspect_ratio_below.")
-    firsts = {hundredths(ratio): f"{ratio:g}" for ratio in (*_ASPECTS, limit)}
-    stops = [(first, label) for first, label in firsts.items() if first < ASPECT_AT_MOST]
-    return _curve(drawn, ratios, stops, hundredths(limit), keeps_above=False)
-
-
-def _nsfw(scores: Measured, limit: float) -> Distribution:
-    drawn = Distribution("nsfw_below", "NSFW score, below", IMAGE, note="Setting image.nsfw.drop_at_or_above.")
-    stops = {hundredths(score): f"{score:g}" for score in (*(step / 20 for step in range(1, 21)), limit)}
-    return _curve(drawn, scores, list(stops.items()), hundredths(limit), keeps_above=False)
