@@ -32,14 +32,8 @@ def queries_of(images: Tensor, texts: Tensor, sign: Tensor) -> Tensor:
 def search(queries: Tensor, candidates: Tensor, own: Tensor, targets: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
     """Rank, from 1, of each query's target, and the rows of its k nearest candidates; its own image is none of them.
 
-    Candidates of the target's score come before it. The rank is 0 without a target.
-
-    Args:
-        queries: float32 (n, width).
-        candidates: embeddings (m, width).
-        own: int64 (n,), the row of each query's image among the candidates.
-        targets: int64 (n,), the row of what should be found; -1 where nobody says.
-        k: fewer where there are fewer others.
+    Queries are float32 (n, width), candidates (m, width); `own` and `targets`, int64 (n,), are rows of candidates, -1
+    where nobody says what should be found: then the rank is 0. Candidates of the target's score come before it.
     """
     with in_float32(queries.device.type):
         scores = (queries @ candidates.T).scatter(1, own[:, None], -torch.inf)

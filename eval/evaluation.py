@@ -113,12 +113,8 @@ def evaluate(
 ) -> Evaluation:
     """Measure a model on every set.
 
-    Args:
-        sets: the settings.
-        features: of the model.
-        held_out: gives the pairs that the model's training kept back; None: there are none.
-        runs: the curations that the model was trained on.
-        say: gets the name of each set.
+    `held_out` gives the pairs that the model's training kept back, if any; `runs` are the curations that it was trained
+    on; `say` gets the name of each set.
     """
     evaluated, missing = list[Evaluated](), dict[str, str]()
     for each in sets.set:

@@ -83,17 +83,9 @@ def crisscrossed(
 ) -> tuple[Outcomes, dict[str, float]]:
     """Outcomes of the four searches, a row an image, and the three correlations.
 
-    Args:
-        images: embeddings (n, width) of length 1.
-        texts: embeddings (m, width) of length 1.
-        owner: int64 (m,), the row of each caption's image.
-        ratings: of all three kinds.
-        samples: of each correlation.
-        seed: of the samples.
-
-    Returns:
-        outcomes, and times 100 `sts`, `sis` and `sits`, means over the samples, `…_std`, `mean_correlation` of the
-        three, and `…_missing`, the rated pairs that the set has not.
+    Images (n, width) and texts (m, width) are embeddings of length 1; `owner`, int64 (m,), is the row of each caption's
+    image. Times 100, `sts`, `sis` and `sits` are means over the samples, with `…_std`, `mean_correlation` of the three,
+    and `…_missing`, the rated pairs that the set has not.
     """
     captions = torch.arange(len(owner))
     of_coco = torch.cat([torch.stack([captions, owner]), ratings["sits"].positive], dim=1).to(images.device)

@@ -98,18 +98,14 @@ def _examples(
 
 @torch.no_grad()
 def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor | None = None) -> Ranks:
-    """Search images by captions and captions by images.
+    """Search images, (n, d) float32, by captions, (m, d), and captions by images.
 
     A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
     captions. A candidate of another image with the same score comes first, so that a model with equal embeddings finds
     nothing; so does one whose score is not a number. A query whose own candidates have no score misses.
 
-    Args:
-        images: (n, d) float32.
-        texts: (m, d) float32, on the same device.
-        owner: int64 (m,), the row of each caption's image. Every image has a caption.
-        same_caption: int64 (m,), a number for each caption, equal where captions are: a caption is then also of the
-            images of those equal to it.
+    `owner`, int64 (m,), is the row of each caption's image; every image has a caption. `same_caption`, int64 (m,), has
+    a number for each caption, equal where captions are: a caption is then also of the images of those equal to it.
 
     Raises ValueError: shapes or owners do not agree, or an image has no caption.
     """
@@ -130,11 +126,8 @@ def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor 
 def ranks_of_pairs(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: bool = False) -> Tensor:
     """Rank, from 1, of each query's best right candidate, int64 (n,); 0 of a query that has none. Ties as in `ranks`.
 
-    Args:
-        queries: (n, d) float32.
-        candidates: (m, d) float32.
-        pairs: int64 (2, p), rows of queries and of candidates that are right for them.
-        same: queries are the candidates, and no query is a candidate of its own.
+    Queries are (n, d), candidates (m, d) float32; pairs, int64 (2, p), are rows of queries and of what is right for
+    them. Where queries are the `same` as candidates, no query is a candidate of its own.
     """
     with in_float32(queries.device.type):
         best = _ranks(queries, candidates, pairs.unique(dim=1), same=same)

@@ -100,16 +100,10 @@ NOT_ASKED = {
 
 
 def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Check]:
-    """Checks a finished run.
+    """One check for each kind of thing that was looked at, in the order of `ABOUT`.
 
-    Args:
-        run: the run.
-        shards_at_most: how many shards to read: of the newest generation first, those with the smallest SHA-256; None:
-            all.
-
-    Returns:
-        One check for each kind of thing that was looked at, in the order of `ABOUT`. For a run that is damaged or not
-        finished, some of them fail.
+    Of `shards_at_most`, those of the newest generation are read first, then those with the smallest SHA-256; None: all
+    are. For a run that is damaged or not finished, some checks fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)

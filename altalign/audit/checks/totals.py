@@ -277,18 +277,11 @@ def check_dropped(
     *,
     files_at_most: int | None,
 ) -> None:
-    """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key is among them.
+    """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key (S32[n]) is among them.
 
     A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more. Of runs that
     were merged, one may have dropped what another has kept. Of each stage at most so many files are read (None: all);
-    counts are compared where all were.
-
-    Args:
-        run: a run that keeps its dropped rows.
-        counts: the counts; None if they could not be read.
-        kept: keys of samples to search for, S32[n].
-        findings: receives what is found.
-        files_at_most: as above.
+    counts are compared where all were, and could be read.
     """
     keys, is_whole = pa.array(kept.tolist(), pa.binary()), True
     seen, _ = rows.removed_pairs(run)

@@ -141,16 +141,10 @@ def binned(
 ) -> Distribution:
     """A distribution with its bins, and its thresholds between them.
 
-    Empty bins at the end are left out, except those before a threshold and the one after it.
-
-    Args:
-        drawn: the distribution without them.
-        values: int[n], none below the first edge.
-        kept: bool[n], whether each value was kept.
-        rows: int[n], how often each value occurs.
-        edges: first values of the bins, rising.
-        label: of a bin; the last value of the last bin is `LARGEST`.
-        named: thresholds, each with the first value on its other side, which is an edge.
+    Values are int[n], none below the first of the edges, which are first values of bins; `kept` says of each whether it
+    was kept, `rows` how often it occurs. The last value of the last bin is `LARGEST`. `named` are thresholds, each with
+    the first value on its other side, which is an edge. Empty bins at the end are left out, except those before a
+    threshold and the one after it.
     """
     at = np.searchsorted(np.asarray(edges, np.int64), np.asarray(values, np.int64), side="right") - 1
     sums = np.zeros((2, len(edges)), np.int64)

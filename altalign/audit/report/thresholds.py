@@ -114,13 +114,9 @@ def curve(
 ) -> Distribution:
     """A curve: what is kept with the threshold at each stop, and what is then dropped.
 
-    Args:
-        drawn: the curve without its bins.
-        values: numbers[n] of what no other rule drops.
-        rows: int[n], how often each value occurs.
-        stops: of the threshold.
-        own: the stop of the run, by its first number; it stands at none where it is not among the stops.
-        keeps_above: whether values from the first number of a stop on are kept, or those below it.
+    Values are numbers[n] of what no other rule drops, and `rows` how often each occurs. A threshold keeps values from
+    the first number of a stop on, or those below it. `own` is the stop of the run, by its first number; it stands at
+    none where it is not among the stops.
     """
     values, rows, stops = np.asarray(values), np.asarray(rows, np.int64), sorted(dict(stops).items())
     if not len(values):
