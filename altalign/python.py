@@ -20,7 +20,7 @@ from altalign.storage import full_disk
 if TYPE_CHECKING:
     from altalign.audit.checks import Check
     from altalign.audit.compare import Comparison
-    from altalign.audit.opened.run import Run
+    from altalign.audit.opened import Run
     from altalign.pipelines.run.progress import Progress
 
 Folder = str | os.PathLike[str]
@@ -36,7 +36,7 @@ def open(run: Folder) -> "Run":  # noqa: A001 - as in gzip and tarfile
         DamagedError: run.json is damaged.
         StoreError: its object store does not answer.
     """
-    from altalign.audit.opened.run import Run
+    from altalign.audit.opened import Run
 
     return Run.open(os.fspath(run))
 
@@ -104,7 +104,7 @@ def audit(run: Folder, other: Folder | None = None) -> "list[Check] | Comparison
             return command.checked(os.fspath(run), shards_at_most=None, is_written=True)[1]
         from altalign.audit.compare import Comparison
 
-        return Comparison.of(os.fspath(run), os.fspath(other))
+        return Comparison.of_runs(os.fspath(run), os.fspath(other))
 
 
 def _report(folder: str) -> None:

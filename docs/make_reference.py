@@ -18,9 +18,9 @@ from typing import Any
 
 from altalign import errors, python
 from altalign.audit.compare import Comparison
-from altalign.audit.find_pairs import Explanation
-from altalign.audit.opened.run import Run
-from altalign.audit.opened.shown import Gallery
+from altalign.audit.explain import Explanation
+from altalign.audit.notebook import Gallery
+from altalign.audit.opened import Run
 from altalign.data import audit_tables, schema
 from altalign.data.audit_tables import AuditTable
 from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage

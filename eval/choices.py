@@ -4,8 +4,8 @@ A model chooses right where its score of the right one is higher: a tie is wrong
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,7 @@ def pair_choices(images: Tensor, captions: Tensor) -> dict[str, Tensor]:
     """Winoground's scores (Thrush et al., arXiv 2204.03162, section 3) of each example: bool (n,).
 
     `text`: each image is nearer to its own caption; `image`: each caption is nearer to its own image; `group`: both.
-
-    Args:
-        images: embeddings (n, 2, width).
-        captions: embeddings (n, 2, width), the first of the first image.
+    Images and captions are embeddings (n, 2, width), the first caption of the first image.
     """
     scores = images @ captions.mT  # (n, images, captions)
     own, others = scores.diagonal(dim1=1, dim2=2), scores.flip(2).diagonal(dim1=1, dim2=2)
@@ -43,8 +40,7 @@ def pair_choices(images: Tensor, captions: Tensor) -> dict[str, Tensor]:
     return {"text": text, "image": image, "group": text & image}
 
 
-@dataclass(frozen=True)
-class Example:
+class Choice(NamedTuple):
     """An example: one image, a caption and a wrong one; or two images, and the caption of each."""
 
     images: tuple[str, ...]
@@ -52,10 +48,10 @@ class Example:
     file: str = ""
 
 
-def of_examples(examples: Sequence[Example], folder: str, features: Features) -> tuple[Images, Result]:
+def choices(examples: Sequence[Choice], folder: str, features: Features) -> tuple[Images, Result]:
     """Choices among the captions and images of examples of one kind, and the images, of the files of a folder.
 
-    The rows are those of the examples' first images.
+    The rows are those of the examples' first images. Raises UnreadableError: no example has its images.
     """
     images, missing = files_in(folder, [name for example in examples for name in example.images])
     encoded = features.of_images(images)
@@ -71,51 +67,42 @@ def of_examples(examples: Sequence[Example], folder: str, features: Features) ->
         outcomes["right"] = caption_choices(vectors[:, 0], captions[:, 0], captions[:, 1]).cpu().numpy()
         outcomes["file"] = np.array([example.file for example in whole])
     else:
-        outcomes |= {name: of.cpu().numpy() for name, of in pair_choices(vectors, captions).items()}
+        outcomes |= {name: is_right.cpu().numpy() for name, is_right in pair_choices(vectors, captions).items()}
     rows = [int(encoded.rows[place[example.images[0]]]) for example in whole]
     left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
     return images, Result(measured(outcomes), {"examples": len(whole)}, outcomes, rows, left_out)
 
 
-def read_examples(patterns: str) -> list[Example]:
+def read_examples(patterns: str) -> list[Choice]:
     """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl.
 
-    Raises:
-        UsageError: nothing is there.
-        UnreadableError: a file is neither.
+    Raises UsageError: nothing is there; UnreadableError: a file is neither.
     """
-    examples = []
+    examples = list[Choice]()
     for path in paths_of([patterns]):
-        name = path.rpartition("/")[2].rpartition(".")[0]
+        file = path.rpartition("/")[2].rpartition(".")[0]
         try:
             text = storage.read_bytes(path).decode()
             if path.endswith(".jsonl"):
-                examples += [_winoground(json.loads(line)) for line in text.splitlines() if line.strip()]
+                for one in (json.loads(line) for line in text.splitlines() if line.strip()):
+                    names = [name if "." in name else f"{name}.png" for name in (one["image_0"], one["image_1"])]
+                    examples.append(Choice(tuple(names), (one["caption_0"], one["caption_1"])))
             else:
-                examples += [_sugar_crepe(one, name) for one in json.loads(text).values()]
+                for one in json.loads(text).values():
+                    examples.append(Choice((one["filename"],), (one["caption"], one["negative_caption"]), file))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnreadableError(
-                f"{path}: neither a file of SugarCrepe nor Winoground's examples.jsonl ({error!r}); give one of both"
-            ) from None
+            why = f"neither a file of SugarCrepe nor Winoground's examples.jsonl ({error!r})"
+            raise UnreadableError(f"{path}: {why}; give one of both") from None
     if len({len(example.images) for example in examples}) != 1:
         raise UnreadableError(f"{patterns}: no examples, or SugarCrepe's and Winoground's; give those of one")
     return examples
 
 
-def _sugar_crepe(one: Mapping[str, str], file: str) -> Example:
-    return Example((one["filename"],), (one["caption"], one["negative_caption"]), file)
-
-
-def _winoground(one: Mapping[str, str]) -> Example:
-    names = tuple(name if "." in name else f"{name}.png" for name in (one["image_0"], one["image_1"]))
-    return Example(names, (one["caption_0"], one["caption_1"]))
-
-
 def measured(outcomes: Outcomes) -> dict[str, float]:
     """Right choices in percent: of each kind, and of SugarCrepe's, in the names of files, their mean."""
-    found = {name: 100 * float(of.mean()) for name, of in outcomes.items() if of.dtype == bool}
+    shares = {name: 100 * float(is_right.mean()) for name, is_right in outcomes.items() if is_right.dtype == bool}
     if "file" not in outcomes:
-        return found
-    files = np.unique(outcomes["file"])
-    of_files = {f"right/{name}": 100 * float(outcomes["right"][outcomes["file"] == name].mean()) for name in files}
-    return {**found, **of_files, "mean_of_files": sum(of_files.values()) / len(of_files)}
+        return shares
+    right, file = outcomes["right"], outcomes["file"]
+    of_files = {f"right/{name}": 100 * float(right[file == name].mean()) for name in np.unique(file)}
+    return {**shares, **of_files, "mean_of_files": sum(of_files.values()) / len(of_files)}

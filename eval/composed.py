@@ -2,55 +2,38 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from altalign.errors import UnreadableError
-from altalign.eval.encoded import Features
+from altalign.eval.encoded import NEVER, Features, in_float32
 from altalign.eval.image_sources import Images, text_lines
 from altalign.eval.outcomes import Example, Outcomes, Result
-from altalign.eval.precision import NEVER, in_float32
 
 KS = (1, 5, 10)
-TEXT_WEIGHT, IMAGE_WEIGHT = 2.0, 1.0  # footnote 4: the best; 1 and 1 work too
+TEXT_WEIGHT = 2.0  # footnote 4: the best beside images of weight 1; 1 and 1 work too
 
 _SHOWN = 3
 _SIGNS = {1: "+", -1: "-"}
 
 
-def composed(
-    images: Tensor, texts: Tensor, sign: Tensor, *, text_weight: float = TEXT_WEIGHT, image_weight: float = IMAGE_WEIGHT
-) -> Tensor:
-    """Queries (n, width), of length 1.
+def queries_of(images: Tensor, texts: Tensor, sign: Tensor) -> Tensor:
+    """Queries (n, width), of length 1, of embeddings (n, width).
 
-    Args:
-        images: embeddings (n, width).
-        texts: embeddings (n, width).
-        sign: (n,), 1 where a text is added and -1 where it is taken away.
-        text_weight: of texts of length 1.
-        image_weight: of images of length 1.
+    `sign` (n,) is 1 where a text is added and -1 where it is taken away.
     """
     images, texts = functional.normalize(images, dim=1), functional.normalize(texts, dim=1)
-    return functional.normalize(image_weight * images + text_weight * sign[:, None].to(texts) * texts, dim=1)
+    return functional.normalize(images + TEXT_WEIGHT * sign[:, None].to(texts) * texts, dim=1)
 
 
 def search(queries: Tensor, candidates: Tensor, own: Tensor, targets: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
     """Rank, from 1, of each query's target, and the rows of its k nearest candidates; its own image is none of them.
 
-    Candidates of the target's score come before it.
-
-    Args:
-        queries: float32 (n, width).
-        candidates: embeddings (m, width).
-        own: int64 (n,), the row of each query's image among the candidates.
-        targets: int64 (n,), the row of what should be found; -1 where nobody says.
-        k: fewer where there are fewer others.
-
-    Returns:
-        int64 (n,), 0 without a target; int64 (n, k).
+    Queries are float32 (n, width), candidates (m, width); `own` and `targets`, int64 (n,), are rows of candidates, -1
+    where nobody says what should be found: then the rank is 0. Candidates of the target's score come before it.
     """
     with in_float32(queries.device.type):
         scores = (queries @ candidates.T).scatter(1, own[:, None], -torch.inf)
@@ -67,8 +50,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
     return {f"r{k}": 100 * float(((ranks > 0) & (ranks <= k)).sum() / queries) for k in KS}
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """An image plus or minus a text, and what should be found; the images by their names."""
 
     image: str
@@ -77,11 +59,10 @@ class Query:
     target: str = ""
 
 
-def of_set(images: Images, queries: Sequence[Query], features: Features) -> Result:
+def composed(images: Images, queries: Sequence[Query], features: Features) -> Result:
     """Search the images of a set by queries; the rows are those of the queries' images.
 
-    Raises:
-        UnreadableError: a query names an image that is not there, or cannot be decoded.
+    Raises UnreadableError: a query names an image that is not there, or cannot be decoded.
     """
     encoded = features.of_images(images)
     place = {images.names[row].rpartition("/")[2]: number for number, row in enumerate(encoded.rows.tolist())}
@@ -91,20 +72,14 @@ def of_set(images: Images, queries: Sequence[Query], features: Features) -> Resu
     own = torch.tensor([place[query.image] for query in queries])
     targets = torch.tensor([place[query.target] if query.target else -1 for query in queries])
     vectors, texts = encoded.embeddings, features.of_texts([query.text for query in queries])
-    device = vectors.device
+    device, rows = vectors.device, encoded.rows.tolist()
     sign = torch.tensor([query.sign for query in queries], device=device)
-    asked = composed(vectors[own.to(device)], texts, sign)
-    ranks, found = search(asked, vectors, own.to(device), targets.to(device), k=_SHOWN)
+    both = queries_of(vectors[own.to(device)], texts, sign)
+    ranks, nearest = search(both, vectors, own.to(device), targets.to(device), k=_SHOWN)
     outcomes = {"rank": ranks.cpu().numpy()}
-    rows = encoded.rows.tolist()
     examples = [
-        Example(
-            rows[own[number]],
-            tuple(rows[one] for one in some),
-            int(ranks[number]),
-            text=f"{_SIGNS[query.sign]} {query.text}",
-        )
-        for number, (query, some) in enumerate(zip(queries, found.tolist(), strict=True))
+        Example(rows[place], tuple(rows[one] for one in some), int(rank), text=f"{_SIGNS[query.sign]} {query.text}")
+        for query, place, some, rank in zip(queries, own, nearest.tolist(), ranks, strict=True)
     ]
     facts = {"queries": len(queries), "images": len(rows), "with_target": int((targets >= 0).sum())}
     left_out = images.left_out(encoded.undecodable, {})
@@ -114,21 +89,18 @@ def of_set(images: Images, queries: Sequence[Query], features: Features) -> Resu
 def read_queries(path: str) -> list[Query]:
     """Queries of a file of JSON Lines: `image`, `text`, `sign` ("+" or "-"), and perhaps `target`.
 
-    Raises:
-        UnreadableError: a line is no such query, or there is none.
+    Raises UnreadableError: a line is no such query, or there is none.
     """
-    found = []
+    queries = list[Query]()
     for number, line in enumerate(text_lines(path), start=1):
         try:
             value = json.loads(line)
-            sign = {said: sign for sign, said in _SIGNS.items()}[value.get("sign", "+")]
-            found.append(Query(str(value["image"]), str(value["text"]), sign, str(value.get("target") or "")))
+            sign = {character: sign for sign, character in _SIGNS.items()}[value.get("sign", "+")]
+            queries.append(Query(str(value["image"]), str(value["text"]), sign, str(value.get("target") or "")))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UnreadableError(
-                f'{path}: line {number}: no query ({error}); write {{"image": "a.jpg", "text": "snow", "sign": "+"}}'
-            ) from None
-    if not any(query.target for query in found):
-        raise UnreadableError(
-            f"{path}: no query with a target; write one a line, one at least with what it should find"
-        )
-    return found
+            repair = 'write {"image": "a.jpg", "text": "snow", "sign": "+"}'
+            raise UnreadableError(f"{path}: line {number}: no query ({error}); {repair}") from None
+    if not any(query.target for query in queries):
+        repair = "write one a line, one at least with what it should find"
+        raise UnreadableError(f"{path}: no query with a target; {repair}")
+    return queries

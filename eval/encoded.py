@@ -7,6 +7,7 @@ digest, both are made anew.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from itertools import chain
@@ -25,89 +26,65 @@ from altalign.eval.image_sources import Images
 
 @dataclass(frozen=True)
 class Sharing:
-    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all.
+    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all."""
 
-    Attributes:
-        own: the places of a batch of n images that this process decodes.
-        exchanged: all of a batch of n, from what this process has made of its own. A collective.
-    """
-
-    own: Callable[[int], range]
+    own: Callable[[int], range]  # the places of a batch of n images that this process decodes
+    # all of a batch of n, from what this process has made of its own. A collective
     exchanged: Callable[[Sequence[Tensor | None], int], list[Tensor | None]]
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model in evaluation mode, as evaluators know it.
+    """A model in evaluation mode, as evaluators know it."""
 
-    Attributes:
-        decode: from an image file's bytes to pixels of one shape for all; raises ValueError or OSError. It is called
-            in threads.
-        encode_image: embeddings (n, width), of length 1, of n such pixels.
-        encode_text: embeddings (n, width), of length 1, of n texts.
-        encode_word: vectors (n, width) of n words, for their similarity, where those of `encode_text` are not meant.
-        digest: of all that embeddings depend on beside the inputs: weights, tokenizer, preprocessing, precision.
-        of_pixels: `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white.
-        short_side_px: what `of_pixels` scales the short side to, at most; 0: not known.
-        has_texts: whether there is a text tower; `encode_text` raises UsageError where there is none.
-        device: where embeddings are.
-        write: captions of n such pixels, of images with these n identities, where the model writes any.
-        sharing: where several processes evaluate together.
-    """
-
+    # from an image file's bytes to pixels of one shape for all; raises ValueError or OSError. It is called in threads
     decode: Callable[[bytes], Tensor]
-    encode_image: Callable[[Tensor], Tensor]
-    encode_text: Callable[[list[str]], Tensor]
-    digest: str = ""
+    encode_image: Callable[[Tensor], Tensor]  # embeddings (n, width), of length 1, of n such pixels
+    encode_text: Callable[[list[str]], Tensor]  # embeddings (n, width), of length 1, of n texts
+    digest: str = ""  # of all that embeddings depend on beside the inputs: weights, tokenizer, preprocessing, precision
+    # vectors (n, width) of n words, for their similarity, where those of `encode_text` are not meant
     encode_word: Callable[[list[str]], Tensor] | None = None
+    # `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white
     of_pixels: Callable[[Any], Tensor] | None = None
-    short_side_px: int = 0
-    has_texts: bool = True
-    device: str = "cpu"
+    short_side_px: int = 0  # what `of_pixels` scales the short side to, at most; 0: not known
+    has_texts: bool = True  # whether there is a text tower; `encode_text` raises UsageError where there is none
+    device: str = "cpu"  # where embeddings are
+    # captions of n such pixels, of images with these n identities, where the model writes any
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
-    sharing: Sharing | None = None
+    sharing: Sharing | None = None  # where several processes evaluate together
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Embeddings of the images of a set that can be decoded.
+    """Embeddings of the images of a set that can be decoded."""
 
-    Attributes:
-        embeddings: float32 (n, width).
-        rows: the number of each in its set, int64 (n,), rising.
-        undecodable: the numbers of the others.
-    """
-
-    embeddings: Tensor
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]]
-    undecodable: list[int]
+    embeddings: Tensor  # float32 (n, width)
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]]  # the number of each in its set, int64 (n,), rising
+    undecodable: list[int]  # the numbers of the others
 
 
 ENCODED_TOGETHER = 256  # images, or captions: few enough for any device
+NEVER = torch.iinfo(torch.int64).max  # rank of what is not found at all
+
+
+@contextmanager
+def in_float32(device: str) -> Iterator[None]:
+    """Computes products in float32 on a device of this type, whatever training has set."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class Features:
     """What a model makes of images and texts, a batch at a time."""
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        batch: int,
-        threads: int = 1,
-        folder: str = "",
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """Features that are kept in `folder` (local; empty: nowhere).
-
-        Args:
-            encoder: the model.
-            batch: images, or texts, that are encoded at a time.
-            threads: images that are decoded at a time.
-            folder: of this and other models.
-            say: is told of damaged files.
-        """
-        self._encoder, self._batch, self._threads, self._folder, self._say = encoder, batch, threads, folder, say
+    def __init__(self, encoder: Encoder, *, batch: int, threads: int = 1, folder: str = "") -> None:
+        """Features that are kept in a local folder (empty: nowhere); `threads` decode images."""
+        self._encoder, self._batch, self._threads, self._folder = encoder, batch, threads, folder
 
     @property
     def encode_word(self) -> Callable[[list[str]], Tensor]:
@@ -115,11 +92,7 @@ class Features:
         return self._encoder.encode_word or self._encoder.encode_text
 
     def of_images(self, images: Images) -> EncodedImages:
-        """Embeddings of the images of a set.
-
-        Raises:
-            UnreadableError: there is none, or none can be decoded.
-        """
+        """Embeddings of the images of a set. Raises UnreadableError: there is none, or none can be decoded."""
         embeddings, facts = self._kept("images", images.identities, lambda: self._encoded_images(images))
         undecodable = facts["undecodable"]
         rows = np.setdiff1d(np.arange(len(images)), undecodable)
@@ -132,16 +105,13 @@ class Features:
         return self._kept("texts", texts, lambda: (self._encoded_texts(texts), {}))[0]
 
     def of_ensembles(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """For each list of prompts the mean of their embeddings, scaled to length 1 (ALIGN, section 5.2).
-
-        Several lists share a batch: (lists, width).
-        """
+        """Of each list of prompts the mean of their embeddings, scaled to length 1: (lists, width)."""
 
         def encoded() -> tuple[Tensor, dict[str, Any]]:
             sizes = torch.tensor([len(some) for some in prompts])
             each = self._encoded_texts(list(chain.from_iterable(prompts)))
-            of = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(each.device)
-            sums = each.new_zeros(len(sizes), each.shape[1]).index_add_(0, of, each)
+            owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(each.device)
+            sums = each.new_zeros(len(sizes), each.shape[1]).index_add_(0, owner, each)
             return functional.normalize(sums, dim=1), {}  # the length of a mean is that of its sum
 
         return self._kept("ensembles", [json.dumps(list(some)) for some in prompts], encoded)[0]
@@ -150,22 +120,20 @@ class Features:
     def captions_of(self, images: Images) -> dict[int, str]:
         """The caption that the model writes of each image of a set that can be decoded, by its number.
 
-        Raises:
-            UsageError: the model writes none.
-            UnreadableError: there is no image, or none can be decoded.
+        Raises UsageError: the model writes none; UnreadableError: there is no image, or none can be decoded.
         """
         if self._encoder.write is None:
             raise UsageError("this model writes no captions; give a training run with a [captioner]")
-        found = dict[int, str]()
+        written = dict[int, str]()
         for first, decoded in self._decoded(images):
             rows = [first + place for place, pixels in enumerate(decoded) if pixels is not None]
             if rows:
                 whole = torch.stack([pixels for pixels in decoded if pixels is not None])
                 captions = self._encoder.write(whole, [images.identities[row] for row in rows])
-                found |= dict(zip(rows, captions, strict=True))
-        if not found:
+                written |= dict(zip(rows, captions, strict=True))
+        if not written:
             raise UnreadableError(_nothing(images))
-        return found
+        return written
 
     @torch.no_grad()
     def _encoded_images(self, images: Images) -> tuple[Tensor, dict[str, Any]]:
@@ -184,29 +152,27 @@ class Features:
 
     def _decoded(self, images: Images) -> Iterator[tuple[int, list[Tensor | None]]]:
         """Batches of pixels with the number of the first; one batch is decoded while another is encoded."""
+        sharing = self._encoder.sharing
         batches = [range(first, min(first + self._batch, len(images))) for first in range(0, len(images), self._batch)]
-        data = images.read([number for batch in batches for number in self._own(batch)])
+        shares = (
+            batches
+            if sharing is None
+            else [batch[own.start : own.stop] for batch in batches for own in (sharing.own(len(batch)),)]
+        )
+        data = images.read([number for share in shares for number in share])
+
+        def whole(batch: range, futures: list[Future[Tensor | None]]) -> tuple[int, list[Tensor | None]]:
+            own = [future.result() for future in futures]
+            return batch.start, own if sharing is None else sharing.exchanged(own, len(batch))
+
         with ThreadPoolExecutor(self._threads) as pool:
             waiting: list[tuple[range, list[Future[Tensor | None]]]] = []
-            for batch in batches:
-                waiting.append((batch, [pool.submit(self._pixels, next(data)) for _ in self._own(batch)]))
+            for batch, share in zip(batches, shares, strict=True):
+                waiting.append((batch, [pool.submit(self._pixels, next(data)) for _ in share]))
                 if len(waiting) > 1:
-                    yield self._whole(*waiting.pop(0))
+                    yield whole(*waiting.pop(0))
             for batch, futures in waiting:
-                yield self._whole(batch, futures)
-
-    def _own(self, batch: range) -> range:
-        """The images of a batch that this process decodes."""
-        if self._encoder.sharing is None:
-            return batch
-        own = self._encoder.sharing.own(len(batch))
-        return batch[own.start : own.stop]
-
-    def _whole(self, batch: range, futures: list[Future[Tensor | None]]) -> tuple[int, list[Tensor | None]]:
-        """The number of a batch's first image, and the pixels of all of them."""
-        own = [future.result() for future in futures]
-        sharing = self._encoder.sharing
-        return batch.start, own if sharing is None else sharing.exchanged(own, len(batch))
+                yield whole(batch, futures)
 
     def _pixels(self, data: bytes) -> Tensor | None:
         try:
@@ -216,10 +182,8 @@ class Features:
 
     @torch.no_grad()
     def _encoded_texts(self, texts: Sequence[str]) -> Tensor:
-        firsts = range(0, len(texts), self._batch)
-        return torch.cat(
-            [self._encoder.encode_text(list(texts[first : first + self._batch])).float() for first in firsts]
-        )
+        batches = [list(texts[first : first + self._batch]) for first in range(0, len(texts), self._batch)]
+        return torch.cat([self._encoder.encode_text(batch).float() for batch in batches])
 
     def _kept(
         self, kind: str, inputs: Sequence[str], encode: Callable[[], tuple[Tensor, dict[str, Any]]]
@@ -230,10 +194,12 @@ class Features:
         key = sha256(json.dumps([self._encoder.digest, kind, list(inputs)]).encode()).hexdigest()[:32]
         array, facts = storage.join(self._folder, f"{key}.npy"), storage.join(self._folder, f"{key}.json")
         if storage.exists(facts):
-            found = _read(array, facts)
-            if found is not None:
-                return found[0].to(self._encoder.device), found[1]
-            self._say(f"{array}: not as it was written; it is made anew")
+            try:
+                about, place = storage.read_json(facts), storage.mappable(array)
+                if _digest(place) == about["sha256"]:
+                    return torch.from_numpy(np.load(place)).to(self._encoder.device), about
+            except (OSError, UnreadableError, KeyError):
+                pass  # damaged, and so made anew
             storage.delete(facts)
         embeddings, about = encode()
         with storage.write(array) as file:
@@ -247,19 +213,8 @@ def _digest(array: str) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _read(array: str, facts: str) -> tuple[Tensor, dict[str, Any]] | None:
-    """What is kept, in memory once; None: it is damaged."""
-    try:
-        about, place = storage.read_json(facts), storage.mappable(array)
-        return (torch.from_numpy(np.load(place)), about) if _digest(place) == about["sha256"] else None
-    except (OSError, UnreadableError, KeyError):
-        return None
-
-
 def _nothing(images: Images) -> str:
     if not len(images):
         return "no image is in the set; look at its paths and columns"
-    return (
-        f"{images.names[0]}: cannot be decoded, nor can any of the set's {len(images):,} images; "
-        "give a column or files of images"
-    )
+    rest = f"nor can any of the set's {len(images):,} images; give a column or files of images"
+    return f"{images.names[0]}: cannot be decoded, {rest}"

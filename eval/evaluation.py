@@ -1,66 +1,62 @@
 """Goes through the sets of an evaluation: opens each, runs its task, resamples, leaves near-duplicates out.
 
-A set that cannot be read is missing, with the reason, and the others are measured.
+A set that cannot be read is missing, with the reason, and the others are measured. A curation that names a set in
+`[decontaminate] test_sets` has dropped the near-duplicates of its images, and writes which test images these are. So of
+a model that was trained on that run they are no leak; for one that was trained on the same pool without
+decontamination they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.errors import AltalignError
-from altalign.eval import (
-    captioning,
-    choices,
-    composed,
-    crisscrossed,
-    knn,
-    languages,
-    linear_probe,
-    near_duplicates,
-    outcomes,
-    retrieval,
-    vtab,
-    word_similarity,
-    zero_shot,
-)
+from altalign.data.audit_tables import NEAR_TEST_IMAGES
+from altalign.errors import AltalignError, UsageError
+from altalign.eval import captioning, choices, classification, composed, linear_probe, outcomes, ratings, retrieval
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import Images, folder_of
-from altalign.eval.near_duplicates import Without
-from altalign.eval.outcomes import Measure, Result
-from altalign.eval.sets import HeldOut, LabelledSet, captioned, captioned_set, labelled_set
+from altalign.eval.image_sources import Images, folder_of, reading
+from altalign.eval.outcomes import Measure, Result, chosen
+from altalign.eval.sets import HeldOut, captioned, captioned_set, labelled_set
 from altalign.eval.settings import EvalSets, Set
 
 MEASURES: Mapping[str, Measure] = {
     "retrieval": retrieval.measured,
-    "zero_shot": zero_shot.measured,
-    "knn": knn.measured,
-    "linear_probe": zero_shot.measured,
-    "vtab": vtab.measured,
-    "cxc": crisscrossed.measured,
+    "zero_shot": classification.measured,
+    "knn": classification.measured_neighbours,
+    "linear_probe": classification.measured,
+    "vtab": linear_probe.measured_of_vtab,
+    "cxc": ratings.measured,
     "captioning": captioning.measured,
-    "multilingual": languages.measured,
-    "word_similarity": word_similarity.measured,
+    "multilingual": retrieval.measured_by_language,
+    "word_similarity": ratings.measured_of_words,
     "choices": choices.measured,
     "composed": composed.measured,
 }
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """A set and what a model makes of it.
+class Without:
+    """Metrics without the images that have a near-duplicate."""
 
-    Attributes:
-        images: those of the set, by their numbers in it.
-        intervals: of each metric, the lower and the upper end.
-        without: the same without images that have near-duplicates, by the run that looked for them.
-    """
+    run: str  # the curation that looked for them
+    images: int  # how many are left out
+    metrics: dict[str, float]  # of the others; empty where none are left
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A set and what a model makes of it."""
 
     settings: Set
-    images: Images
+    images: Images  # those of the set, by their numbers in it
     result: Result
-    intervals: Mapping[str, tuple[float, float]]
-    without: Sequence[Without]
+    intervals: Mapping[str, tuple[float, float]]  # of each metric, the lower and the upper end
+    without: Sequence[Without]  # the same without images that have near-duplicates, by the run that looked for them
 
     @property
     def task(self) -> str:
@@ -80,35 +76,31 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a task over its sets, each by its own metric, and how many of them it is over."""
+    """The mean of a task over the sets that were measured, each by its own metric."""
 
     task: str
     value: float
     sets: int
-    of: int
+    all_sets: int
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All sets.
-
-    Attributes:
-        missing: sets that could not be measured, by name: the reason.
-    """
+    """All sets."""
 
     evaluated: Sequence[Evaluated]
-    missing: Mapping[str, str]
+    missing: Mapping[str, str]  # sets that could not be measured, by name: the reason
 
     @property
     def means(self) -> list[Mean]:
         """Of each task with several sets."""
-        found = []
+        means = []
         for task in dict.fromkeys(each.task for each in self.evaluated):
             scores = [each.score for each in self.evaluated if each.task == task]
-            of = len(scores) + sum(name.startswith(f"{task}/") for name in self.missing)
-            if of > 1:
-                found.append(Mean(task, sum(scores) / len(scores), len(scores), of))
-        return found
+            all_sets = len(scores) + sum(name.startswith(f"{task}/") for name in self.missing)
+            if all_sets > 1:
+                means.append(Mean(task, sum(scores) / len(scores), len(scores), all_sets))
+        return means
 
 
 def evaluate(
@@ -121,96 +113,103 @@ def evaluate(
 ) -> Evaluation:
     """Measure a model on every set.
 
-    Args:
-        sets: the settings.
-        features: of the model.
-        held_out: gives the pairs that the model's training kept back; None: there are none.
-        runs: the curations that the model was trained on.
-        say: is told of each set.
+    `held_out` gives the pairs that the model's training kept back, if any; `runs` are the curations that it was trained
+    on; `say` gets the name of each set.
     """
     evaluated, missing = list[Evaluated](), dict[str, str]()
-    for chosen in sets.set:
-        name = f"{chosen.task}/{chosen.name}"
+    for each in sets.set:
+        name, measure = f"{each.task}/{each.name}", MEASURES[each.task]
         say(name)
         try:
-            images, result = _result(chosen, features, held_out)
+            images, result = _result(each, features, held_out)
         except AltalignError as error:
             missing[name] = str(error)
             continue
-        measure = MEASURES[chosen.task]
         intervals = outcomes.intervals(result.outcomes, measure, resamples=outcomes.RESAMPLES)
-        without = near_duplicates.without(
-            result, images, measure, test_set=chosen.name, runs=[*runs, *sets.near_duplicates.runs]
-        )
-        evaluated.append(Evaluated(chosen, images, result, intervals, without))
+        runs_of_set = [*runs, *sets.near_duplicates.runs]
+        apart = without(result, images, measure, test_set=each.name, runs=runs_of_set)
+        evaluated.append(Evaluated(each, images, result, intervals, apart))
     return Evaluation(evaluated, missing)
 
 
-def _result(chosen: Set, features: Features, held_out: HeldOut | None) -> tuple[Images, Result]:
-    match chosen.task:
+def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Images, Result]:
+    columns = {"image_column": each.image_column, "label_column": each.label_column}
+    classes = Classes.named(each.classes) if each.classes else None
+    labelled = partial(labelled_set, **columns, split=each.split)
+    train = partial(labelled_set, each.train, **columns, split="train", classes=classes, needs_names=False)
+    match each.task:
         case "retrieval":
-            pairs = captioned(chosen, held_out)
-            return pairs.files, retrieval.retrieval(pairs, features, shared_captions=chosen.shared_captions)
+            pairs = captioned(each, held_out)
+            return pairs.files, retrieval.retrieval(pairs, features, shared_captions=each.shared_captions)
         case "zero_shot":
-            labelled = _labelled(chosen, only_own_classes=chosen.only_own_classes)
-            own = storage.join(chosen.path, "zeroshot_classification_templates.txt")
-            has_own = storage.kind(chosen.path) == "folder" and storage.exists(own)
-            prompts = templates(chosen.templates or [own if has_own else "{}"])
-            return labelled.images, zero_shot.zero_shot(labelled, features, templates=prompts)
+            tested = labelled(each.path, classes=classes, only_own_classes=each.only_own_classes)
+            own = storage.join(each.path, "zeroshot_classification_templates.txt")
+            has_own = storage.kind(each.path) == "folder" and storage.exists(own)
+            prompts = templates(each.templates or [own if has_own else "{}"])
+            return tested.images, classification.zero_shot(tested, features, templates=prompts)
         case "knn":
-            index = _labelled(chosen, path=chosen.train, split="train", needs_names=False)
-            labelled = _labelled(chosen, classes=index.classes)
-            return labelled.images, knn.knn(labelled, index, features)
+            index = train()
+            tested = labelled(each.path, classes=index.classes)
+            return tested.images, classification.knn(tested, index, features)
         case "linear_probe":
-            train = _labelled(chosen, path=chosen.train, split="train", needs_names=False)
-            held = _labelled(chosen, path=chosen.validation, classes=train.classes) if chosen.validation else None
-            labelled = _labelled(chosen, classes=train.classes)
-            return labelled.images, linear_probe.linear_probe(labelled, train, held, features)
+            fitted = train()
+            held = labelled(each.validation, classes=fitted.classes) if each.validation else None
+            tested = labelled(each.path, classes=fitted.classes)
+            return tested.images, linear_probe.linear_probe(tested, fitted, held, features)
         case "vtab":
-            return vtab.of_folder(chosen.path, features)
+            return linear_probe.vtab(each.path, features)
         case "cxc":
-            pairs = captioned_set([chosen.path], "karpathy", images=chosen.images, split=chosen.split)
-            pairs = pairs.with_captions(at_most=chosen.captions_at_most)
-            ids = crisscrossed.read_ids(chosen.path)
-            split = chosen.split
-            return pairs.files, crisscrossed.of_set(pairs, features, ids=ids, folder=chosen.ratings, split=split)
+            pairs = captioned_set([each.path], "karpathy", images=each.images, split=each.split)
+            pairs = pairs.with_captions(at_most=each.captions_at_most)
+            ids = ratings.read_ids(each.path)
+            return pairs.files, ratings.cxc(pairs, features, ids=ids, folder=each.ratings, split=each.split)
         case "captioning":
-            pairs = captioned(chosen, None)
+            pairs = captioned(each, None)
             return pairs.files, captioning.captioning(pairs, features)
         case "multilingual":
-            if chosen.captions:
-                captions = languages.read_lines(chosen.path, chosen.captions)
+            if each.captions:
+                captions = retrieval.read_lines(each.path, each.captions)
             else:
-                captions = languages.read_xm3600(chosen.path, chosen.languages)
-            return languages.of_set(captions, chosen.images, features)
+                captions = retrieval.read_xm3600(each.path, each.languages)
+            return retrieval.multilingual(captions, each.images, features)
         case "word_similarity":
-            words = word_similarity.read_word_pairs(chosen.path)
+            words = ratings.read_word_pairs(each.path)
             names = [f"{pair.first} {pair.second}" for pair in words]
-            return Images(names, names), word_similarity.word_similarity(words, features.encode_word)
+            return Images(names, names), ratings.word_similarity(words, features.encode_word)
         case "choices":
-            return choices.of_examples(choices.read_examples(chosen.path), chosen.images, features)
+            return choices.choices(choices.read_examples(each.path), each.images, features)
         case "composed":
-            searched = folder_of(chosen.images)
-            queries = composed.read_queries(chosen.path)
-            return searched, composed.of_set(searched, queries, features)
+            searched = folder_of(each.images)
+            return searched, composed.composed(searched, composed.read_queries(each.path), features)
 
 
-def _labelled(
-    chosen: Set,
-    *,
-    path: str = "",
-    split: str = "",
-    classes: Classes | None = None,
-    only_own_classes: bool = False,
-    needs_names: bool = True,
-) -> LabelledSet:
-    """The images of a set's settings; `path`, `split` and `classes` in place of its own."""
-    return labelled_set(
-        path or chosen.path,
-        split=split or chosen.split,
-        image_column=chosen.image_column,
-        label_column=chosen.label_column,
-        classes=classes or (Classes.named(chosen.classes) if chosen.classes else None),
-        only_own_classes=only_own_classes,
-        needs_names=needs_names,
-    )
+# Near-duplicates in the pool ------------------------------------------------------------------------------------------
+
+
+def without(result: Result, images: Images, measure: Measure, *, test_set: str, runs: Sequence[str]) -> list[Without]:
+    """The metrics without images that have near-duplicates, for each run that knows this test set.
+
+    Raises UsageError: a run's names are of no image of the set.
+    """
+    apart = []
+    for run in runs:
+        facts = storage.read_json(storage.join(run, "audit", "near_duplicates", "found.json"))
+        path = storage.join(run, *NEAR_TEST_IMAGES.path.split("/"))
+        if test_set not in facts.get("test_sets", {}) or not storage.exists(path):
+            continue  # the run did not look for them
+        with reading(path, "Parquet"), storage.open_read(path) as file:
+            rows = pq.read_table(file, columns=["test_set", "test_image"], use_threads=False).to_pylist()
+        named = {row["test_image"] for row in rows if row["test_set"] == test_set}
+        # a set may have the same bytes under other names than the run's, which are as near
+        near = {
+            identity
+            for identity, name in zip(images.identities, images.names, strict=True)
+            if any("/".join(name.split("/")[first:]) in named for first in range(name.count("/") + 1))
+        }
+        if named and not near:
+            why = f"no image of the set is called like {min(named)!r}, a test image of {test_set} there"
+            raise UsageError(f"{run}: {why}; give the set another name")
+        is_near = np.array([images.identities[row] in near for row in result.rows], bool)
+        stays = chosen(result.outcomes, ~is_near)
+        apart.append(Without(run, int(is_near.sum()), {} if is_near.all() else measure(stays)))
+    return apart

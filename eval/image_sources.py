@@ -35,16 +35,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Images:
-    """Images of a set by number, known at once; their bytes are read when they are needed.
+    """Images of a set by number, known at once; their bytes are read when they are needed."""
 
-    Attributes:
-        identities: what an image is known by: a digest of its content.
-        names: for messages, and for people who look for it.
-        read: gives the bytes of the images of rising numbers.
-    """
-
-    identities: Sequence[str]
-    names: Sequence[str]
+    identities: Sequence[str]  # what an image is known by: a digest of its content
+    names: Sequence[str]  # for messages, and for people who look for it
+    # gives the bytes of the images of rising numbers
     read: Callable[[Sequence[int]], Iterator[bytes]] = lambda _: iter(())
 
     @classmethod
@@ -79,8 +74,7 @@ def reasons(names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 def read_places(places: Sequence[Place]) -> Iterator[bytes]:
     """The bytes at each place, in order. Rows of a table rise.
 
-    Raises:
-        UnreadableError: a file ends before an image does, or cannot be read.
+    Raises UnreadableError: a file ends before an image does, or cannot be read.
     """
     for (path, column), some in groupby(places, key=lambda place: (place.path, place.column)):
         if column:
@@ -104,11 +98,7 @@ def read_place(place: Place) -> bytes:
 
 @contextmanager
 def reading(path: str, what: str) -> Iterator[None]:
-    """Around the reading of a file.
-
-    Raises:
-        UnreadableError: it cannot be read as what it should be.
-    """
+    """Around the reading of a file. Raises UnreadableError: it cannot be read as what it should be."""
     try:
         yield
     except (OSError, pa.ArrowException, tarfile.TarError, UnicodeDecodeError) as error:
@@ -128,18 +118,13 @@ def text_lines(path: str) -> list[str]:
 def files_in(folder: str, names: Sequence[str]) -> tuple[Images, list[str]]:
     """The images of these files of a folder, each once, and the names of those that are not there."""
     places = [Place(storage.join(folder, name), name=name) for name in dict.fromkeys(names)]
-    is_there = [storage.exists(place.path) for place in places]
-    existing = [place for place, there in zip(places, is_there, strict=True) if there]
-    missing = [place.name for place, there in zip(places, is_there, strict=True) if not there]
+    existing = [place for place in places if storage.exists(place.path)]
+    missing = [place.name for place in places if place not in existing]
     return Images.at([digest(data) for data in read_places(existing)], existing), missing
 
 
 def folder_of(path: str) -> Images:
-    """All images of a folder and the folders in it, by the names of their files.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """All images of a folder and the folders in it, by the names of their files. Raises UsageError: there is none."""
     files = sorted(str(each.relative_to(path)) for each in Path(path).rglob("*") if each.suffix.lower()[1:] in IMAGES)
     if not files:
         raise UsageError(f"{path}: no image is in this folder; give another")
@@ -147,11 +132,7 @@ def folder_of(path: str) -> Images:
 
 
 def paths_of(patterns: Sequence[str]) -> Iterator[str]:
-    """The files of globs, each once, sorted within a glob.
-
-    Raises:
-        UsageError: nothing is there, or a folder.
-    """
+    """The files of globs, each once, sorted within a glob. Raises UsageError: nothing is there, or a folder."""
     seen: set[str] = set()
     for pattern in patterns:
         storage.check(pattern)
@@ -168,63 +149,25 @@ def paths_of(patterns: Sequence[str]) -> Iterator[str]:
                 yield path
 
 
-def clip_benchmark_tars(folder: str, split: str) -> list[str] | None:
-    """The tars of a split of CLIP_benchmark's: SPLIT/nshards.txt says how many, SPLIT/0.tar is the first.
-
-    None where the folder is none of these.
-
-    Raises:
-        UnreadableError: nshards.txt says no number, or a tar is not there.
-    """
-    mark = storage.join(folder, split, "nshards.txt")
-    if not storage.exists(mark):
-        return None
-    number = storage.read_bytes(mark).decode("utf-8", "replace").strip()
-    if not number.isdecimal() or not int(number):
-        raise UnreadableError(f"{mark}: {number[:40]!r} is no number of tars; bring the file back")
-    paths = [storage.join(folder, split, f"{each}.tar") for each in range(int(number))]
-    if lost := [path for path in paths if not storage.exists(path)]:
-        raise UnreadableError(f"{lost[0]}: not there, of {len(paths):,} tars that {mark} names; bring it back")
-    return paths
-
-
-def saved_tables(folder: str) -> list[str]:
-    """The files of a data set that `save_to_disk` wrote to a folder, in order; none where it is another folder.
-
-    Raises:
-        UsageError: it holds several splits.
-    """
-    splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
-    if isinstance(splits, list) and splits:
-        raise UsageError(f"{folder}: a data set of splits ({', '.join(splits)}); name one: {folder}/{splits[0]}")
-    entries = storage.read_json(storage.join(folder, "state.json")).get("_data_files") or []
-    return [storage.join(folder, entry["filename"]) for entry in entries]
-
-
 # Tars ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Sample:
-    """The members of a tar of one name up to its first dot.
-
-    Attributes:
-        image: SHA-256 and place of the first member that is an image by its name; None where there is none.
-        place: of the image, or of what stands for it in messages.
-        texts: content of other members by their extension: `txt`, `cls`, `json`.
-    """
+    """The members of a tar of one name up to its first dot."""
 
     key: str
-    place: Place
+    place: Place  # of the image, or of what stands for it in messages
+    # SHA-256 and place of the first member that is an image by its name; None where there is none
     image: str | None = None
+    # content of other members by their extension: `txt`, `cls`, `json`
     texts: dict[str, bytes] = field(default_factory=dict)
 
 
 def samples_of(path: str) -> Iterator[Sample]:
     """The samples of a tar, not compressed, in its order; files of attributes are samples without an image.
 
-    Raises:
-        UnreadableError: it is damaged, or cut.
+    Raises UnreadableError: it is damaged, or cut.
     """
     sample, beside = Sample("", Place(path)), list[Sample]()
     with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
@@ -264,9 +207,7 @@ def samples_of(path: str) -> Iterator[Sample]:
 def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str | None, Place, Any]]:
     """Of each row the image's digest (None: no image), its place, and the cell of another column.
 
-    Raises:
-        UsageError: the table has no such columns, or no bytes of images.
-        UnreadableError: it is damaged.
+    Raises UsageError: the table has no such columns, or no bytes of images; UnreadableError: it is damaged.
     """
     row = 0
     for batch in batches_of(path, (image_column, column)):
@@ -278,11 +219,9 @@ def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str 
 def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """These columns of a table, some rows at a time.
 
-    Raises:
-        UsageError: it has no such columns.
-        UnreadableError: it is damaged.
+    Raises UsageError: it has no such columns; UnreadableError: it is damaged.
     """
-    with _opened(path) as (schema, batches):
+    with opened(path) as (schema, batches):
         for column in columns:
             if schema.names.count(column) != 1:
                 wrong = "more than one" if column in schema.names else "no"
@@ -291,17 +230,11 @@ def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from batches(list(columns))
 
 
-def schema_of(path: str) -> pa.Schema:
-    """The schema of a table, with its metadata."""
-    with _opened(path) as (schema, _):
-        return schema
-
-
 def _images_of(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | None]:
     """Bytes of each row's image; None where there are none."""
     kind: Any = batch.schema.field(column).type
-    of = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
-    if not (pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of)):
+    inner = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    if not (pa.types.is_binary(inner) or pa.types.is_large_binary(inner) or pa.types.is_binary_view(inner)):
         raise UsageError(f"{path}: column {column!r} is {kind}, not bytes of images; name another image_column")
     values = batch.column(column).to_pylist()
     return [(value["bytes"] if isinstance(value, dict) else value) or None for value in values]
@@ -309,40 +242,35 @@ def _images_of(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | No
 
 def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
     """The images of rows, whose numbers rise."""
-    first, next_row = 0, iter([*rows, -1])
-    row = next(next_row)
+    first, waiting = 0, list(rows)
     for batch in batches_of(path, (column,)):
         images = _images_of(batch, column, path)
-        while first <= row < first + len(batch):
-            yield images[row - first] or b""
-            row = next(next_row)
+        while waiting and waiting[0] < first + len(batch):
+            yield images[waiting.pop(0) - first] or b""
         first += len(batch)
-        if row == -1:
-            break
-    if row != -1:
-        raise UnreadableError(f"{path}: ends before row {row:,}; it was changed since it was listed: give a whole one")
+        if not waiting:
+            return
+    raise UnreadableError(
+        f"{path}: ends before row {waiting[0]:,}; it was changed since it was listed: give a whole one"
+    )
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[pa.Schema, Any]]:
+def opened(path: str) -> Iterator[tuple[pa.Schema, Callable[[list[str]], Iterable[pa.RecordBatch]]]]:
     """The schema of a table, and a function that gives batches of columns."""
     is_arrow = path.endswith(".arrow")
     with reading(path, "Arrow" if is_arrow else "Parquet"), storage.open_read(path) as file:
-        if is_arrow:
-            has_footer = file.read(6) == b"ARROW1"
-            file.seek(0)
-            stream: Any = (pa.ipc.open_file if has_footer else pa.ipc.open_stream)(cast(Any, file))
-            batches = map(stream.get_batch, range(stream.num_record_batches)) if has_footer else stream
-            yield stream.schema, lambda columns: _narrow(batches, columns)
-        else:
+        if not is_arrow:
             table = pq.ParquetFile(file)
-            yield (
-                table.schema_arrow,
-                lambda columns: table.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False),
-            )
+            yield table.schema_arrow, lambda columns: table.iter_batches(_ROWS, columns=columns, use_threads=False)
+            return
+        has_footer = file.read(6) == b"ARROW1"
+        file.seek(0)
+        stream: Any = (pa.ipc.open_file if has_footer else pa.ipc.open_stream)(cast(Any, file))
+        whole = map(stream.get_batch, range(stream.num_record_batches)) if has_footer else stream
 
+        def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
+            for batch in whole:
+                yield from (batch.select(columns).slice(row, _ROWS) for row in range(0, len(batch), _ROWS))
 
-def _narrow(stream: Iterable[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    for batch in stream:
-        chosen = batch.select(columns)
-        yield from (chosen.slice(first, _ROWS) for first in range(0, len(chosen), _ROWS))
+        yield stream.schema, batches

@@ -1,19 +1,28 @@
-"""Linear probe: multinomial logistic regression on frozen features by L-BFGS, as CLIP has it.
+"""Linear probe: multinomial logistic regression on frozen features by L-BFGS, as CLIP has it; and VTAB's tasks by it.
 
 CLIP (arXiv 2103.00020), appendix A.3: at most 1,000 iterations; the strength of the L2 penalty is one of 8 values a
 decade from 1e-6 to 1e6, found on a validation part by halving the interval around the best; then both parts are fitted.
 A strength is the factor of half the squared weights beside the sum of the losses: scikit-learn's 1 / C.
+
+VTAB has 19 tasks (Zhai et al., arXiv 1910.04867) with 1,000 examples each. A task is a folder of its name with
+`train800.txt`, `val200.txt` and `test.txt`, lines of FILE CLASS. ALIGN fine-tunes all layers with 50 trials a task
+(section 5.3): `altalign train --sweep`. The probe stands in its place, with the same examples.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.eval.classification import classified
 from altalign.eval.encoded import Features
-from altalign.eval.outcomes import Result
-from altalign.eval.sets import LabelledSet
-from altalign.eval.zero_shot import classified
+from altalign.eval.image_sources import Images
+from altalign.eval.outcomes import Outcomes, Result
+from altalign.eval.sets import LabelledSet, classes_of_lists, labelled_set
 
 ITERATIONS_AT_MOST = 1_000
 VALIDATION_SHARE = 0.2  # ours: CLIP does not say how much of a training part it splits off
@@ -22,20 +31,23 @@ _A_DECADE, _DECADES = 8, 6
 _GRADIENT_AT_MOST, _WHILE_SEARCHING = 1e-7, 1e-5  # of the mean loss; scikit-learn's default is 1e-4
 _ROWS = 1 << 14  # of features that are float64 at a time
 
+GROUPS = {  # of VTAB
+    "natural": ("caltech101", "cifar", "dtd", "oxford_flowers102", "oxford_iiit_pet", "sun397", "svhn"),
+    "specialised": ("patch_camelyon", "eurosat", "resisc45", "diabetic_retinopathy"),
+    "structured": (
+        "clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "dsprites_ori", "kitti", "smallnorb_azi", "smallnorb_ele",
+    ),
+}  # fmt: skip
+TASKS = tuple(name for group in GROUPS.values() for name in group)
+
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear classifier.
+    """A linear classifier."""
 
-    Attributes:
-        weights: (classes, width) float64.
-        bias: (classes,) float64.
-        strength: of the penalty.
-    """
-
-    weights: Tensor
-    bias: Tensor
-    strength: float
+    weights: Tensor  # (classes, width) float64
+    bias: Tensor  # (classes,) float64
+    strength: float  # of the penalty
 
     def scores(self, features: Tensor) -> Tensor:
         """Logits (n, classes) float64 of features (n, width)."""
@@ -47,12 +59,8 @@ def probe(
 ) -> Probe:
     """The classifier whose strength is the best on a validation part, fitted on all that is given.
 
-    Args:
-        features: (n, width), of the training part.
-        labels: int64 (n,), from 0 to `classes` - 1.
-        classes: how many there are.
-        validation: features and labels of a part for this; None: a fifth of the training part is taken for it.
-        seed: of that fifth.
+    Features are (n, width), labels int64 (n,) from 0 to `classes` - 1; without a validation part, a random fifth of
+    the training part is taken for it.
     """
     train = features, labels
     if validation is None:
@@ -65,24 +73,25 @@ def probe(
     return fitted(*whole, classes=classes, strength=strength)
 
 
-def linear_probe(of: LabelledSet, train: LabelledSet, validation: LabelledSet | None, features: Features) -> Result:
+def linear_probe(
+    labelled: LabelledSet, train: LabelledSet, validation: LabelledSet | None, features: Features
+) -> Result:
     """Fit a classifier on one set and measure it on another; all number their classes in one way.
 
-    Raises:
-        UnreadableError: no image of one of them can be decoded.
+    Raises as `Features.of_images`.
     """
-    encoded, (known, labels) = features.of_images(of.images), _with_labels(train, features)
-    held = _with_labels(validation, features) if validation else None
-    classes = len(of.classes.names)
-    found = probe(known, labels, classes=classes, validation=held)
-    facts = {"strength": found.strength, "train_images": len(labels) + (len(held[1]) if held else 0)}
+
+    def with_labels(part: LabelledSet) -> tuple[Tensor, Tensor]:
+        encoded = features.of_images(part.images)
+        return encoded.embeddings, torch.from_numpy(part.labels[encoded.rows]).to(encoded.embeddings.device)
+
+    encoded, (known, labels) = features.of_images(labelled.images), with_labels(train)
+    held = with_labels(validation) if validation else None
+    classes = len(labelled.classes.names)
+    classifier = probe(known, labels, classes=classes, validation=held)
+    facts = {"strength": classifier.strength, "train_images": len(labels) + (len(held[1]) if held else 0)}
     vectors = torch.eye(classes, device=known.device)
-    return classified(of, encoded, found.scores(encoded.embeddings).float(), vectors, facts)
-
-
-def _with_labels(of: LabelledSet, features: Features) -> tuple[Tensor, Tensor]:
-    encoded = features.of_images(of.images)
-    return encoded.embeddings, torch.from_numpy(of.labels[encoded.rows]).to(encoded.embeddings.device)
+    return classified(labelled, encoded, classifier.scores(encoded.embeddings).float(), vectors, facts)
 
 
 def best_strength(
@@ -90,19 +99,13 @@ def best_strength(
 ) -> float:
     """The strength with the most right answers on the validation part; of equals the strongest."""
     right: dict[int, int] = {}  # by eighths of a decade
-    step, best = 2 * _A_DECADE, 0
-    around = range(-_DECADES * _A_DECADE, _DECADES * _A_DECADE + 1, step)
+    step, most = 2 * _A_DECADE, _DECADES * _A_DECADE
+    around = range(-most, most + 1, step)
     while True:
-        for place in around:
-            if place not in right and abs(place) <= _DECADES * _A_DECADE:
-                of = fitted(
-                    features,
-                    labels,
-                    classes=classes,
-                    strength=10 ** (place / _A_DECADE),
-                    gradient_at_most=_WHILE_SEARCHING,
-                )
-                right[place] = int((of.scores(validation).argmax(1) == validation_labels).sum())
+        for place in (place for place in around if place not in right and abs(place) <= most):
+            strength = 10 ** (place / _A_DECADE)
+            some = fitted(features, labels, classes=classes, strength=strength, gradient_at_most=_WHILE_SEARCHING)
+            right[place] = int((some.scores(validation).argmax(1) == validation_labels).sum())
         best = max(right, key=lambda place: (right[place], place))
         if step == 1:
             return 10 ** (best / _A_DECADE)
@@ -145,3 +148,59 @@ def fitted(
 
     method.step(loss)
     return Probe(parameters[:, :-1], parameters[:, -1], strength)
+
+
+# VTAB -----------------------------------------------------------------------------------------------------------------
+
+
+def tasks_in(folder: str) -> list[str]:
+    """The tasks that are there. Raises UnreadableError: none is."""
+    existing = [name for name in TASKS if storage.exists(storage.join(folder, name, "test.txt"))]
+    if not existing:
+        raise UnreadableError(f"{folder}: no folder of VTAB, as {TASKS[0]} with its test.txt; give the folder of them")
+    return existing
+
+
+def lists_of(folder: str, task: str) -> list[str]:
+    """The lists of a task: 800 examples, 200, and the test images."""
+    return [storage.join(folder, task, f"{part}.txt") for part in ("train800", "val200", "test")]
+
+
+def vtab(folder: str, features: Features) -> tuple[Images, Result]:
+    """The probe of every task that is there; the rows are the test images of all of them.
+
+    Raises UnreadableError: no task is there, or a file of one is damaged.
+    """
+    existing = tasks_in(folder)
+    names, rows, tasks, ranks = list[str](), list[int](), list[int](), list[int]()
+    missing = [name for name in TASKS if name not in existing]
+    left_out = {"no folder of this task": missing} if missing else {}
+    for name in existing:
+        lists = lists_of(folder, name)
+        classes = classes_of_lists(lists)
+        train, held, test = (labelled_set(path, classes=classes) for path in lists)
+        result = linear_probe(test, train, held, features)
+        rows += [len(names) + row for row in result.rows]
+        tasks += [TASKS.index(name)] * len(result.rows)
+        ranks += result.outcomes["rank"].tolist()
+        left_out |= {f"{name}: {why}": some for why, some in result.left_out.items()}
+        names += [f"{name}/{one}" for one in test.images.names]
+    outcomes = {"task": np.array(tasks), "rank": np.array(ranks)}
+    facts = {"tasks": len(existing), "of_tasks": len(TASKS)}
+    return Images(names, names), Result(measured_of_vtab(outcomes), facts, outcomes, rows, left_out)
+
+
+def measured_of_vtab(outcomes: Outcomes) -> dict[str, float]:
+    """Top-1 in percent of each task that is there, their mean (`mean_there`), and `means` of them."""
+    tasks, hits = outcomes["task"], outcomes["rank"] == 1
+    accuracies = {TASKS[task]: 100 * float(hits[tasks == task].mean()) for task in np.unique(tasks)}
+    return {**accuracies, "mean_there": sum(accuracies.values()) / len(accuracies), **means(accuracies)}
+
+
+def means(accuracies: Mapping[str, float]) -> dict[str, float]:
+    """The mean of each group that is whole, and of all where all 19 are there."""
+    return {
+        f"mean_{group}": sum(accuracies[name] for name in names) / len(names)
+        for group, names in {**GROUPS, "all": TASKS}.items()
+        if all(name in accuracies for name in names)
+    }

@@ -17,7 +17,7 @@ Measure = Callable[[Outcomes], dict[str, float]]
 
 RESAMPLES = 1_000  # ours: as many as bootstraps usually have
 _SHARE = 95  # percent of the resampled values that an interval holds
-Found = str | int  # a text, or the number of an image in its set
+Answer = str | int  # a text, or the number of an image in its set
 
 
 @dataclass(frozen=True)
@@ -27,49 +27,33 @@ class Example:
     A query that is an image may have a `text` too: what it is, or what is added to it.
     """
 
-    query: Found
-    found: tuple[Found, ...]
+    query: Answer
+    answers: tuple[Answer, ...]
     rank: int
     text: str = ""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a task makes of a set.
+    """What a task makes of a set."""
 
-    Attributes:
-        metrics: what is resampled.
-        facts: numbers of the set: images, chance.
-        outcomes: a row of each image that was evaluated.
-        rows: the number of each of them in the set.
-        left_out: what was not evaluated, by the reason: names.
-        examples: queries, right and wrong.
-        classes: names of classes, where there are any.
-    """
-
-    metrics: dict[str, float]
-    facts: Mapping[str, float]
-    outcomes: Outcomes
-    rows: Sequence[int]
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    examples: Sequence[Example] = ()
-    classes: Sequence[str] = ()
+    metrics: dict[str, float]  # what is resampled
+    facts: Mapping[str, float]  # numbers of the set: images, chance
+    outcomes: Outcomes  # a row of each image that was evaluated
+    rows: Sequence[int]  # the number of each of them in the set
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what was not evaluated, by the reason: names
+    examples: Sequence[Example] = ()  # queries, right and wrong
+    classes: Sequence[str] = ()  # names of classes, where there are any
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more one model has than another on the same images.
-
-    Attributes:
-        low: lower end of the 95 % interval of paired resamples.
-        high: upper end.
-        p: how often a random exchange of the two models' outcomes, image by image, gives as large a difference.
-    """
+    """How much more one model has than another on the same images."""
 
     value: float
-    low: float
-    high: float
-    p: float
+    low: float  # lower end of the 95 % interval of paired resamples
+    high: float  # upper end
+    p: float  # how often a random exchange of the two models' outcomes, image by image, gives as large a difference
 
 
 def shown(names: Sequence[str], ranks: Sequence[int], *, at_most: int) -> list[int]:
@@ -87,51 +71,36 @@ def chosen(outcomes: Outcomes, rows: npt.NDArray[Any]) -> Outcomes:
     return {name: column[rows] for name, column in outcomes.items()}
 
 
-def images_in(outcomes: Outcomes) -> int:
-    """How many rows there are."""
-    return len(next(iter(outcomes.values())))
-
-
 def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, tuple[float, float]]:
     """For each metric the middle 95 % of its values over resamples of the images (percentile bootstrap)."""
-    random, images = np.random.default_rng(seed), images_in(outcomes)
+    random, images = np.random.default_rng(seed), len(next(iter(outcomes.values())))
     drawn = [measure(chosen(outcomes, random.integers(images, size=images))) for _ in range(resamples)]
     return {name: _middle([values[name] for values in drawn]) for name in drawn[0]}
 
 
 def differences(a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, Difference]:
-    """Of each metric, the value of `a` less that of `b`, outcomes of the same images in the same order.
-
-    Raises:
-        ValueError: they are of different numbers of images.
-    """
-    images = images_in(a)
-    if images_in(b) != images:
-        raise ValueError(f"outcomes of {images:,} and of {images_in(b):,} images; compare those of one set")
-    random = np.random.default_rng(seed)
-    found = _less(measure(a), measure(b))
+    """Of each metric, the value of `a` less that of `b`, outcomes of the same images in the same order."""
+    random, images = np.random.default_rng(seed), len(next(iter(a.values())))
+    less = _less(measure(a), measure(b))
     drawn, exchanged = [], []
     for _ in range(resamples):
         rows = random.integers(images, size=images)
         drawn.append(_less(measure(chosen(a, rows)), measure(chosen(b, rows))))
         swap = random.random(images) < 0.5
-        exchanged.append(_less(measure(_either(a, b, swap)), measure(_either(b, a, swap))))
+        either = [{name: np.where(swap, y[name], x[name]) for name in a} for x, y in ((a, b), (b, a))]
+        exchanged.append(_less(*map(measure, either)))
     return {
         name: Difference(
             value,
             *_middle([values[name] for values in drawn]),
             p=(1 + sum(abs(values[name]) >= abs(value) - 1e-9 for values in exchanged)) / (1 + resamples),
         )
-        for name, value in found.items()
+        for name, value in less.items()
     }
 
 
 def _less(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
     return {name: a[name] - b[name] for name in a}
-
-
-def _either(a: Outcomes, b: Outcomes, swap: npt.NDArray[np.bool_]) -> Outcomes:
-    return {name: np.where(swap, b[name], a[name]) for name in a}
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float]:

@@ -1,16 +1,13 @@
 """The page of an evaluation: one HTML file that loads nothing, in the style of the report."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from markupsafe import Markup
 
-from altalign.eval.compare import Compared
 from altalign.eval.evaluation import Evaluated, Evaluation
+from altalign.eval.results import Compared
 from altalign.filters import pixels, thumbnails
 from altalign.pages import frame
 
@@ -28,80 +25,53 @@ class ClassShare(NamedTuple):
     images: int
 
 
-@dataclass(frozen=True)
-class Part:
-    """A set as it is shown.
+class Part(NamedTuple):
+    """A set as it is shown."""
 
-    Attributes:
-        of: the set.
-        classes: of the set, the worst first; empty where it has none.
-        confused: the true class, another that images of it were taken for, and how many.
-        matrix: images by true and predicted class; empty of many classes.
-        pictures: data URIs of the images that examples name and that decode, by their numbers.
-    """
-
-    of: Evaluated
-    classes: Sequence[ClassShare]
-    confused: Sequence[tuple[str, str, int]]
-    matrix: Sequence[Sequence[int]]
-    pictures: Mapping[int, str]
+    evaluated: Evaluated
+    classes: Sequence[ClassShare]  # the worst first; empty where the set has none
+    confused: Sequence[tuple[str, str, int]]  # the true class, another that images of it were taken for, and how many
+    matrix: Sequence[Sequence[int]]  # images by true and predicted class; empty of many classes
+    pictures: Mapping[int, str]  # data URIs of the images that examples name and that decode, by their numbers
 
 
-def html(evaluation: Evaluation, *, of: str) -> bytes:
-    """The page of a model's evaluation in UTF-8. It reads the images of the examples.
-
-    Args:
-        evaluation: of all sets.
-        of: the model as the heading names it.
-    """
+def html(evaluation: Evaluation, *, model: str) -> bytes:
+    """The page of a model's evaluation in UTF-8. It reads the images of the examples."""
     parts = [_part(each) for each in evaluation.evaluated]
-    return _rendered("evaluation.html", evaluation=evaluation, parts=parts, of=of, worst=_CLASSES)
+    values = {"evaluation": evaluation, "parts": parts, "model": model, "worst": _CLASSES}
+    return frame.rendered(_HERE, "evaluation.html", styles=_STYLES, **values)
 
 
-def comparison(found: Sequence[Compared], *, a: str, b: str) -> bytes:
+def comparison(compared: Sequence[Compared], *, a: str, b: str) -> bytes:
     """The page of two models on the same sets in UTF-8."""
-    return _rendered("models.html", found=found, a=a, b=b)
-
-
-def _rendered(name: str, **values: object) -> bytes:
-    style = frame.joined(_STYLES, _HERE / "static")
-    template = frame.environment(_HERE / "templates").get_template(name)
-    page = template.render(**values, style=Markup(style), policy=frame.policy("", style))
-    return page.encode("utf-8", "backslashreplace")
+    return frame.rendered(_HERE, "models.html", styles=_STYLES, compared=compared, a=a, b=b)
 
 
 def _part(each: Evaluated) -> Part:
     outcomes, names = each.result.outcomes, each.result.classes
-    classes = list[ClassShare]()
+    classes, confused, matrix = list[ClassShare](), list[tuple[str, str, int]](), list[list[int]]()
     if names and {"label", "rank"} <= outcomes.keys():
         labels, is_right = outcomes["label"], outcomes["rank"] <= 1
         images, right = np.bincount(labels, minlength=len(names)), np.bincount(labels[is_right], minlength=len(names))
         rows = [ClassShare(names[row], int(right[row]), int(images[row])) for row in range(len(names)) if images[row]]
         classes = sorted(rows, key=lambda one: (one.right / one.images, one.name))
-    matrix = np.zeros((len(names), len(names)), np.int64)
-    has_predictions = bool(names) and "predicted" in outcomes
-    if has_predictions:
-        np.add.at(matrix, (outcomes["label"], outcomes["predicted"]), 1)
-    shown = matrix.tolist() if has_predictions and len(names) <= _MATRIX else []
-    return Part(each, classes, _confused(matrix, names), shown, _pictures(each))
-
-
-def _confused(matrix: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """The most frequent pairs of a class and another that its images were taken for."""
-    wrong = matrix.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSED]
-    places = [divmod(int(place), len(names)) for place in order]
-    return [(names[row], names[column], int(wrong[row, column])) for row, column in places if wrong[row, column]]
+    if names and "predicted" in outcomes:
+        whole = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(whole, (outcomes["label"], outcomes["predicted"]), 1)
+        matrix = whole.tolist() if len(names) <= _MATRIX else []
+        np.fill_diagonal(whole, 0)
+        for place in np.argsort(-whole, axis=None, kind="stable")[:_CONFUSED]:
+            row, column = divmod(int(place), len(names))
+            if whole[row, column]:
+                confused.append((names[row], names[column], int(whole[row, column])))
+    return Part(each, classes, confused, matrix, _pictures(each))
 
 
 def _pictures(each: Evaluated) -> dict[int, str]:
-    examples = each.result.examples
-    rows = sorted({one for example in examples for one in (example.query, *example.found) if isinstance(one, int)})
-    return {row: uri for row, data in zip(rows, each.images.read(rows), strict=True) for uri in _thumbnail(data)}
-
-
-def _thumbnail(data: bytes) -> Iterator[str]:
-    found = pixels.decode(data, pixels_at_most=_PIXELS_AT_MOST, colour=True, short_side_px=thumbnails.WEBP_SIDE_PX)
-    if found.pixels is not None:
-        yield frame.data_uri(thumbnails.webp(found.pixels))
+    shown = [one for example in each.result.examples for one in (example.query, *example.answers)]
+    rows, pictures = sorted({one for one in shown if isinstance(one, int)}), dict[int, str]()
+    limits = {"pixels_at_most": _PIXELS_AT_MOST, "colour": True, "short_side_px": thumbnails.WEBP_SIDE_PX}
+    for row, data in zip(rows, each.images.read(rows), strict=True):
+        if (decoded := pixels.decode(data, **limits).pixels) is not None:
+            pictures[row] = frame.data_uri(thumbnails.webp(decoded))
+    return pictures

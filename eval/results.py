@@ -1,4 +1,4 @@
-"""Results of evaluators: files of an evaluation's folder, and tables for a terminal of 80 columns.
+"""Results of evaluators: files of an evaluation's folder, tables for a terminal of 80 columns, and two models compared.
 
 `metrics.json` has the numbers, TASK/NAME: {metric: value}; `sets.json` what belongs to them: intervals, what was left
 out, which sets are missing; `outcomes/TASK-NAME.parquet` a row an image, which two evaluations are compared by.
@@ -6,14 +6,19 @@ out, which sets are missing; `outcomes/TASK-NAME.parquet` a row an image, which 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.eval.evaluation import Evaluated, Evaluation
-from altalign.eval.near_duplicates import Without
+from altalign.errors import UsageError
+from altalign.eval import outcomes
+from altalign.eval.evaluation import MEASURES, Evaluated, Evaluation, Without
+from altalign.eval.image_sources import reading
+from altalign.eval.outcomes import Difference, Outcomes, chosen
 from altalign.terminal import shown
 
 if TYPE_CHECKING:
@@ -23,17 +28,11 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, Mapping[str, float]]  # {"retrieval/NAME": {metric: value}}
 
 _RETRIEVAL = "retrieval/"
-_KS = (1, 5, 10)
 _NAMED = 20  # things left out that sets.json names, of each reason
 
 
 def write_metrics(path: str, metrics: Metrics) -> None:
-    """Write metrics.json.
-
-    Raises:
-        ValueError: a value is not a finite number, which JSON cannot hold.
-        FullDiskError: no space is left.
-    """
+    """Write metrics.json. Raises ValueError: a value is not a finite number, which JSON cannot hold."""
     for name, values in metrics.items():
         for metric, value in values.items():
             if not math.isfinite(value):
@@ -41,76 +40,80 @@ def write_metrics(path: str, metrics: Metrics) -> None:
     storage.write_json(path, {name: dict(values) for name, values in metrics.items()})
 
 
-def metrics_of(evaluation: Evaluation) -> dict[str, dict[str, float]]:
-    """Metrics and facts of each set, as metrics.json has them."""
-    return {each.name: {**each.result.metrics, **each.result.facts} for each in evaluation.evaluated}
-
-
 def write(folder: str, evaluation: Evaluation) -> None:
     """Write outcomes, sets.json and metrics.json; sets that another evaluation has left there stay."""
     for each in evaluation.evaluated:
         columns = {"name": pa.array([each.images.names[row] for row in each.result.rows])}
         columns |= {name: pa.array(column) for name, column in each.result.outcomes.items()}
-        with storage.write(outcomes_path(folder, each.name)) as file:
+        with storage.write(_outcomes_path(folder, each.name)) as file:
             pq.write_table(pa.table(columns), file)
     sets, metrics = storage.join(folder, "sets.json"), storage.join(folder, "metrics.json")
     about = {each.name: _about(each) for each in evaluation.evaluated}
     missing = {name: {"missing": why} for name, why in evaluation.missing.items()}
     storage.write_json(sets, {**storage.read_json(sets), **about, **missing})
     before = {name: values for name, values in storage.read_json(metrics).items() if name not in missing}
-    write_metrics(metrics, {**before, **metrics_of(evaluation)})
+    write_metrics(metrics, {**before, **_metrics_of(evaluation)})
 
 
-def outcomes_path(folder: str, name: str) -> str:
-    """Where the outcomes of TASK/NAME are."""
+def _metrics_of(evaluation: Evaluation) -> dict[str, dict[str, float]]:
+    """Metrics and facts of each set, as metrics.json has them."""
+    return {each.name: {**each.result.metrics, **each.result.facts} for each in evaluation.evaluated}
+
+
+def _outcomes_path(folder: str, name: str) -> str:
     return storage.join(folder, "outcomes", f"{name.replace('/', '-')}.parquet")
 
 
 def _about(each: Evaluated) -> dict[str, object]:
+    left_out = each.result.left_out.items()
     return {
         "metric": each.settings.metric,
         "settings": each.settings.model_dump(mode="json"),
         "intervals": {name: list(ends) for name, ends in each.intervals.items()},
-        "without_near_duplicates": [
-            {"run": one.run, "images": one.images, "metrics": one.metrics} for one in each.without
-        ],
-        "left_out": {
-            reason: {"number": len(names), "names": list(names[:_NAMED])}
-            for reason, names in each.result.left_out.items()
-        },
+        "without_near_duplicates": [asdict(one) for one in each.without],
+        "left_out": {reason: {"number": len(names), "names": list(names[:_NAMED])} for reason, names in left_out},
     }
 
 
-def show(evaluation: Evaluation, out: "Console", *, of: str) -> None:
-    """Print the tables, the mean of each task, and the sets that are missing; `of` says of what, and where."""
-    found = metrics_of(evaluation)
-    if any(name.startswith(_RETRIEVAL) for name in found):
-        out.print(retrieval_table(found))
+def show(evaluation: Evaluation, out: "Console", *, model: str) -> None:
+    """Print the tables, the mean of each task, and the sets that are missing; then the model, and where results are."""
+    metrics = _metrics_of(evaluation)
+    if any(name.startswith(_RETRIEVAL) for name in metrics):
+        out.print(retrieval_table(metrics))
     if evaluation.evaluated:
-        out.print(scores_table(evaluation.evaluated))
+        out.print(_scores_table(evaluation.evaluated))
     for mean in evaluation.means:
-        out.print(f"{mean.task}: mean {mean.value:.1f} of {mean.sets:,} of {mean.of:,} sets")
+        out.print(f"{mean.task}: mean {mean.value:.1f} of {mean.sets:,} of {mean.all_sets:,} sets")
     if not any(each.without for each in evaluation.evaluated):
         out.print("near-duplicates of these images in the training data: not known", soft_wrap=True)
     for name, why in evaluation.missing.items():
         out.print(f"missing: {shown(name)}: {shown(why)}", style="yellow", soft_wrap=True)
     sets = len(evaluation.evaluated) + len(evaluation.missing)
-    out.print(f"{len(evaluation.evaluated):,} of {sets:,} sets; {of}", soft_wrap=True)
+    out.print(f"{len(evaluation.evaluated):,} of {sets:,} sets; {model}", soft_wrap=True)
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def scores_table(evaluated: Sequence[Evaluated]) -> "Table":
-    """A row a set: its metric with the interval, and without near-duplicates where a run has looked for them."""
-    from rich.table import Table
+def _table(texts: Sequence[str], numbers: Sequence[str]) -> "Table":
+    from rich.table import Table  # takes a tenth of a second, for which --help need not wait
 
     table = Table()
-    is_known = any(each.without for each in evaluated)
-    table.add_column("set", overflow="fold")
-    table.add_column("metric", overflow="fold")
-    for name in ("images", "score", "95 %", *(["without near"] if is_known else [])):
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
         table.add_column(name, justify="right")
+    return table
+
+
+def _scores_table(evaluated: Sequence[Evaluated]) -> "Table":
+    """A row a set: its metric with the interval, and without near-duplicates where a run has looked for them."""
+    is_known = any(each.without for each in evaluated)
+    table = _table(("set", "metric"), ("images", "score", "95 %", *(["without near"] if is_known else [])))
+
+    def apart(one: Without, metric: str) -> str:
+        return f"{f'{one.metrics[metric]:.1f}' if one.metrics else 'none left'} (-{one.images:,})"
+
     for each in evaluated:
         metric = each.settings.metric
         ends = each.intervals.get(metric)
@@ -120,43 +123,104 @@ def scores_table(evaluated: Sequence[Evaluated]) -> "Table":
             f"{len(each.result.rows):,}",
             f"{each.score:.1f}",
             f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "",
-            *(["\n".join(_without(one, metric) for one in each.without) or "not known"] if is_known else []),
+            *(["\n".join(apart(one, metric) for one in each.without) or "not known"] if is_known else []),
         )
     return table
 
 
-def _without(one: Without, metric: str) -> str:
-    """The metric without near-duplicates, and how many images went."""
-    value = f"{one.metrics[metric]:.1f}" if one.metrics else "none left"
-    return f"{value} (-{one.images:,})"
-
-
 def retrieval_table(metrics: Metrics) -> "Table":
     """Retrieval in percent, two rows for each set: captions searched by images, and images searched by captions."""
-    from rich.table import Table  # takes a tenth of a second, for which --help need not wait
-
-    table = Table()
-    table.add_column("set", overflow="fold")
-    table.add_column("search")
-    for name in ("of", "R@1", "R@5", "R@10", "sum"):
-        table.add_column(name, justify="right")
+    table = _table(("set", "search"), ("of", "R@1", "R@5", "R@10", "sum"))
     for name, values in metrics.items():
         if name.startswith(_RETRIEVAL):
-            table.add_row(
-                shown(name.removeprefix(_RETRIEVAL)), "captions by image", *_cells(values, "image_to_text", "captions")
-            )
-            table.add_row(
-                _below(values), "images by caption", *_cells(values, "text_to_image", "images"), end_section=True
-            )
+            cells = list[list[str]]()
+            for direction, searched in (("image_to_text", "captions"), ("text_to_image", "images")):
+                recalls = [values[f"{direction}_r{k}"] for k in (1, 5, 10)]
+                numbers = [f"{values[searched]:,.0f}", *(f"{recall:.1f}" for recall in recalls), f"{sum(recalls):.1f}"]
+                cells.append(numbers)
+            below = f"chance: R@1 {values['chance_r1']:.2g}"
+            below += f"\n{values['undecodable']:,.0f} undecodable" if values.get("undecodable") else ""
+            table.add_row(shown(name.removeprefix(_RETRIEVAL)), "captions by image", *cells[0])
+            table.add_row(below, "images by caption", *cells[1], end_section=True)
     return table
 
 
-def _cells(values: Mapping[str, float], direction: str, of: str) -> list[str]:
-    recalls = [values[f"{direction}_r{k}"] for k in _KS]
-    return [f"{values[of]:,.0f}", *(f"{recall:.1f}" for recall in recalls), f"{sum(recalls):.1f}"]
+# Two models on the same images of the same sets: `altalign eval A B` -------------------------------------------------
 
 
-def _below(values: Mapping[str, float]) -> str:
-    """The note under a set's name: the recall of chance, and the number of images that could not be decoded."""
-    chance = f"chance: R@1 {values['chance_r1']:.2g}"
-    return f"{chance}\n{values['undecodable']:,.0f} undecodable" if values.get("undecodable") else chance
+@dataclass(frozen=True)
+class Compared:
+    """Two models on a set."""
+
+    name: str  # TASK/NAME
+    metric: str  # what stands for the set
+    images: int  # how many both were measured on
+    of_one: int  # how many only one of them was
+    a: dict[str, float]  # metrics of the first on these images
+    b: dict[str, float]  # of the second
+    differences: dict[str, Difference]  # of the first less those of the second
+
+
+def compare(a: str, b: str, *, resamples: int) -> list[Compared]:
+    """The sets that two evaluations have: their folders, or training runs, of which the newest evaluation is meant.
+
+    Raises UsageError: one is no evaluation, or they have no set in common.
+    """
+    places = [_place(folder) for folder in (a, b)]
+    abouts = [storage.read_json(storage.join(place, "sets.json")) for place in places]
+    names = [
+        {name for name, each in about.items() if "missing" not in each and name.partition("/")[0] in MEASURES}
+        for about in abouts
+    ]
+    compared = list[Compared]()
+    for name in sorted(names[0] & names[1]):
+        (names_a, of_a), (names_b, of_b) = (_outcomes(_outcomes_path(place, name)) for place in places)
+        _, rows_a, rows_b = np.intersect1d(names_a, names_b, return_indices=True)
+        if len(rows_a):
+            first, second, measure = chosen(of_a, rows_a), chosen(of_b, rows_b), MEASURES[name.partition("/")[0]]
+            of_one = len(names_a) + len(names_b) - 2 * len(rows_a)
+            differences = outcomes.differences(first, second, measure, resamples=resamples)
+            both = measure(first), measure(second)
+            compared.append(Compared(name, abouts[0][name]["metric"], len(rows_a), of_one, *both, differences))
+    if not compared:
+        raise UsageError(f"{a} and {b} have no image of one set in common; evaluate both with the same --sets")
+    return compared
+
+
+def write_comparison(path: str, compared: list[Compared]) -> None:
+    """Write comparison.json."""
+    storage.write_json(path, {each.name: asdict(each) for each in compared})
+
+
+def comparison_table(compared: list[Compared]) -> "Table":
+    """A row a set: its metric of both, the difference, its interval and its p."""
+    table = _table(("set, metric",), ("images", "A", "B", "A - B", "95 %", "p"))
+    for each in compared:
+        difference = each.differences[each.metric]
+        table.add_row(
+            f"{shown(each.name)}\n{each.metric}" + (f"\n{each.of_one:,} of one alone" if each.of_one else ""),
+            f"{each.images:,}",
+            f"{each.a[each.metric]:.1f}",
+            f"{each.b[each.metric]:.1f}",
+            f"{difference.value:+.1f}",
+            f"{difference.low:+.1f} to\n{difference.high:+.1f}",
+            f"{difference.p:.3f}",
+        )
+    return table
+
+
+def _place(folder: str) -> str:
+    steps = sorted(name for name in storage.entries(storage.join(folder, "eval")) if name.startswith("step-"))
+    places = [folder, *(storage.join(folder, "eval", name) for name in reversed(steps))]
+    for place in places:
+        if storage.exists(storage.join(place, "sets.json")):
+            return place
+    raise UsageError(f"{folder}: no evaluation with --sets is there; make one, or give its folder")
+
+
+def _outcomes(path: str) -> tuple[np.ndarray, Outcomes]:
+    """Names of images, and their outcomes."""
+    with reading(path, "Parquet"), storage.open_read(path) as file:
+        table = pq.read_table(file, use_threads=False)
+    columns = {name: table[name].to_numpy() for name in table.column_names if name != "name"}
+    return np.array(table["name"].to_pylist(), object), columns

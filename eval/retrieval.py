@@ -1,24 +1,26 @@
-"""Image-text retrieval with several captions per image: recall@k in percent, both ways.
+"""Image-text retrieval with several captions per image: recall@k in percent, both ways (ALIGN tables 2 and 3).
 
-ALIGN section 5.1, tables 2 and 3.
-
-The evaluator knows a set of captioned images and how to encode it; its core, `ranks`, only knows embeddings.
+In several languages, one by one and on average: Multi30K (ALIGN section 8, table 11) and XM3600. The core, `ranks`,
+only knows embeddings.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from altalign.eval.encoded import Features
+from altalign.errors import UnreadableError
+from altalign.eval.encoded import NEVER, Features, in_float32
+from altalign.eval.image_sources import NO_FILE, Images, files_in, text_lines
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
-from altalign.eval.precision import NEVER, in_float32
 from altalign.eval.sets import ImageSet
 
 KS = (1, 5, 10)
-SharedCaptions = Literal["own", "all"]
 
 _SCORES = 1 << 24  # scores that are held, 64 MiB; more if one query has more candidates
 _EXAMPLES, _SHOWN = 12, 3  # queries of each direction, and what is shown of each
@@ -31,136 +33,129 @@ class Ranks(NamedTuple):
     of_texts: Tensor
 
 
-def retrieval(of: ImageSet, features: Features, *, shared_captions: SharedCaptions = "own") -> Result:
-    """Search a set in both directions.
+def retrieval(pairs: ImageSet, features: Features, *, shared_captions: Literal["own", "all"] = "own") -> Result:
+    """Search a set in both directions. Raises UnreadableError: there is no image, or none can be decoded.
 
-    Args:
-        of: images, each with at least one caption.
-        features: of the model.
-        shared_captions: a caption that several images have is right for its `own` image alone, or for `all` of them.
-
-    Raises:
-        UnreadableError: there is no image, or none can be decoded.
+    A caption that several images have is right for its `own` image alone, or for `all` of them.
     """
-    encoded = features.of_images(of.files)
+    encoded = features.of_images(pairs.files)
     rows = encoded.rows.tolist()
-    whole = [of.images[row] for row in rows]
-    said = list(chain.from_iterable(image.captions for image in whole))
+    whole = [pairs.images[row] for row in rows]
+    captions = list(chain.from_iterable(image.captions for image in whole))
     owner = torch.repeat_interleave(torch.tensor([len(image.captions) for image in whole]))
-    images, texts, same = encoded.embeddings, features.of_texts(said), _numbered(said)
-    found = ranks(images, texts, owner, same_caption=same if shared_captions == "all" else None)
-    outcomes = outcomes_of(found, owner)
-    left_out = of.files.left_out(encoded.undecodable, of.left_out)
+    numbers: dict[str, int] = {}  # equal where captions are
+    same = torch.tensor([numbers.setdefault(caption, len(numbers)) for caption in captions])
+    images, texts = encoded.embeddings, features.of_texts(captions)
+    both = ranks(images, texts, owner, same_caption=same if shared_captions == "all" else None)
+    outcomes = outcomes_of(both, owner)
+    of_one_image = torch.stack([same, owner]).unique(dim=1)[0]
     facts = {
         "chance_r1": 100 / len(whole),
         "images": len(whole),
-        "captions": len(said),
-        "shared_captions": _shared(owner, same),
+        "captions": len(captions),
+        "shared_captions": int((of_one_image.bincount()[same] > 1).sum()),
         "undecodable": len(encoded.undecodable),
     }
     examples = [
-        *_examples(images, texts, found.of_images, rows, said),
-        *_examples(texts, images, found.of_texts, said, rows),
+        *_examples(images, texts, both.of_images, rows, captions),
+        *_examples(texts, images, both.of_texts, captions, rows),
     ]
+    left_out = pairs.files.left_out(encoded.undecodable, pairs.left_out)
     return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)
 
 
 def measured(outcomes: Outcomes) -> dict[str, float]:
     """`image_to_text_rK` and `text_to_image_rK` in percent of the queries; `rsum`, their sum; `mean_recall`, mean."""
     by_image, captions = outcomes["image_to_text_rank"], outcomes["captions"].sum()
-    found = {f"image_to_text_r{k}": 100 * float((by_image <= k).mean()) for k in KS}
-    found |= {f"text_to_image_r{k}": 100 * float(outcomes[f"text_to_image_hits_{k}"].sum() / captions) for k in KS}
-    total = sum(found.values())
-    return {**found, "rsum": total, "mean_recall": total / len(found)}
+    recalls = {f"image_to_text_r{k}": 100 * float((by_image <= k).mean()) for k in KS}
+    recalls |= {f"text_to_image_r{k}": 100 * float(outcomes[f"text_to_image_hits_{k}"].sum() / captions) for k in KS}
+    total = sum(recalls.values())
+    return {**recalls, "rsum": total, "mean_recall": total / len(recalls)}
+
+
+def outcomes_of(both: Ranks, owner: Tensor) -> Outcomes:
+    """A row an image: the rank of its best caption, how many captions it has, and how many of them find it."""
+    by_text, owner = both.of_texts.cpu(), owner.cpu()
+    hits = {f"text_to_image_hits_{k}": torch.bincount(owner, (by_text <= k).double()).long().numpy() for k in KS}
+    return {"image_to_text_rank": both.of_images.cpu().numpy(), "captions": owner.bincount().numpy(), **hits}
+
+
+@torch.no_grad()
+def _examples(
+    queries: Tensor, candidates: Tensor, ranks: Tensor, names: Sequence[int | str], others: Sequence[int | str]
+) -> list[Example]:
+    """Right and wrong ones, as many of each where there are so many, chosen by hashes."""
+    chosen = shown([str(name) for name in names], ranks.tolist(), at_most=_EXAMPLES)
+    best = (queries[chosen] @ candidates.T).topk(min(_SHOWN, len(candidates)), dim=1).indices.tolist()
+    return [
+        Example(names[query], tuple(others[place] for place in places), int(ranks[query]))
+        for query, places in zip(chosen, best, strict=True)
+    ]
+
+
+# Ranks ----------------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor | None = None) -> Ranks:
-    """Search images by captions and captions by images.
+    """Search images, (n, d) float32, by captions, (m, d), and captions by images.
 
     A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
     captions. A candidate of another image with the same score comes first, so that a model with equal embeddings finds
     nothing; so does one whose score is not a number. A query whose own candidates have no score misses.
 
-    Args:
-        images: (n, d) float32.
-        texts: (m, d) float32, on the same device.
-        owner: int64 (m,), the row of each caption's image. Every image has a caption.
-        same_caption: int64 (m,), a number for each caption, equal where captions are: a caption is then also of the
-            images of those equal to it.
+    `owner`, int64 (m,), is the row of each caption's image; every image has a caption. `same_caption`, int64 (m,), has
+    a number for each caption, equal where captions are: a caption is then also of the images of those equal to it.
 
-    Raises:
-        ValueError: shapes or owners do not agree, or an image has no caption.
+    Raises ValueError: shapes or owners do not agree, or an image has no caption.
     """
     owner = owner.to(images.device)
-    _check(images, texts, owner)
+    if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
+        shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
+        raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
+    if not torch.equal(owner.unique(), torch.arange(len(images), device=owner.device)):
+        raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
     own = torch.stack([owner, torch.arange(len(texts), device=images.device)])
     if same_caption is not None:
         own = _of_all(owner, same_caption.to(images.device))
     with in_float32(images.device.type):
-        return Ranks(_ranks(images, texts, *_sorted(own)), _ranks(texts, images, *_sorted(own.flip(0))))
-
-
-def outcomes_of(found: Ranks, owner: Tensor) -> Outcomes:
-    """A row an image: the rank of its best caption, how many captions it has, and how many of them find it."""
-    by_text, owner = found.of_texts.cpu(), owner.cpu()
-    hits = {f"text_to_image_hits_{k}": torch.bincount(owner, (by_text <= k).double()).long().numpy() for k in KS}
-    return {"image_to_text_rank": found.of_images.cpu().numpy(), "captions": owner.bincount().numpy(), **hits}
-
-
-@torch.no_grad()
-def _examples(
-    queries: Tensor, candidates: Tensor, found: Tensor, names: Sequence[int | str], of: Sequence[int | str]
-) -> list[Example]:
-    """Right and wrong ones, as many of each where there are so many, chosen by hashes."""
-    chosen = shown([str(name) for name in names], found.tolist(), at_most=_EXAMPLES)
-    best = (queries[chosen] @ candidates.T).topk(min(_SHOWN, len(candidates)), dim=1).indices.tolist()
-    return [
-        Example(names[query], tuple(of[place] for place in places), int(found[query]))
-        for query, places in zip(chosen, best, strict=True)
-    ]
+        return Ranks(_ranks(images, texts, own), _ranks(texts, images, own.flip(0)))
 
 
 @torch.no_grad()
 def ranks_of_pairs(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: bool = False) -> Tensor:
     """Rank, from 1, of each query's best right candidate, int64 (n,); 0 of a query that has none. Ties as in `ranks`.
 
-    Args:
-        queries: (n, d) float32.
-        candidates: (m, d) float32.
-        pairs: int64 (2, p), rows of queries and of candidates that are right for them.
-        same: queries are the candidates, and no query is a candidate of its own.
+    Queries are (n, d), candidates (m, d) float32; pairs, int64 (2, p), are rows of queries and of what is right for
+    them. Where queries are the `same` as candidates, no query is a candidate of its own.
     """
     with in_float32(queries.device.type):
-        found = _ranks(queries, candidates, *_sorted(pairs.unique(dim=1)), same=same)
+        best = _ranks(queries, candidates, pairs.unique(dim=1), same=same)
     has_none = torch.ones(len(queries), dtype=torch.bool, device=queries.device)
     has_none[pairs[0]] = False
-    return found.masked_fill(has_none, 0)
+    return best.masked_fill(has_none, 0)
 
 
 def _of_all(owner: Tensor, same: Tensor) -> Tensor:
     """Images and the captions that they have or that are equal to one that they have: int64 (2, pairs), each once."""
-    of, images = torch.stack([same, owner]).unique(dim=1)  # sorted by the number of the caption
-    of = of.contiguous()
-    first, after = torch.searchsorted(of, same), torch.searchsorted(of, same, right=True)
+    caption, images = torch.stack([same, owner]).unique(dim=1)  # sorted by the number of the caption
+    caption = caption.contiguous()
+    first, after = torch.searchsorted(caption, same), torch.searchsorted(caption, same, right=True)
     counts = after - first
     captions = torch.repeat_interleave(counts)
     starts = counts.cumsum(0) - counts
-    places = first[captions] + torch.arange(len(captions), device=of.device) - starts[captions]
+    places = first[captions] + torch.arange(len(captions), device=caption.device) - starts[captions]
     return torch.stack([images[places], captions])
 
 
-def _sorted(pairs: Tensor) -> Tensor:
-    """Pairs (2, n) in the order of the first of each."""
-    return pairs[:, pairs[0].argsort(stable=True)]
-
-
-def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor, *, same: bool = False) -> Tensor:
+def _ranks(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: bool = False) -> Tensor:
     """Rank, from 1, of each query's best own candidate among those that are not its own, int64 (queries,).
 
-    Which are its own, pairs of `query` and `candidate` say, sorted by query. It holds the scores of some queries at a
-    time, against all candidates. Where queries are the `same` as candidates, none is its own.
+    Which are its own, pairs (2, n) of query and candidate say. It holds the scores of some queries at a time, against
+    all candidates. Where queries are the `same` as candidates, none is its own.
     """
+    query, candidate = pairs[:, pairs[0].argsort(stable=True)]
+    query = query.contiguous()
     rows_at_a_time = max(1, _SCORES // len(candidates))
     ranks = []
     for begin, some in zip(range(0, len(queries), rows_at_a_time), queries.split(rows_at_a_time), strict=True):
@@ -180,21 +175,82 @@ def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor
     return torch.cat(ranks)
 
 
-def _numbered(captions: Sequence[str]) -> Tensor:
-    """A number for each caption, equal where captions are: int64 (m,)."""
-    numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(caption, len(numbers)) for caption in captions])
+# Languages ------------------------------------------------------------------------------------------------------------
 
 
-def _shared(owner: Tensor, same: Tensor) -> int:
-    """How many captions another image has too."""
-    of = torch.stack([same, owner]).unique(dim=1)[0]
-    return int((of.bincount()[same] > 1).sum())
+class Multilingual(NamedTuple):
+    """Names of images, and for each language the captions of each image, at least one."""
+
+    names: Sequence[str]
+    captions: Mapping[str, Sequence[Sequence[str]]]
 
 
-def _check(images: Tensor, texts: Tensor, owner: Tensor) -> None:
-    if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
-        shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
-        raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
-    if not torch.equal(owner.unique(), torch.arange(len(images), device=owner.device)):
-        raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
+def multilingual(pairs: Multilingual, folder: str, features: Features) -> tuple[Images, Result]:
+    """Search the images of a folder's files in every language, and the captions by the images.
+
+    Raises UnreadableError: no image is there, or none can be decoded.
+    """
+    images, missing = files_in(folder, pairs.names)
+    if not len(images):
+        why = f"none of {len(pairs.names):,} images is there ({missing[0]})"
+        raise UnreadableError(f"{folder}: {why}; give their folder")
+    encoded = features.of_images(images)
+    place = {name: number for number, name in enumerate(pairs.names)}
+    numbers = [place[images.names[row]] for row in encoded.rows.tolist()]
+    outcomes: dict[str, npt.NDArray[Any]] = {}
+    for language, captions in pairs.captions.items():
+        own = [captions[number] for number in numbers]
+        owner = torch.repeat_interleave(torch.tensor([len(some) for some in own]))
+        texts = features.of_texts(list(chain.from_iterable(own)))
+        columns = outcomes_of(ranks(encoded.embeddings, texts, owner), owner)
+        outcomes |= {f"{language}/{name}": column for name, column in columns.items()}
+    left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
+    facts = {"images": len(numbers), "languages": len(pairs.captions)}
+    return images, Result(measured_by_language(outcomes), facts, outcomes, encoded.rows.tolist(), left_out)
+
+
+def measured_by_language(outcomes: Outcomes) -> dict[str, float]:
+    """The metrics of retrieval in each language as LANGUAGE/METRIC, and their means; ALIGN's mR is `mean_recall`."""
+    columns: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for name, column in outcomes.items():
+        language, _, metric = name.partition("/")
+        columns.setdefault(language, {})[metric] = column
+    by_language = {language: measured(own) for language, own in columns.items()}
+    each = {f"{language}/{name}": value for language, own in by_language.items() for name, value in own.items()}
+    names = next(iter(by_language.values()))
+    return {**{name: sum(own[name] for own in by_language.values()) / len(by_language) for name in names}, **each}
+
+
+def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Multilingual:
+    """Multi30K: the names of the images, a line each, and files of captions in that order, by language.
+
+    Raises UnreadableError: a file is not there, or has another number of lines.
+    """
+    names = [line.split("#")[0].strip() for line in text_lines(images)]
+    by_language: dict[str, list[list[str]]] = {}
+    for language, files in captions.items():
+        columns = [text_lines(file) for file in files]
+        for file, column in zip(files, columns, strict=True):
+            if len(column) != len(names):
+                raise UnreadableError(f"{file}: {len(column):,} lines, and {images} has {len(names):,}; give its own")
+        by_language[language] = [list(some) for some in zip(*columns, strict=True)]
+    return Multilingual(names, by_language)
+
+
+def read_xm3600(path: str, languages: Sequence[str]) -> Multilingual:
+    """XM3600's captions.jsonl: these languages, or all.
+
+    Raises UnreadableError: it is no such file, or an image has no caption in a language.
+    """
+    try:
+        rows = [json.loads(line) for line in text_lines(path)]
+        all_of_them = {key for row in rows for key, each in row.items() if isinstance(each, dict) and "caption" in each}
+        chosen = languages or sorted(all_of_them)
+        by_language = {language: [row[language]["caption"] for row in rows] for language in chosen}
+        names = [f"{Path(row['image/key']).name}.jpg" for row in rows]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"no captions.jsonl of XM3600 with these languages ({error!r})"
+        raise UnreadableError(f"{path}: {why}; give one") from None
+    if not by_language or not all(all(captions) for captions in by_language.values()):
+        raise UnreadableError(f"{path}: an image without a caption in a language; leave the language out")
+    return Multilingual(names, by_language)

@@ -7,7 +7,7 @@ run, of the same `image_id`) are one image, which has all their captions; with c
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -45,14 +45,23 @@ Kind = Literal["webdataset", "parquet", "karpathy", "run", "list", "folder"]
 def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
     """What is at a path, and its files; of a folder that is no set of tars or tables, the folder.
 
-    Raises:
-        UsageError: nothing is there.
-        UnreadableError: tars that CLIP_benchmark names are not there.
+    A folder is one of CLIP_benchmark's where SPLIT/nshards.txt says how many tars it has, or of `save_to_disk` where
+    state.json names its tables. Raises UsageError: nothing is there; UnreadableError: a tar that is named is not.
     """
     if storage.kind(path) == "folder":
-        if (tars := sources.clip_benchmark_tars(path, split)) is not None:
+        if storage.exists(mark := storage.join(path, split, "nshards.txt")):
+            number = storage.read_bytes(mark).decode("utf-8", "replace").strip()
+            if not number.isdecimal() or not int(number):
+                raise UnreadableError(f"{mark}: {number[:40]!r} is no number of tars; bring the file back")
+            tars = [storage.join(path, split, f"{each}.tar") for each in range(int(number))]
+            if lost := [tar for tar in tars if not storage.exists(tar)]:
+                raise UnreadableError(f"{lost[0]}: not there, of {len(tars):,} tars that {mark} names; bring it back")
             return "webdataset", tars
-        files = sources.saved_tables(path)
+        splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
+        if isinstance(splits, list) and splits:
+            raise UsageError(f"{path}: a data set of splits ({', '.join(splits)}); name one: {path}/{splits[0]}")
+        saved = storage.read_json(storage.join(path, "state.json")).get("_data_files") or []
+        files = [storage.join(path, entry["filename"]) for entry in saved]
         return ("parquet", files) if files else ("folder", [path])
     if path.endswith(".json"):
         return "karpathy", [path]
@@ -100,9 +109,8 @@ class ImageSet:
 
     def with_captions(self, *, at_most: int) -> "ImageSet":
         """The set with the first `at_most` captions of each image (0: all)."""
-        return replace(
-            self, images=[replace(image, captions=image.captions[: at_most or None]) for image in self.images]
-        )
+        images = [replace(image, captions=image.captions[: at_most or None]) for image in self.images]
+        return replace(self, images=images)
 
     @property
     def files(self) -> Images:
@@ -130,13 +138,10 @@ def captioned_set(
         images: of Karpathy's JSON the folder of the images, or of the folders that the JSON names (`filepath`).
         image_column: of tables: bytes, or Hugging Face's struct of `bytes` and `path`.
         caption_column: of tables: a string, or a list of strings.
-        images_at_most: take this many, chosen by the hash of their bytes, in a run of their `image_id`, in Karpathy's
-            JSON of their names; 0: all.
+        images_at_most: chosen by the hash of their bytes, in a run of their `image_id`, in a JSON of names; 0: all.
 
-    Raises:
-        UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split.
-        UnreadableError: a file is damaged, or nothing of the set is left.
-        DamagedError: a side-car of a run is not as it was written.
+    Raises UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split;
+    UnreadableError: a file is damaged, or nothing of the set is left; DamagedError: a side-car is.
     """
     if kind is None:
         kind, paths = kind_of(paths[0], split)
@@ -148,15 +153,29 @@ def captioned_set(
         rows = (row for path in paths for row in _run_rows(path))
     else:
         rows = (row for path in paths_of(paths) for row in _captioned_rows(path, image_column, caption_column))
-    return _of_rows(rows, images_at_most, paths, by_name=kind == "karpathy")
+    listed, left_out = dict[str, Listed](), dict[str, list[str]]()
+    for identity, place, given in rows:
+        captions = [caption for caption in given if caption.strip()]
+        if identity is None or not captions:
+            left_out.setdefault(NO_CAPTION if identity else NO_IMAGE, []).append(place.name)
+        else:  # rows are of one image where their bytes are the same; in a JSON, where their names are
+            key = place.name if kind == "karpathy" else identity
+            listed.setdefault(key, Listed(identity, place)).captions.extend(captions)
+    if not listed:
+        why = ", ".join(f"{len(names):,} rows with {reason}" for reason, names in left_out.items()) or "no rows"
+        names = ", ".join(paths)
+        raise UnreadableError(f"{names}: no image with a caption ({why}); look at the files and the names of columns")
+    chosen = set(listed)
+    if 0 < images_at_most < len(listed):
+        chosen = set(sorted(listed, key=lambda key: sha256(key.encode()).digest())[:images_at_most])
+    return ImageSet([image for key, image in listed.items() if key in chosen], left_out)
 
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
     """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back.
 
-    Raises:
-        UsageError: nothing is there, or no pairs are held out.
-        UnreadableError: a file is damaged, or nothing of the set is left.
+    Raises UsageError: nothing is there, or no pairs are held out; UnreadableError: a file is damaged, or nothing of the
+    set is left.
     """
     if not chosen.held_out:
         pairs = captioned_set(
@@ -175,33 +194,6 @@ def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
 
 
 _Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, captions
-
-
-def _of_rows(rows: Iterable[_Row], images_at_most: int, paths: Sequence[str], *, by_name: bool) -> ImageSet:
-    """The set of chosen images, each at its first place and with the captions of all its rows.
-
-    Rows are of one image where their bytes are the same; with `by_name`, where their names are.
-    """
-    images: dict[str, Listed] = {}
-    left_out: dict[str, list[str]] = {}
-    for identity, place, captions in rows:
-        captions = [caption for caption in captions if caption.strip()]
-        if identity is None:
-            left_out.setdefault(NO_IMAGE, []).append(place.name)
-        elif not captions:
-            left_out.setdefault(NO_CAPTION, []).append(place.name)
-        else:
-            key = place.name if by_name else identity
-            images.setdefault(key, Listed(identity, place)).captions.extend(captions)
-    if not images:
-        why = ", ".join(f"{len(names):,} rows with {reason}" for reason, names in left_out.items()) or "no rows"
-        raise UnreadableError(
-            f"{', '.join(paths)}: no image with a caption ({why}); look at the files and the names of columns"
-        )
-    chosen = set(images)
-    if 0 < images_at_most < len(images):
-        chosen = set(sorted(images, key=lambda identity: sha256(identity.encode()).digest())[:images_at_most])
-    return ImageSet([image for identity, image in images.items() if identity in chosen], left_out)
 
 
 def _captioned_rows(path: str, image_column: str, caption_column: str) -> Iterator[_Row]:
@@ -228,17 +220,15 @@ def _captions(sample: Sample) -> list[str]:
 
 
 def _karpathy_rows(path: str, folder: str, split: str) -> Iterator[_Row]:
-    entries = storage.read_json(path).get("images")
     try:
         chosen = [
             (each.get("filepath", ""), each["filename"], [one["raw"] for one in each["sentences"]])
-            for each in entries or []
+            for each in storage.read_json(path).get("images") or []
             if each["split"] == split
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path}: no JSON of Karpathy's ({error!r} in an image); give dataset_coco.json as it is"
-        ) from None
+        why = f"no JSON of Karpathy's ({error!r} in an image)"
+        raise UsageError(f"{path}: {why}; give dataset_coco.json as it is") from None
     if not chosen:
         raise UsageError(f"{path}: no image of split {split!r}; give another split, or a JSON of Karpathy's")
     for inner, name, captions in chosen:
@@ -253,9 +243,8 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     storage.check(folder)
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
-        raise UsageError(
-            f"{folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it"
-        )
+        repair = "give the [run] folder of a curation, or finish it"
+        raise UsageError(f"{folder}: no finished run (it has no manifest.json); {repair}")
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])
         sidecar = f"{tar.removesuffix('.tar')}.parquet"
@@ -264,10 +253,8 @@ def _run_rows(folder: str) -> Iterator[_Row]:
                 columns = ["key", "image_id", "caption", "tar_offset", "tar_bytes"]
                 rows = pq.read_table(file, columns=columns, use_threads=False).to_pylist()
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            reason = first_line(error)
-            raise DamagedError(
-                f"{sidecar}: not as it was written ({reason}); `altalign curate` with --rerun write makes it anew"
-            ) from error
+            repair = "`altalign curate` with --rerun write makes it anew"
+            raise DamagedError(f"{sidecar}: not as it was written ({first_line(error)}); {repair}") from error
         for row in rows:
             place = Place(tar, row["tar_offset"], row["tar_bytes"], f"{tar}/{row['key']}")
             yield row["image_id"], place, [row["caption"]]
@@ -278,21 +265,12 @@ def _run_rows(folder: str) -> Iterator[_Row]:
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Images, the class of each, and the names of the classes, which are what prompts say.
-
-    Attributes:
-        labels: numbers of classes, int64 (n,).
-        left_out: names of rows, or of classes, by reason.
-    """
+    """Images, the class of each, and the names of the classes, which are what prompts say."""
 
     images: Images
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]  # numbers of classes, int64 (n,)
     classes: Classes
-    left_out: Mapping[str, Sequence[str]]
-
-    def left_out_with(self, undecodable: Sequence[int]) -> dict[str, list[str]]:
-        """What was left out when the set was listed, and these images."""
-        return self.images.left_out(undecodable, self.left_out)
+    left_out: Mapping[str, Sequence[str]]  # names of rows, or of classes, by reason
 
 
 def labelled_set(
@@ -316,26 +294,23 @@ def labelled_set(
         only_own_classes: drop the classes that no image has, as ImageNet-R and ImageNet-A are scored.
         needs_names: refuse a set of whose classes only numbers are known.
 
-    Raises:
-        UsageError: nothing is there, or a label is no class.
-        UnreadableError: a file is damaged, or no image is left.
+    Raises UsageError: nothing is there, or a label is no class; UnreadableError: a file is damaged, or no image is
+    left.
     """
     rows, own = _labelled_rows(path, split, image_column, label_column)
     if classes and own and own.ids:
         classes = classes.in_folders(own.ids, path)
     if needs_names and not classes and not own:
         raise UsageError(f"{path}: nothing says what its classes are called; name a file of them in classes")
-    identities, places, labels = list[str](), list[Place](), list[int | str]()
-    left_out: dict[str, list[str]] = {NO_IMAGE: [], NO_LABEL: []}
+    whole, left_out = list[tuple[str, Place, int | str]](), {NO_IMAGE: list[str](), NO_LABEL: list[str]()}
     for identity, place, label in rows:
         if identity is None or label is None:
             left_out[NO_IMAGE if identity is None else NO_LABEL].append(place.name)
-            continue
-        identities.append(identity)
-        places.append(place)
-        labels.append(label)
-    if not places:
+        else:
+            whole.append((identity, place, label))
+    if not whole:
         raise UnreadableError(f"{path}: no image with a label in it; look at its files and the names of columns")
+    identities, places, labels = zip(*whole, strict=True)
     known = classes or own or Classes.of_labels(labels)
     numbers = np.array([known.number(one, place.name) for one, place in zip(labels, places, strict=True)], np.int64)
     present = np.unique(numbers)
@@ -398,8 +373,7 @@ def _folder_rows(folder: str) -> Iterator[_LabelledRow]:
 def lines_of(path: str) -> list[tuple[str, int | str]]:
     """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder.
 
-    Raises:
-        UnreadableError: it is no such list.
+    Raises UnreadableError: it is no such list.
     """
     rows = list[tuple[str, int | str]]()
     for number, line in enumerate(text_lines(path), start=1):
@@ -407,9 +381,8 @@ def lines_of(path: str) -> list[tuple[str, int | str]]:
             continue
         file, _, label = line.strip().rpartition(" ")
         if not file:
-            raise UnreadableError(
-                f"{path}: line {number}: {line!r} is no file and class; write them with a space between"
-            )
+            why = f"line {number}: {line!r} is no file and class"
+            raise UnreadableError(f"{path}: {why}; write them with a space between")
         rows.append((file, int(label) if label.isdecimal() else label))
     return rows
 
@@ -435,10 +408,9 @@ def classes_of_lists(paths: Sequence[str]) -> Classes:
 
 def _classes_of_tables(files: Sequence[str], column: str) -> Classes | None:
     """The names that Hugging Face wrote beside the schema, or those that the column has itself, in all files."""
-    schema = sources.schema_of(files[0])
-    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    names = about.get("info", {}).get("features", {}).get(column, {}).get("names")
-    if names:
+    with sources.opened(files[0]) as (schema, _):
+        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    if names := about.get("info", {}).get("features", {}).get(column, {}).get("names"):
         return Classes(tuple(names))
     number = schema.get_field_index(column)
     kind: Any = schema.field(number).type if number >= 0 else pa.null()

@@ -11,35 +11,19 @@ from altalign.settings.common import TAKE_IT_OUT, Settings, without_removed
 Text = Annotated[str, StringConstraints(min_length=1)]
 Whole = Annotated[int, Field(ge=0)]
 TaskName = Literal[
-    "retrieval",
-    "zero_shot",
-    "knn",
-    "linear_probe",
-    "vtab",
-    "cxc",
-    "captioning",
-    "multilingual",
-    "word_similarity",
-    "choices",
-    "composed",
-]
+    "retrieval", "zero_shot", "knn", "linear_probe", "vtab", "cxc", "captioning", "multilingual", "word_similarity",
+    "choices", "composed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a set of a task is given, beside `task`, `name` and `metric`.
+    """What a set of a task is given, beside `task`, `name` and `metric`."""
 
-    Attributes:
-        metrics: those that may stand for the set; the first does where nothing is given.
-        needs: settings without which there is no set.
-        takes: others.
-        defaults: of settings that have another default than elsewhere.
-    """
-
-    metrics: tuple[str, ...]
-    needs: tuple[str, ...] = ("path",)
-    takes: tuple[str, ...] = ()
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    metrics: tuple[str, ...]  # those that may stand for the set; the first does where nothing is given
+    needs: tuple[str, ...] = ("path",)  # settings without which there is no set
+    takes: tuple[str, ...] = ()  # others
+    defaults: Mapping[str, int] = field(default_factory=dict)  # of settings that have another default than elsewhere
 
 
 _CAPTIONED = ("split", "images", "image_column", "caption_column", "images_at_most", "captions_at_most")
@@ -47,11 +31,7 @@ _LABELLED = ("split", "image_column", "label_column", "classes")
 _RECALLS = tuple(f"{direction}_r{k}" for direction in ("image_to_text", "text_to_image") for k in (1, 5, 10))
 _ACCURACIES = ("top1", "top5", "mean_per_class")
 TASKS: Mapping[str, Task] = {
-    "retrieval": Task(
-        ("mean_recall", "rsum", *_RECALLS),
-        (),
-        ("path", "held_out", *_CAPTIONED, "shared_captions"),
-    ),
+    "retrieval": Task(("mean_recall", "rsum", *_RECALLS), (), ("path", "held_out", *_CAPTIONED, "shared_captions")),
     "zero_shot": Task(_ACCURACIES, takes=(*_LABELLED, "templates", "only_own_classes")),
     "knn": Task(("r1", "r10"), ("path", "train"), _LABELLED),
     "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "validation")),
@@ -69,17 +49,11 @@ TASKS: Mapping[str, Task] = {
     "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
 _OF_ALL = ("task", "name", "metric")
-# Settings of earlier versions: the value that holds now (None: there is none), and what to do about another.
-_REMOVED: Mapping[str, tuple[object, str]] = {
-    "index": (None, "is train now; rename it"),
-    "index_split": ("train", 'is always "train" now; leave it out'),
-    "train_split": ("train", 'is always "train" now; leave it out'),
-    "samples": (1_000, "is always 1,000 now; leave it out"),
-    "image_weight": (1, "is always 1 now; leave it out"),
-    "text_weight": (2, "is always 2 now; leave it out"),
-    "repeated_captions": (True, "is always true now; leave it out"),
-    "test_set": ("", "is gone; give the set the name that it has in [decontaminate] test_sets"),
-}
+# Settings of earlier versions, which stored settings still name, and the value that holds now.
+_REMOVED = {
+    "index_split": "train", "train_split": "train", "samples": 1_000, "image_weight": 1, "text_weight": 2,
+    "repeated_captions": True, "test_set": "",
+}  # fmt: skip
 
 
 class Set(Settings):
@@ -137,10 +111,7 @@ class Set(Settings):
         """Fill in what the task has as a default."""
         if not isinstance(values, dict):
             return values
-        for name, (now, advice) in _REMOVED.items():
-            if name in values and values[name] != now:
-                raise ValueError(f"{name} {advice}")
-        values = {name: value for name, value in values.items() if name not in _REMOVED}
+        values = {name: value for name, value in values.items() if _REMOVED.get(name, ...) != value}
         task = TASKS.get(str(values.get("task")))
         return {"metric": task.metrics[0], **task.defaults, **values} if task else values
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
-from altalign.eval import results, zero_shot
+from altalign.eval import classification, results
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
@@ -101,9 +101,9 @@ class ClassEvaluation:
         encoded = self._features.of_images(self._set.images)
         labels = self._set.labels[encoded.rows]
         logits, classes = encoded.embeddings, torch.eye(self._classes, device=encoded.embeddings.device)
-        ranks, _ = zero_shot.ranked(logits, classes, torch.from_numpy(labels))
+        ranks, _ = classification.ranked(logits, classes, torch.from_numpy(labels))
         facts = {"images": len(labels), "classes": self._classes, "undecodable": len(encoded.undecodable)}
-        return {"classification/test": {**zero_shot.measured({"label": labels, "rank": ranks}), **facts}}
+        return {"classification/test": {**classification.measured({"label": labels, "rank": ranks}), **facts}}
 
 
 def _no_text(texts: list[str]) -> Tensor:

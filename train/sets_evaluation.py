@@ -72,8 +72,8 @@ def evaluate(
     )
     results.write(folder, measured)
     title = f"{given}, {name}" if given and not model else name
-    storage.write_bytes(storage.join(folder, "eval.html"), page.html(measured, of=title))
-    results.show(measured, terminal.stdout(), of=f"{terminal.shown(name)}; {terminal.shown(folder)}")
+    storage.write_bytes(storage.join(folder, "eval.html"), page.html(measured, model=title))
+    results.show(measured, terminal.stdout(), model=f"{terminal.shown(name)}; {terminal.shown(folder)}")
     return _MISSING if measured.missing else 0
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError
-from altalign.eval import vtab
+from altalign.eval import linear_probe
 from altalign.eval.sets import beside, classes_of_lists, lines_of
 from altalign.settings.common import dump
 from altalign.train import loop
@@ -97,7 +97,7 @@ def best(validation: Sequence[float | None]) -> int | None:
 def means(swept: Mapping[str, Swept], runs: int) -> dict[str, dict[str, float]]:
     """Mean and deviation over runs of the mean accuracy of each whole group, and of the tasks that are there."""
     of_runs = [{task: outcome.test[run] for task, outcome in swept.items()} for run in range(runs)]
-    by_run = [{**vtab.means(tests), "mean_there": statistics.fmean(tests.values())} for tests in of_runs]
+    by_run = [{**linear_probe.means(tests), "mean_there": statistics.fmean(tests.values())} for tests in of_runs]
     return {name: _spread([one[name] for one in by_run]) for name in by_run[0]}
 
 
@@ -132,7 +132,7 @@ def _training(
     values = config.model_dump(mode="json", exclude={"sweep"})
     for section, drawn in config.sweep.drawn(trial, seed=config.run.seed).items():
         values[section] = {**values.get(section, {}), **drawn}
-    first, validation, test = vtab.lists_of(config.sweep.path, task)
+    first, validation, test = linear_probe.lists_of(config.sweep.path, task)
     own = training_folder.path(config, task)
     values["run"] = {"folder": storage.join(own, name), "seed": seed}
     values["classification"] |= {
@@ -170,7 +170,7 @@ def _has_diverged(config: TrainConfig) -> bool:
 
 def _tasks(config: SweepConfig) -> list[str]:
     """The tasks that the settings name, or all."""
-    existing = vtab.tasks_in(config.sweep.path)
+    existing = linear_probe.tasks_in(config.sweep.path)
     if missing := [name for name in config.sweep.tasks if name not in existing]:
         names = ", ".join(existing)
         raise UsageError(f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {names}); give others")
@@ -180,7 +180,7 @@ def _tasks(config: SweepConfig) -> list[str]:
 def _check_folder(config: SweepConfig) -> None:
     """Refuse a folder that holds something else. The settings of each trial are compared when its turn comes."""
     storage.check(config.run.folder)
-    own = {*vtab.TASKS, "config.toml", RESULT}
+    own = {*linear_probe.TASKS, "config.toml", RESULT}
     others = [name for name in storage.entries(config.run.folder) if name not in own and not storage.is_partial(name)]
     if others:
         raise UsageError(
@@ -190,7 +190,7 @@ def _check_folder(config: SweepConfig) -> None:
 
 def _write_lists(config: SweepConfig, task: str) -> None:
     """Write the classes of a task, and the list of all its examples."""
-    lists = vtab.lists_of(storage.absolute(config.sweep.path), task)
+    lists = linear_probe.lists_of(storage.absolute(config.sweep.path), task)
     own = training_folder.path(config, task)
     names = classes_of_lists(lists).names
     storage.write_bytes(storage.join(own, _CLASSES), "".join(f"{name}\n" for name in names).encode())
@@ -217,7 +217,7 @@ def _show(swept: Mapping[str, Swept], result: str) -> None:
     out.print(table)
     for name, spread in means(swept, RUNS).items():
         out.print(f"{name}: {spread['mean']:.2f}, deviation {spread['deviation']:.2f} of {RUNS} runs")
-    missing = [name for name in vtab.TASKS if name not in swept]
+    missing = [name for name in linear_probe.TASKS if name not in swept]
     if missing:
         out.print(f"not there: {', '.join(missing)}", style="yellow", soft_wrap=True)
-    out.print(f"{len(swept)} of {len(vtab.TASKS)} tasks; {terminal.shown(result)}", soft_wrap=True)
+    out.print(f"{len(swept)} of {len(linear_probe.TASKS)} tasks; {terminal.shown(result)}", soft_wrap=True)

@@ -1,30 +1,34 @@
 """`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and pairs whose verdict changed.
 
-It prints all that, or writes it as a page with pictures, too.
+DuckDB joins the verdicts of side-cars and dropped rows by key, in bounded memory however large the runs are.
+`dropped/extract` is only a sample, and `pair_repeated` repeats a pair, so neither is read.
 """
 
 import io
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
 from altalign import storage, terminal
-from altalign.audit import compare_pairs, run_parquet
-from altalign.audit.compare_pairs import ABSENT_NAME, Joined
+from altalign.audit import rows
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import KEPT, REASONS, Stage
-from altalign.data.schema import COUNTS
+from altalign.data.reasons import KEPT, REASONS, DropReason, Stage
 from altalign.data.stages import own_files
+from altalign.errors import UnreadableError
+from altalign.machine import interrupts
 from altalign.settings.common import flatten
 from altalign.terminal import many, shown
 
+ABSENT = "absent"  # the verdict of a pair that a run does not have
 CAPTION_AT_MOST = 100  # characters of a caption that are printed
 EXAMPLES, EXAMPLES_OF_PAGE = 3, 12  # pairs of each change: printed, and on the page
 _TEXT, _NUMBER = pa.string(), pa.int64()
@@ -34,6 +38,22 @@ _TABLES = {
     "verdicts": pa.schema([("from", _TEXT), ("to", _TEXT), ("pairs", _NUMBER)]),
     "examples": pa.schema([(name, _TEXT) for name in ("from", "to", "key", "caption", "image_url")]),
 }
+
+# A pair may be dropped more than once: the smallest verdict counts. KEPT is the smallest of those that a run gives.
+_CHANGES = """
+    with pairs as (
+        select key,
+            coalesce(min(verdict) filter (run = 0), 0) as before,
+            coalesce(min(verdict) filter (run = 1), 0) as after
+        from verdicts group by key
+    )
+    select before, after, count(*), min(key, ?) from pairs group by before, after order by before, after
+"""
+
+# The file of the smallest verdict: where a run kept the pair, it has its image, too.
+_FILES = """
+    select arg_min(file, (verdict, run, file)), key from verdicts where key in (select unnest(?)) group by key
+"""
 
 
 @dataclass(frozen=True)
@@ -46,24 +66,18 @@ class Side:
     summary: dict[str, Any]
 
     @classmethod
-    def of(cls, folder: str) -> "Side":
+    def open(cls, folder: str) -> "Side":
         """Opens a run.
 
-        Raises:
-            UsageError: it is not a run, or is not finished.
-            DamagedError: a file of the run cannot be read.
+        Raises UsageError: it is not a run, or is not finished; DamagedError: a file of the run cannot be read.
         """
         with own_files(folder):
             run = RunFolder.open(folder)
             run.check_finished("there is nothing to compare yet")
             manifest, settings = storage.read_json(run.path("manifest.json")), dict(flatten(run.settings))
             versions = {name: manifest.get(name) for name in ("rules_version", "schema_version")}
-            counts = Counter[tuple[str, str]]()
-            for rows in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names):
-                for row in rows.to_pylist():
-                    counts[row["stage"], row["reason"]] += row["rows"]
             settings = {"altalign": run.facts.get("altalign"), **versions, **settings}
-            return cls(run, settings, counts, storage.read_json(run.path("summary.json")))
+            return cls(run, settings, rows.by_reason(rows.counts(run)), storage.read_json(run.path("summary.json")))
 
     @property
     def keeps_dropped(self) -> bool:
@@ -73,11 +87,22 @@ class Side:
     def verdict(self, name: str) -> str:
         """A verdict in words: of a pair that is in no file of the run, what that means."""
         absent = "not in its pool" if self.keeps_dropped else "dropped, or not in its pool"
-        return absent if name == ABSENT_NAME else name
+        return absent if name == ABSENT else name
 
     def setting(self, name: str) -> str:
         """A setting as JSON, or "absent"."""
         return json.dumps(self.settings[name], ensure_ascii=False, default=str) if name in self.settings else "absent"
+
+
+class Example(NamedTuple):
+    """A pair that changed its verdict."""
+
+    before: str
+    after: str
+    key: str
+    caption: str
+    image_url: str | None
+    image: tuple[str, int, int] | None  # tar, offset and length, where a run that kept the pair has it
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,19 +111,20 @@ class Comparison:
 
     a: Side
     b: Side
-    joined: Joined
+    pairs: dict[tuple[str, str], int]  # by both verdicts: `kept`, `STAGE: REASON` or `ABSENT`
+    pairs_shown: list[Example]
 
     @classmethod
-    def of(cls, run_a: str, run_b: str, *, examples: int = EXAMPLES) -> "Comparison":
+    def of_runs(cls, run_a: str, run_b: str, *, examples: int = EXAMPLES) -> "Comparison":
         """Compares two finished runs; `examples` is how many pairs of each change are looked up.
 
         Raises:
             UsageError: a folder is not a finished run.
             DamagedError: a file of a run cannot be read.
         """
-        sides = Side.of(run_a), Side.of(run_b)
+        sides = Side.open(run_a), Side.open(run_b)
         with own_files(run_a), own_files(run_b):
-            return cls(*sides, compare_pairs.join([side.run for side in sides], examples))
+            return cls(*sides, *_joined([side.run for side in sides], examples))
 
     @property
     def settings(self) -> pa.Table:
@@ -121,24 +147,35 @@ class Comparison:
         return self._table("examples")
 
     def _table(self, name: str) -> pa.Table:
-        return pa.Table.from_pylist(self._found[name], _TABLES[name])
+        return pa.Table.from_pylist(self._all[name], _TABLES[name])
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as `altalign audit RUN_A RUN_B --json` prints it; what two runs have is a list of two."""
-        return self._found
+        return self._all
 
     def write_page(self, path: str) -> None:
         """Writes all of it with pictures, as one HTML file."""
-        from altalign.audit.report import comparison  # templates and decoders, which a terminal need not wait for
+        # templates and decoders, which a terminal need not wait for
+        from altalign.audit.report import FOLDER
+        from altalign.audit.report.galleries import thumbnail
+        from altalign.filters import image
+        from altalign.pages import frame
 
         pixels_at_most = max(int(side.settings.get("image.pixels_at_most", 0)) for side in (self.a, self.b))
-        pairs = [(self.a.verdict(each.before), self.b.verdict(each.after), each) for each in self.joined.examples]
+        cards: dict[tuple[str, str], list[dict[str, Any]]] = {}
         with own_files(self.a.run.folder), own_files(self.b.run.folder):
-            storage.write_bytes(path, comparison.html(self._found, pairs, pixels_at_most))
+            for each in self.pairs_shown:
+                interrupts.check()
+                verdicts = self.a.verdict(each.before), self.b.verdict(each.after)
+                picture = thumbnail(*each.image, pixels_at_most=pixels_at_most) if each.image else None
+                is_nsfw = any(verdict.endswith(f": {image.image_nsfw.name}") for verdict in verdicts)
+                cards.setdefault(verdicts, []).append({"pair": each, "picture": picture, "is_nsfw": is_nsfw})
+            values = {"comparison": self._all, "cards": cards}
+            storage.write_bytes(path, frame.rendered(FOLDER, "comparison.html", scripts=("cards.js",), **values))
 
     def show(self, out: Console) -> None:
         """Prints all of it."""
-        _print(self._found, out)
+        _print(self._all, out)
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -146,22 +183,19 @@ class Comparison:
         return text.getvalue().rstrip()
 
     @cached_property
-    def _found(self) -> dict[str, Any]:
+    def _all(self) -> dict[str, Any]:
         a, b = sides = self.a, self.b
-        cells = sorted(self.joined.pairs.items(), key=lambda cell: (cell[0][0] == cell[0][1], -cell[1], cell[0]))
+        cells = sorted(self.pairs.items(), key=lambda cell: (cell[0][0] == cell[0][1], -cell[1], cell[0]))
         number, examples = Counter[tuple[str, str]](), list[dict[str, str | None]]()
-        for each in self.joined.examples:
+        for each in self.pairs_shown:
             number[each.before, each.after] += 1
             if number[each.before, each.after] <= EXAMPLES:
                 verdicts = {"from": a.verdict(each.before), "to": b.verdict(each.after)}
                 examples.append({**verdicts, "key": each.key, "caption": each.caption, "image_url": each.image_url})
+        names = [name for name in dict.fromkeys((*a.settings, *b.settings)) if a.setting(name) != b.setting(name)]
         return {
             "runs": [side.run.folder for side in sides],
-            "settings": [
-                {"name": name, "a": a.setting(name), "b": b.setting(name)}
-                for name in dict.fromkeys((*a.settings, *b.settings))
-                if a.setting(name) != b.setting(name)
-            ],
+            "settings": [{"name": name, "a": a.setting(name), "b": b.setting(name)} for name in names],
             "counts": _counts(a.counts, b.counts),
             "totals": {name: [side.summary.get(name) for side in sides] for name in ("pairs", "images", "bytes")},
             "verdicts": [{"from": a.verdict(x), "to": b.verdict(y), "pairs": pairs} for (x, y), pairs in cells],
@@ -171,18 +205,18 @@ class Comparison:
 
 
 def main(run_a: str, run_b: str, *, as_json: bool = False, page: str | None = None) -> int:
-    """Compares two finished runs and prints what differs; returns 0 whatever that is. Raises as `Comparison.of`.
+    """Compares two finished runs and prints what differs; returns 0 whatever that is. Raises as `Comparison.of_runs`.
 
     `page` is where it writes the same with pictures, as one HTML file.
     """
-    found = Comparison.of(run_a, run_b, examples=EXAMPLES_OF_PAGE if page else EXAMPLES)
+    comparison = Comparison.of_runs(run_a, run_b, examples=EXAMPLES_OF_PAGE if page else EXAMPLES)
     if page:
-        found.write_page(page)
+        comparison.write_page(page)
     if as_json:
-        json.dump(found.to_json(), sys.stdout, indent=2)  # ASCII, so it is safe on a terminal
+        json.dump(comparison.to_json(), sys.stdout, indent=2)  # ASCII, so it is safe on a terminal
         sys.stdout.write("\n")
     else:
-        found.show(terminal.stdout())
+        comparison.show(terminal.stdout())
     if page and not as_json:
         sys.stdout.write(f"page: {shown(page)}\n")
     return 0
@@ -197,57 +231,125 @@ def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[di
     Reasons that this version does not know come last in their stage. A number is None of a run without the stage: of a
     curation, beside a selection.
     """
-    rows = []
-    for stage in dict.fromkeys([*map(str, Stage), *(stage for stage, _ in (*a, *b))]):
-        known = REASONS[Stage(stage)] if stage in {*map(str, Stage)} else ()
-        others = sorted({reason for of, reason in (*a, *b) if of == stage} - {*known, KEPT})
-        received = [sum(number for (of, _), number in counts.items() if of == stage) for counts in (a, b)]
+    counted = []
+    for stage in dict.fromkeys([*rows.STAGES, *(stage for stage, _ in (*a, *b))]):
+        known = REASONS[Stage(stage)] if stage in rows.STAGES else ()
+        others = sorted({reason for name, reason in (*a, *b) if name == stage} - {*known, KEPT})
+        received = [sum(number for (name, _), number in counts.items() if name == stage) for counts in (a, b)]
         if any(received):
-            of_reasons = [(reason, [a[stage, reason], b[stage, reason]]) for reason in (*known, *others)]
-            of_reasons = [(reason, both) for reason, both in of_reasons if any(both)]
-            of_reasons = [("received", received), *of_reasons, (KEPT, [a[stage, KEPT], b[stage, KEPT]])]
+            by_reason = [(reason, [a[stage, reason], b[stage, reason]]) for reason in (*known, *others)]
+            by_reason = [(reason, both) for reason, both in by_reason if any(both)]
+            by_reason = [("received", received), *by_reason, (KEPT, [a[stage, KEPT], b[stage, KEPT]])]
             is_without = [stage == Stage.SELECT and not number for number in received]
-            for reason, both in of_reasons:
+            for reason, both in by_reason:
                 x, y = (None if without else number for without, number in zip(is_without, both, strict=True))
-                rows.append({"stage": stage, "reason": reason, "a": x, "b": y})
-    return rows
+                counted.append({"stage": stage, "reason": reason, "a": x, "b": y})
+    return counted
 
 
 def _notes(a: Side, b: Side) -> list[str]:
     """What a reader needs to know, and what this comparison cannot tell."""
-    found = [
+    notes = [
         "pairs are joined by key (image and cleaned caption); "
         "what extract drops (no alt-text, no URL) is left out, for only a sample of it is kept",
     ]
     if a.settings["rules_version"] != b.settings["rules_version"]:
-        found.append(
+        notes.append(
             "the runs have different versions of the rules: if these clean a caption or read a URL differently, "
             "a pair counts twice, once in each pool"
         )
-    for name, side in (("A", a), ("B", b)):
-        if not side.keeps_dropped:
-            found.append(
-                f"{name} has [audit] keep_dropped = false, so it is unknown why it dropped a pair or if it saw it; "
-                "its counts are exact"
-            )
-    return found
+    notes += [
+        f"{name} has [audit] keep_dropped = false, so it is unknown why it dropped a pair or if it saw it; "
+        "its counts are exact"
+        for name, side in (("A", a), ("B", b))
+        if not side.keeps_dropped
+    ]
+    return notes
+
+
+# Pairs of both runs ---------------------------------------------------------------------------------------------------
+
+
+def _joined(runs: Sequence[RunFolder], examples: int) -> tuple[dict[tuple[str, str], int], list[Example]]:
+    """Number of pairs by both verdicts; of each change so many pairs, those with the smallest keys."""
+    numbers, files = {ABSENT: 0, KEPT: 1}, list[str]()
+    with rows.database() as connection:
+        connection.execute("create table verdicts (run utinyint, key uuid, verdict usmallint, file uinteger)")
+        for run_number, run in enumerate(runs):
+            for path, verdicts in _verdicts(run, numbers):
+                interrupts.check()
+                if files[-1:] != [path]:
+                    files.append(path)
+                insert = "insert into verdicts select ?, key::uuid, verdict, ? from arrow_rows"
+                rows.execute_on(connection, verdicts, insert, [run_number, len(files) - 1])
+        cells = rows.rows_of_query(connection, _CHANGES, [examples])
+        changed = {key: (before, after) for before, after, _, keys in cells if before != after for key in keys}
+        places = rows.rows_of_query(connection, _FILES, [list(changed)])
+    names, looked_up = list(numbers), _looked_up((files[file], key.hex) for file, key in places)
+    shown_pairs = [
+        Example(names[before], names[after], key.hex, *looked_up[key.hex])
+        for key, (before, after) in changed.items()
+        if key.hex in looked_up
+    ]
+    return {(names[before], names[after]): pairs for before, after, pairs, _ in cells}, shown_pairs
+
+
+def _verdicts(run: RunFolder, numbers: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
+    """Key and number of the verdict of each row, a row group at a time, with its file. Numbers new verdicts."""
+    for name in storage.names(run.path("shards"), ".parquet"):
+        path = run.path("shards", name)
+        for group in rows.row_groups(path, ["key"]):
+            verdicts = pa.repeat(pa.scalar(numbers[KEPT], pa.uint16()), len(group))
+            yield path, _checked(group.append_column("verdict", verdicts), path)
+    for stage in rows.STAGES:
+        for name in storage.names(run.path("dropped", stage), ".parquet") if stage != Stage.EXTRACT else ():
+            path = run.path("dropped", stage, name)
+            for group in rows.row_groups(path, ["key", "reason"]):
+                is_other: Any = pc.not_equal(group["reason"], pa.scalar(DropReason.PAIR_REPEATED.value))
+                group = group.filter(pc.fill_null(is_other, pa.scalar(value=True)))
+                reasons: Any = group["reason"].cast(pa.string()).combine_chunks().fill_null("").dictionary_encode()
+                verdicts = [f"{stage}: {reason}" for reason in reasons.dictionary.to_pylist()]
+                known = pa.array([numbers.setdefault(each, len(numbers)) for each in verdicts], pa.uint16())
+                yield path, _checked(pa.table({"key": group["key"], "verdict": known.take(reasons.indices)}), path)
+
+
+def _checked(group: pa.Table, path: str) -> pa.Table:
+    is_key: Any = pc.match_substring_regex(group["key"], "^[0-9a-f]{32}$")
+    if group["key"].null_count or not pc.all(is_key, min_count=0).as_py():
+        raise UnreadableError(f"{path}: keys that are not 32 hex digits")
+    return group
+
+
+def _looked_up(places: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str | None, tuple[str, int, int] | None]]:
+    """Caption, URL and stored image of each key, read from the file beside it."""
+    keys_of_files, values = dict[str, list[str]](), dict[str, Any]()
+    for path, key in places:
+        keys_of_files.setdefault(path, []).append(key)
+    for path, keys in keys_of_files.items():
+        is_side_car, tar = path.split("/")[-2] == "shards", f"{path.removesuffix('.parquet')}.tar"
+        columns = ["key", "caption", "image_url", *(["tar_offset", "tar_bytes"] if is_side_car else [])]
+        for group in rows.row_groups(path, columns):
+            for row in group.filter(pc.is_in(group["key"], value_set=pa.array(keys))).to_pylist():
+                image = (tar, row["tar_offset"], row["tar_bytes"]) if is_side_car else None
+                values[row["key"]] = row["caption"] or "", row["image_url"], image
+    return values
 
 
 # For people -----------------------------------------------------------------------------------------------------------
 
 
-def _print(found: dict[str, Any], out: Console) -> None:
-    for name, folder in zip("AB", found["runs"], strict=True):
+def _print(comparison: dict[str, Any], out: Console) -> None:
+    for name, folder in zip("AB", comparison["runs"], strict=True):
         out.print(f"{name}: {shown(folder)}", soft_wrap=True)
-    if found["settings"]:
+    if comparison["settings"]:
         table = _table("setting", "A", "B")
-        for row in found["settings"]:
+        for row in comparison["settings"]:
             table.add_row(*map(shown, row.values()))
         out.print(table)
     else:
         out.print("settings and versions are the same")
     table = _table("stage", "", numbers=("A", "B", "B - A"))
-    for stage, reason, before, after in map(dict.values, found["counts"]):
+    for stage, reason, before, after in map(dict.values, comparison["counts"]):
         is_first, is_last = reason == "received", reason == KEPT
         numbers = ["" if number is None else f"{number:,}" for number in (before, after)]
         more = f"{after - before:+,}" if all(numbers) and after != before else ""
@@ -255,11 +357,21 @@ def _print(found: dict[str, Any], out: Console) -> None:
         cells = shown(stage) if is_first else "", shown(reason), *numbers, more
         table.add_row(*cells, style=style, end_section=is_last)
     out.print(table)
-    totals = ((name, before or 0, after or 0) for name, (before, after) in found["totals"].items())
+    totals = ((name, before or 0, after or 0) for name, (before, after) in comparison["totals"].items())
     out.print("; ".join(f"{before:,} {name}, then {after:,}" for name, before, after in totals), soft_wrap=True)
-    _print_stages(found["verdicts"], out)
-    _print_changes(found, out)
-    for note in found["notes"]:
+    _print_stages(comparison["verdicts"], out)
+    changes = [each for each in comparison["verdicts"] if each["from"] != each["to"]]
+    if not changes:
+        out.print("no pair changed its verdict")
+    for change in changes:  # the largest first, each with some pairs
+        names = change["from"], change["to"]
+        out.print(f"{many(change['pairs'], 'pair')}: {shown(' -> '.join(names))}", style="bold", soft_wrap=True)
+        for each in comparison["examples"]:
+            if (each["from"], each["to"]) == names:
+                caption = each["caption"]
+                cut = caption[:CAPTION_AT_MOST] + ("…" if len(caption) > CAPTION_AT_MOST else "")
+                out.print(f"  {each['key']} {shown(cut)}", soft_wrap=True)
+    for note in comparison["notes"]:
         out.print(note, soft_wrap=True)
 
 
@@ -277,30 +389,15 @@ def _print_stages(verdicts: list[dict[str, Any]], out: Console) -> None:
     pairs = Counter[tuple[str, str]]()
     for each in verdicts:
         pairs[each["from"].partition(":")[0], each["to"].partition(":")[0]] += each["pairs"]
-    order = [KEPT, *reversed([str(stage) for stage in Stage])]
+    order = [KEPT, *reversed(rows.STAGES)]
 
     def place(name: str) -> tuple[int, str]:  # those that this version does not know, then what is not in a run
         return (order.index(name) if name in order else len(order) + (" " in name), name)
 
-    rows, columns = (sorted({names[side] for names in pairs}, key=place) for side in range(2))
+    lines, columns = (sorted({names[side] for names in pairs}, key=place) for side in range(2))
     table = _table("A \\ B", numbers=tuple(map(shown, columns)))
-    for before in rows:
+    for before in lines:
         cells = (pairs.get((before, after)) for after in columns)
         table.add_row(shown(before), *("" if number is None else f"{number:,}" for number in cells))
     out.print("pairs by the stage that drops them (or kept), in A (rows) and in B (columns)")
     out.print(table)
-
-
-def _print_changes(found: dict[str, Any], out: Console) -> None:
-    """Prints every change of verdict, largest first, each with some pairs."""
-    changes = [each for each in found["verdicts"] if each["from"] != each["to"]]
-    if not changes:
-        out.print("no pair changed its verdict")
-    for change in changes:
-        names = change["from"], change["to"]
-        out.print(f"{many(change['pairs'], 'pair')}: {shown(' -> '.join(names))}", style="bold", soft_wrap=True)
-        for each in found["examples"]:
-            if (each["from"], each["to"]) == names:
-                caption = each["caption"]
-                cut = caption[:CAPTION_AT_MOST] + ("…" if len(caption) > CAPTION_AT_MOST else "")
-                out.print(f"  {each['key']} {shown(cut)}", soft_wrap=True)

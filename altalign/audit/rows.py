@@ -1,19 +1,86 @@
-"""Finds dropped rows and samples of a run that match a condition, in its Parquet files."""
+"""Rows of a run's Parquet files: row groups, rows that match, what was removed; joins of many rows by DuckDB."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypedDict, cast
+import difflib
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from altalign import storage
-from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import Stage
-from altalign.data.schema import DroppedRow, SampleRow
-from altalign.errors import UnreadableError
+from altalign.data.reasons import WORDS, Stage
+from altalign.data.schema import COUNTS, REMOVED, DroppedRow, SampleRow
+from altalign.data.stages import REMOVED_FILE
+from altalign.errors import AltalignError, UnreadableError, UsageError, first_line
+from altalign.machine.cores import cores
 
-DROPPED = tuple(stage.value for stage in Stage)  # folders of dropped/, in the order of stages
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
+STAGES = tuple(stage.value for stage in Stage)  # folders of dropped/, in the order of stages
+
+_MEMORY_LIMIT = "200MB"  # of DuckDB; what does not fit goes to temporary files
+_THREADS_AT_MOST = 4  # each holds a part of that memory, which 64 use up between them
+
+
+def row_groups(
+    path: str,
+    columns: Sequence[str] | None = None,
+    *,
+    numbers: Sequence[int] | None = None,
+    file: "pa.NativeFile | None" = None,
+) -> Iterator[pa.Table]:
+    """The row groups of a file, with these columns or all: those of these numbers, or all.
+
+    A file that is open already is read in place of the one at the path. Raises UnreadableError: it is not a whole
+    Parquet file, or lacks one of these columns; FileNotFoundError: there is no such file.
+    """
+    with nullcontext(file) if file else storage.open_read(path) as source, _naming(path):
+        parquet = pq.ParquetFile(source)
+        if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
+            raise pa.ArrowInvalid(f"no column {missing[0]}; was it written by an earlier altalign?")
+        names = list(columns) if columns is not None else None
+        for number in range(parquet.num_row_groups) if numbers is None else numbers:
+            rows: pa.Table = parquet.read_row_group(number, columns=names, use_threads=False)
+            # if pages are damaged, Arrow may stop early without an error
+            if len(rows) != (in_footer := parquet.metadata.row_group(number).num_rows):
+                raise pa.ArrowInvalid(f"{len(rows)} rows, but its footer says {in_footer}")
+            yield rows
+
+
+def table(path: str, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema from a whole file, with its types.
+
+    Raises as `row_groups`, and UnreadableError: a column has values of another type.
+    """
+    with _naming(path):
+        groups = [rows.cast(schema) for rows in row_groups(path, schema.names)]
+        return pa.concat_tables([schema.empty_table(), *groups])
+
+
+def spread(number: int, at_most: int) -> list[int]:
+    """All numbers below this one, or so many of them at even distances."""
+    some = min(number, at_most)
+    return [(2 * place + 1) * number // (2 * some) for place in range(some)]
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({first_line(error)})") from error
+
+
+# Rows that match ------------------------------------------------------------------------------------------------------
 
 _In = TypedDict("_In", {"in": str})  # the file of a row, by its path in the run
 
@@ -33,25 +100,124 @@ class Condition(NamedTuple):
     columns: Sequence[str]
 
 
-def dropped(run: RunFolder, of: Condition) -> Iterator[FoundDropped]:
+def dropped(run: RunFolder, condition: Condition) -> Iterator[FoundDropped]:
     """The dropped rows that match, in the order of stages."""
-    for stage in DROPPED:
-        yield from cast(Iterator[FoundDropped], _rows(run, storage.join("dropped", stage), of))
+    for stage in STAGES:
+        yield from cast(Iterator[FoundDropped], _rows(run, storage.join("dropped", stage), condition))
 
 
-def samples(run: RunFolder, of: Condition) -> Iterator[FoundSample]:
+def samples(run: RunFolder, condition: Condition) -> Iterator[FoundSample]:
     """The rows of side-cars that match."""
-    yield from cast(Iterator[FoundSample], _rows(run, "shards", of))
+    yield from cast(Iterator[FoundSample], _rows(run, "shards", condition))
 
 
-def _rows(run: RunFolder, folder: str, of: Condition) -> Iterator[dict[str, object]]:
-    matches, columns = of
+def _rows(run: RunFolder, folder: str, condition: Condition) -> Iterator[dict[str, object]]:
+    matches, columns = condition
     for name in storage.names(run.path(folder), ".parquet"):
         path = run.path(folder, name)
-        few = enumerate(run_parquet.row_groups(path, columns))
+        few = enumerate(row_groups(path, columns))
         numbers = [number for number, rows in few if len(rows.filter(matches))]
-        for rows in run_parquet.row_groups(path, of=numbers) if numbers else ():
-            try:
+        for rows in row_groups(path, numbers=numbers) if numbers else ():
+            with _naming(path):
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
-            except UnicodeDecodeError as error:
-                raise UnreadableError(f"{path}: cannot be read as Parquet ({error})") from error
+
+
+def check_reason(name: str, *others: str) -> str:
+    """The name of a reason. Raises UsageError: there is none; the error proposes the one that was probably meant."""
+    known = [*others, *WORDS]
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        raise UsageError(f"{name}: no such reason ({hint})")
+    return str(name)
+
+
+# Counts ---------------------------------------------------------------------------------------------------------------
+
+
+def counts(run: RunFolder) -> dict[tuple[str, str, str], int]:
+    """counts.parquet: rows by stage, source and reason. Raises UnreadableError: it is not there, or damaged."""
+    path = run.path("counts.parquet")
+    if not storage.exists(path):
+        raise UnreadableError(f"{path}: it is not there")
+    with _naming(path):
+        rows = table(path, COUNTS).to_pylist()
+    return {(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows}
+
+
+def by_reason(counts: Mapping[tuple[str, str, str], int]) -> Counter[tuple[str, str]]:
+    """The counts of all sources together: rows by stage and reason."""
+    sums = Counter[tuple[str, str]]()
+    for (stage, _, reason), number in counts.items():
+        sums[stage, reason] += number
+    return sums
+
+
+# What was taken out of a run on request, by hashes --------------------------------------------------------------------
+
+
+def removed(run: RunFolder, matches: pc.Expression | None = None) -> list[dict[str, Any]]:
+    """The rows of removed.parquet that match, or all; none where nothing was removed."""
+    path = run.path(REMOVED_FILE)
+    if not storage.exists(path):
+        return []
+    rows = table(path, REMOVED)
+    return (rows if matches is None else rows.filter(matches)).to_pylist()
+
+
+def removed_pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counter[str]]:
+    """How many pairs went: by stage, source and reason; and by shard.
+
+    Of what went before an addition, counts say nothing any more.
+    """
+    rows = removed(run, pc.field("kind") == "pair")
+    counted = Counter((row["stage"] or "", row["source"] or "", row["reason"] or "") for row in rows if row["stage"])
+    return counted, Counter(row["shard"] for row in rows if row["shard"])
+
+
+# DuckDB: joins and counts of more rows than fit into memory -----------------------------------------------------------
+
+
+@contextmanager
+def database() -> Iterator["DuckDBPyConnection"]:
+    """An empty database, which reads and writes no file but temporary ones.
+
+    Raises AltalignError: a query failed, as for lack of space for temporary files.
+    """
+    import duckdb  # half a second, which other commands need not wait for
+
+    with tempfile.TemporaryDirectory(prefix="altalign-") as folder:
+        settings = {"temp_directory": folder, "memory_limit": _MEMORY_LIMIT, "threads": min(_THREADS_AT_MOST, cores())}
+        with duckdb.connect(config={**settings, "preserve_insertion_order": False}) as connection:
+            connection.execute("set enable_external_access = false")
+            connection.execute("set lock_configuration = true")
+            try:
+                yield connection
+            except duckdb.Error as error:
+                where = tempfile.gettempdir()
+                repair = f"free memory, or space for temporary files in {where}, or name another folder by TMPDIR"
+                raise AltalignError(f"a query failed ({first_line(error)}); {repair}") from error
+
+
+def execute_on(
+    connection: "DuckDBPyConnection", rows: pa.Table, statement: str, parameters: Sequence[object] = ()
+) -> None:
+    """Run a statement that reads these rows as the table `arrow_rows`."""
+    connection.register("arrow_rows", rows)
+    try:
+        connection.execute(statement, parameters)
+    finally:
+        connection.unregister("arrow_rows")
+
+
+def rows_of_query(
+    connection: "DuckDBPyConnection", query: str, parameters: Sequence[object] = ()
+) -> list[tuple[Any, ...]]:
+    """The rows of a query, which a signal ends: the main thread meets none while it is in DuckDB itself."""
+    with ThreadPoolExecutor(1) as thread:
+        rows = thread.submit(lambda: connection.execute(query, parameters).fetchall())
+        try:
+            return rows.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise

@@ -25,9 +25,7 @@ class RunFolder:
     def open(cls, folder: str) -> "RunFolder":
         """Opens a run.
 
-        Raises:
-            UsageError: there is no such folder, or it is not a run.
-            UnreadableError: run.json is damaged.
+        Raises UsageError: there is no such folder, or it is not a run; UnreadableError: run.json is damaged.
         """
         storage.check(folder)
         if storage.kind(folder) != "folder":
@@ -44,8 +42,7 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """The content of config.toml, each time anew; another version may have written it.
 
-        Raises:
-            DamagedError: it is missing, or not TOML.
+        Raises DamagedError: it is missing, or not TOML.
         """
         path = self.path("config.toml")
         try:
@@ -57,11 +54,7 @@ class RunFolder:
 
     @cached_property
     def config(self) -> "CurateConfig":
-        """The resolved settings of the run.
-
-        Raises:
-            DamagedError: config.toml is missing or damaged.
-        """
+        """The resolved settings of the run. Raises DamagedError: config.toml is missing or damaged."""
         from altalign.settings.curate import CurateConfig  # a tenth of a second, which `status` need not wait for
 
         path = self.path("config.toml")
@@ -88,11 +81,7 @@ class RunFolder:
         return storage.exists(self.path("manifest.json"))
 
     def check_finished(self, so: str) -> None:
-        """Refuse a run that is not finished; `so` says what follows from that.
-
-        Raises:
-            UsageError: it is not.
-        """
+        """Refuse a run that is not finished; `so` says what follows from that. Raises UsageError: it is not."""
         if not self.is_finished:
             repair = "`altalign status` shows how far it is, `altalign curate` finishes it"
             raise UsageError(f"{self.folder}: not finished, so {so}; {repair}")

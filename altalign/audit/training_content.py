@@ -13,11 +13,10 @@ import ada_url
 import pyarrow as pa
 
 from altalign import storage
-from altalign.audit import database, run_parquet
+from altalign.audit import rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.counts import Counts
 from altalign.data.reasons import DropReason, Stage
-from altalign.data.schema import COUNTS
 from altalign.filters import image
 from altalign.machine import interrupts
 from altalign.pages import markdown
@@ -47,13 +46,7 @@ def write(run: RunFolder, folder: str) -> list[str]:
 
 def gathered(run: RunFolder) -> dict[str, Any]:
     """All that the run knows, by the sections of the form."""
-    counts = Counts.from_json(
-        [
-            [row[name] for name in COUNTS.names]
-            for rows in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names)
-            for row in rows.to_pylist()
-        ]
-    )
+    counts = Counts(rows.counts(run))
     hosts = _hosts(run)
     template = markdown.template(_TEMPLATES / f"{NAMES[1]}.jinja", {})
     text = template.render(
@@ -71,21 +64,21 @@ def gathered(run: RunFolder) -> dict[str, Any]:
 
 
 def _dropped(counts: Counts, stage: Stage, reasons: tuple[str, ...]) -> dict[str, int]:
-    rows = counts.dropped(stage)
-    return {str(reason): rows[reason] for reason in reasons if reason in rows}
+    dropped = counts.dropped(stage)
+    return {str(reason): dropped[reason] for reason in reasons if reason in dropped}
 
 
 def _hosts(run: RunFolder) -> list[tuple[str, int]]:
     """Hosts of the images in the shards, with the bytes of their images, the largest first."""
-    with database.opened() as connection:
+    with rows.database() as connection:
         connection.execute("create table images (image_id varchar, host varchar, bytes bigint)")
         for name in storage.names(run.path("shards"), ".parquet"):
-            for rows in run_parquet.row_groups(run.path("shards", name), ["image_id", "image_url", "bytes"]):
+            for group in rows.row_groups(run.path("shards", name), ["image_id", "image_url", "bytes"]):
                 interrupts.check()
-                hosts = pa.array([_host(url or "") for url in rows["image_url"].to_pylist()], pa.string())
+                hosts = pa.array([_host(url or "") for url in group["image_url"].to_pylist()], pa.string())
                 insert = "insert into images select image_id, host, bytes from arrow_rows"
-                database.execute_on(connection, rows.append_column("host", hosts), insert)
-        return database.rows_of_query(connection, _BYTES_OF_HOSTS)
+                rows.execute_on(connection, group.append_column("host", hosts), insert)
+        return rows.rows_of_query(connection, _BYTES_OF_HOSTS)
 
 
 def _host(url: str) -> str:

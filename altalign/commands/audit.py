@@ -202,10 +202,10 @@ def write(
     """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
     with startup.imports():
         # Arrow, NumPy, templates: half a second, which --help need not wait for
-        from altalign.audit.report import numbers, page
+        from altalign.audit.report import page
 
     checks = _checks(run, shards_at_most, is_full=is_full)
-    report = numbers.gather(run, checks, words)
+    report = page.gather(run, checks, words)
     # ASCII, for names of files may be any bytes
     storage.write_bytes(run.path(CHECKS), (json.dumps(_to_json(checks), indent=1) + "\n").encode())
     storage.write_bytes(run.path(NUMBERS), (json.dumps(report.to_json(), indent=1) + "\n").encode())

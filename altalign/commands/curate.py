@@ -246,7 +246,7 @@ def trial(argv: Sequence[str]) -> int:
         raise UsageError(f"--seed {arguments.seed}: no seed; give a whole number from 0 to {(1 << 32) - 1}")
     config = fitted(config_of_file(str(arguments.config), arguments.set))
     with startup.imports():
-        from altalign.audit.report.page import FOLDER
+        from altalign.audit.report import FOLDER
         from altalign.pages import frame
         from altalign.pipelines.trial import trial
 
@@ -301,7 +301,7 @@ def calibrate(argv: Sequence[str]) -> int:
 
 def write_calibration_page(findings: "Findings", path: str) -> None:
     """Write the page of a calibration."""
-    from altalign.audit.report.page import FOLDER
+    from altalign.audit.report import FOLDER
     from altalign.pages import frame
     from altalign.pipelines.near import calibration_report
 

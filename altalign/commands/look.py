@@ -41,9 +41,9 @@ def explain(argv: Sequence[str]) -> int:
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
         with startup.imports(compiles=False):
-            from altalign.audit import find_pairs  # Arrow: a fifth of a second, which --help need not wait for
+            from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
 
-        text = find_pairs.explain(
+        text = explain.explain(
             run, url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key
         )
     sys.stdout.write(f"{text}\n")

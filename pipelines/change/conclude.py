@@ -9,7 +9,7 @@ from altalign import storage
 from altalign.data import generations, listing, scores
 from altalign.data.audit_tables import FUNNEL
 from altalign.data.counts import Counts
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.derive.parents import Parent
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import outputs

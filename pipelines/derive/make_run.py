@@ -25,7 +25,7 @@ from altalign.data.stages import REMOVED_FILE, own_files
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import interrupts
 from altalign.pipelines import curate
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.derive import choose_rows, copy_scores, copy_shards
 from altalign.pipelines.derive import parents as of_parents
 from altalign.pipelines.derive.copy_shards import Part

@@ -16,8 +16,7 @@ from altalign.data.schema import DROPPED, RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import STAGES, maker
 from altalign.errors import UnreadableError
 from altalign.filters import where
-from altalign.pipelines.card import readme
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.card import CardFacts, readme
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
 from altalign.pipelines.run.shard_tables import ShardFacts

@@ -16,7 +16,7 @@ from altalign.data import listing
 from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.reasons import CURATED
 from altalign.filters.image_headers import STRICT_PILLOW
-from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.figures import image_figures
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import index

@@ -22,7 +22,7 @@ from PIL import Image
 
 import altalign
 from altalign import errors, storage
-from altalign.audit.opened.run import Run
+from altalign.audit.opened import Run
 from altalign.data.schema import COUNTS, DROPPED, SAMPLE
 from tests import made_once
 from tests.end_to_end.runs import Finished, environ, tree, write_input
@@ -146,7 +146,7 @@ def test_an_explanation_is_what_the_command_prints(finished: Run, by: str, capsy
     assert main(["explain", "run", f"--{by}", value]) == 0
     assert capsys.readouterr().out == f"{found}\n"
     assert row["key"] in {each["key"] for each in found.rows}
-    assert found.kept + found.dropped >= len(found.rows) == len(found.told)
+    assert found.kept + found.dropped >= len(found.rows) == len(found.lines)
 
 
 def test_a_run_is_shown_as_its_funnel_in_80_columns(finished: Run) -> None:

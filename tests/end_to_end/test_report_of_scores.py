@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from altalign.audit.report import numbers, slices
+from altalign.audit.report import captions, page
 from altalign.audit.report.distributions import Distribution
 from altalign.audit.report.scores import Scores
 from altalign.audit.run_folder import RunFolder
@@ -38,7 +38,7 @@ def selected(scored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(run: Path) -> Scores:
-    found = numbers.gather(RunFolder.open(str(run)), ()).scores
+    found = page.gather(RunFolder.open(str(run)), ()).scores
     assert found is not None
     return found
 
@@ -154,7 +154,7 @@ def test_the_share_kept_of_a_list_of_words_is_that_of_a_plain_loop(
     selected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "colours.txt").write_text("red\nlight blue\n", encoding="utf-8")
-    everything, colours = slices.of_run(RunFolder.open(str(selected)), {"colours": str(tmp_path / "colours.txt")})
+    everything, colours = captions.slices(RunFolder.open(str(selected)), {"colours": str(tmp_path / "colours.txt")})
     kept = [row["caption"] for row in rows(selected).to_pylist()]
     dropped = [
         row["caption"] or ""
@@ -205,7 +205,7 @@ def test_the_page_loads_in_silence_and_fits(chromium: Any, selected: Path, tmp_p
     from altalign.audit.report import page
 
     (tmp_path / "colours.txt").write_text("red\nblue\n", encoding="utf-8")
-    found = numbers.gather(RunFolder.open(str(selected)), (), {"colours": str(tmp_path / "colours.txt")})
+    found = page.gather(RunFolder.open(str(selected)), (), {"colours": str(tmp_path / "colours.txt")})
     assert found.scores is not None
     path = tmp_path / "report.html"
     path.write_bytes(page.html(found))

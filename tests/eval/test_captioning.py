@@ -1,7 +1,9 @@
-"""The task of captioning: a model that writes captions, by what it writes of each image."""
+"""The task of captioning, and its metrics against what pycocoevalcap makes of the same captions (golden)."""
 
 import io
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import torch
 from PIL import Image
 
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval.captioning import captioning, measured
+from altalign.eval.captioning import bleu_counts, bleu_of, captioning, cider, measured, words_of
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.outcomes import intervals
 from altalign.eval.sets import ImageSet, captioned_set
@@ -73,7 +75,7 @@ def test_metrics_are_those_of_pycocoevalcap(folder: Path) -> None:
     assert found.outcomes["caption"].tolist() == list(GOLDEN["written"].values())
     assert found.facts == {"images": len(NAMES), "references": sum(map(len, GOLDEN["references"].values()))}
     first = found.examples[0]
-    assert first.found[0] == GOLDEN["written"][NAMES[int(first.query)]]
+    assert first.answers[0] == GOLDEN["written"][NAMES[int(first.query)]]
     ends = intervals(found.outcomes, measured, resamples=20, seed=0)
     for name, (low, high) in ends.items():
         assert low <= found.metrics[name] <= high
@@ -101,3 +103,44 @@ def test_a_set_without_captions_is_refused(folder: Path) -> None:
 def test_the_set_is_of_the_settings() -> None:
     sets = EvalSets.from_values({"set": [{"task": "captioning", "name": "coco", "path": "x"}]}, where="x")
     assert [(each.task, each.metric) for each in sets.set] == [("captioning", "cider")]
+
+
+# Metrics --------------------------------------------------------------------------------------------------------------
+
+
+def bleu_4(written: Sequence[list[str]], references: Sequence[list[list[str]]]) -> float:
+    sums = Counter[str]()
+    for own, others in zip(written, references, strict=True):
+        sums.update(bleu_counts(own, others))
+    return bleu_of(sums)
+
+
+@pytest.mark.parametrize(("caption", "words"), GOLDEN["words"])
+def test_words_are_those_of_pycocoevalcaps_tokenizer(caption: str, words: str) -> None:
+    assert " ".join(words_of(caption)) == words
+
+
+def test_metrics_of_words_are_those_of_pycocoevalcap() -> None:
+    own = [words_of(caption) for caption in GOLDEN["written"].values()]
+    others = [[words_of(caption) for caption in GOLDEN["references"][name]] for name in GOLDEN["written"]]
+    assert bleu_4(own, others) == pytest.approx(GOLDEN["bleu_4"], rel=1e-12)
+    assert cider(own, others) == pytest.approx(GOLDEN["ciders"], rel=1e-12)
+    assert sum(GOLDEN["ciders"]) / len(own) == pytest.approx(GOLDEN["cider"], rel=1e-12)
+
+
+def test_the_reference_itself_has_all_and_a_short_half_is_penalised() -> None:
+    reference = ["a", "red", "ring", "above", "a", "blue", "cross"]
+    assert bleu_4([reference], [[reference]]) == pytest.approx(1)
+    half = reference[:5]  # all its n-grams are right
+    assert bleu_4([half], [[reference]]) == pytest.approx(math.exp(1 - 7 / 5))
+    assert bleu_4([["no", "word", "of", "it", "at", "all"]], [[reference]]) < 1e-3
+
+
+def test_an_empty_caption_scores_nothing() -> None:
+    others = [[["a", "cat", "sits", "here"]], [["a", "dog", "runs", "fast"]]]
+    found = cider([[], ["a", "dog", "runs", "fast"]], others)
+    assert found[0] == 0
+    assert 0 < found[1] <= 10
+    assert (
+        bleu_4([[], ["a", "dog", "runs", "fast"]], others) < bleu_4([["a"], ["a", "dog", "runs", "fast"]], others) < 1
+    )

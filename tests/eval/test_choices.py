@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from altalign.eval.choices import caption_choices, measured, of_examples, pair_choices, read_examples
+from altalign.eval.choices import caption_choices, choices, measured, pair_choices, read_examples
 from altalign.eval.encoded import Features
 from tests.eval.one_hot import ENCODER
 
@@ -69,7 +69,7 @@ def test_sugar_crepes_files_are_read_and_measured(tmp_path: Path) -> None:
         values = [{"filename": file, "caption": own, "negative_caption": wrong} for file, own, wrong in rows]
         (tmp_path / f"{name}.json").write_text(json.dumps(dict(enumerate(values))))
     examples = read_examples(str(tmp_path / "*.json"))
-    images, found = of_examples(examples, str(tmp_path), Features(ENCODER, batch=2))
+    images, found = choices(examples, str(tmp_path), Features(ENCODER, batch=2))
     assert found.metrics == pytest.approx(
         {"right": 200 / 3, "right/add_att": 50, "right/swap_obj": 100, "mean_of_files": 75}
     )
@@ -86,7 +86,7 @@ def test_winoground_is_read_and_measured(tmp_path: Path) -> None:
     ]
     (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, rows)))
     examples = read_examples(str(tmp_path / "examples.jsonl"))
-    _, found = of_examples(examples, str(tmp_path), Features(ENCODER, batch=3))
+    _, found = choices(examples, str(tmp_path), Features(ENCODER, batch=3))
     assert found.metrics == {"text": 50, "image": 50, "group": 50}
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from altalign.eval import retrieval, zero_shot
+from altalign.eval import classification, retrieval
 from altalign.eval.class_names import Classes
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.outcomes import Result
@@ -86,7 +86,7 @@ def ours(model: Model) -> Result:
     )
     images = images_of([b"%d" % number for number in range(IMAGES)])
     of = LabelledSet(images, model.labels.numpy(), Classes(tuple(NAMES)), {})
-    return zero_shot.zero_shot(of, Features(encoder, batch=50), templates=TEMPLATES)
+    return classification.zero_shot(of, Features(encoder, batch=50), templates=TEMPLATES)
 
 
 def accuracy(logits: torch.Tensor, labels: torch.Tensor, topk: Sequence[int]) -> list[float]:

@@ -8,8 +8,8 @@ import pytest
 
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.errors import UsageError
+from altalign.eval.evaluation import Without, without
 from altalign.eval.image_sources import Images
-from altalign.eval.near_duplicates import Without, without
 from altalign.eval.outcomes import Outcomes, Result
 
 NAMES = ["/sets/pets/test/cat/0.jpg", "/sets/pets/test/cat/1.jpg", "/sets/pets/test/dog/0.jpg"]

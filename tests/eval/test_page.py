@@ -6,12 +6,12 @@ import numpy as np
 from PIL import Image
 
 from altalign.eval import page
-from altalign.eval.compare import Compared
+from altalign.eval.classification import measured
 from altalign.eval.evaluation import Evaluated, Evaluation
 from altalign.eval.image_sources import files_in
 from altalign.eval.outcomes import Difference, Example, Result
+from altalign.eval.results import Compared
 from altalign.eval.settings import Set
-from altalign.eval.zero_shot import measured
 
 NAMES = ("<script>alert(1)</script>", "kite", "ring")
 LABELS, RANKS, PREDICTED = [0, 0, 1, 1, 2, 2, 2], [1, 2, 1, 1, 3, 2, 1], [0, 2, 1, 1, 0, 1, 2]
@@ -61,7 +61,7 @@ def test_classes_and_confusion_are_those_of_a_plain_loop(tmp_path: Path) -> None
 
 def test_a_page_loads_and_runs_nothing_and_escapes_names(tmp_path: Path) -> None:
     found = Evaluation([evaluated(tmp_path)], {"knn/lost": "nothing is at <there>"})
-    text = page.html(found, of="run <x>").decode()
+    text = page.html(found, model="run <x>").decode()
     loaded = Loaded(text)
     assert "script" not in loaded.tags
     assert "link" not in loaded.tags
@@ -91,4 +91,4 @@ def test_two_models_are_shown_with_their_difference() -> None:
 def test_an_evaluation_without_classes_or_examples_has_its_numbers(tmp_path: Path) -> None:
     of = evaluated(tmp_path)
     bare = Evaluated(of.settings, of.images, Result({"top1": 12.0}, {"pairs": 3}, {}, []), {}, [])
-    assert "12.00" in page.html(Evaluation([bare], {}), of=json.dumps("x")).decode()
+    assert "12.00" in page.html(Evaluation([bare], {}), model=json.dumps("x")).decode()

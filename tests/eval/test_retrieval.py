@@ -1,5 +1,7 @@
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,16 @@ from altalign.eval import retrieval as module
 from altalign.eval.encoded import Features
 from altalign.eval.image_sources import UNDECODABLE, Place
 from altalign.eval.outcomes import Result
-from altalign.eval.retrieval import measured, outcomes_of, ranks, retrieval
+from altalign.eval.retrieval import (
+    Multilingual,
+    measured,
+    multilingual,
+    outcomes_of,
+    ranks,
+    read_lines,
+    read_xm3600,
+    retrieval,
+)
 from altalign.eval.sets import ImageSet, Listed
 from tests.eval.one_hot import ENCODER, encode_image
 
@@ -210,10 +221,10 @@ def test_a_set_is_searched_and_what_cannot_be_decoded_is_named() -> None:
 def test_examples_are_numbers_of_images_and_captions_right_and_wrong() -> None:
     found = retrieval(image_set(PAIRS), features())
     of_image = next(one for one in found.examples if one.query == 7)
-    assert (of_image.found[0], of_image.rank) == ("6 a", 1)
+    assert (of_image.answers[0], of_image.rank) == ("6 a", 1)
     of_text = next(one for one in found.examples if isinstance(one.query, str))
     row = [row for row, (_, captions) in enumerate(PAIRS) if of_text.query in captions]
-    assert ([*of_text.found[:1]], of_text.rank) == (row, 1)
+    assert ([*of_text.answers[:1]], of_text.rank) == (row, 1)
     mixed = retrieval(image_set(PAIRS), features(lambda images: encode_image(images).roll(1, 0)))
     assert {one.rank == 1 for one in mixed.examples} == {False}
 
@@ -238,3 +249,53 @@ def test_a_set_of_nothing_is_an_error_of_one_line(given: list[tuple[bytes, list[
     with pytest.raises(UnreadableError, match=said) as caught:
         retrieval(image_set(given), features())
     assert "\n" not in str(caught.value)
+
+
+# Languages ------------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, number: int) -> str:
+    for place in range(number):
+        (folder / f"{place}.jpg").write_bytes(f"image{place}".encode())
+    return str(folder)
+
+
+def test_every_language_is_measured_as_retrieval_and_the_mean_is_theirs(tmp_path: Path) -> None:
+    names = ["0.jpg", "1.jpg", "2.jpg", "lost.jpg"]
+    captions = {
+        "en": [["0 a", "0 b"], ["1 a", "2 b"], ["2 a", "2 c"], ["5", "5"]],
+        "de": [["1"], ["0"], ["2"], ["5"]],
+    }
+    images, found = multilingual(Multilingual(names, captions), written(tmp_path, 3), Features(ENCODER, batch=2))
+    metrics = found.metrics
+    assert metrics["en/image_to_text_r1"] == pytest.approx(200 / 3)  # the third meets a caption of the second
+    assert metrics["en/text_to_image_r1"] == pytest.approx(100 * 5 / 6)
+    assert metrics["de/text_to_image_r1"] == pytest.approx(100 / 3)
+    for name in ("mean_recall", "rsum", "text_to_image_r1"):
+        assert metrics[name] == pytest.approx((metrics[f"en/{name}"] + metrics[f"de/{name}"]) / 2)
+    assert found.facts == {"images": 3, "languages": 2}
+    assert found.left_out == {"no such file": ["lost.jpg"]}
+    assert list(images.names) == names[:3]
+
+
+def test_multi30k_is_files_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text("0.jpg\n1.jpg\n")
+    for name, lines in (("1.en", "a\nb\n"), ("2.en", "c\nd\n"), ("1.fr", "e\nf\n")):
+        (tmp_path / name).write_text(lines)
+    files = {"en": [str(tmp_path / "1.en"), str(tmp_path / "2.en")], "fr": [str(tmp_path / "1.fr")]}
+    found = read_lines(str(tmp_path / "test.txt"), files)
+    assert found == Multilingual(["0.jpg", "1.jpg"], {"en": [["a", "c"], ["b", "d"]], "fr": [["e"], ["f"]]})
+    (tmp_path / "1.fr").write_text("e\n")
+    with pytest.raises(UnreadableError, match=r"1 lines, and .* has 2"):
+        read_lines(str(tmp_path / "test.txt"), files)
+
+
+def test_xm3600_is_lines_of_json(tmp_path: Path) -> None:
+    rows = [{"image/key": "0f", "locale": "en", "en": {"caption": ["a", "b"]}, "de": {"caption": ["c"]}}]
+    path = tmp_path / "captions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert read_xm3600(str(path), []) == Multilingual(["0f.jpg"], {"de": [["c"]], "en": [["a", "b"]]})
+    assert read_xm3600(str(path), ["en"]).captions == {"en": [["a", "b"]]}
+    for wrong in (["fr"], ["locale"]):
+        with pytest.raises(UnreadableError, match=r"no captions\.jsonl of XM3600"):
+            read_xm3600(str(path), wrong)

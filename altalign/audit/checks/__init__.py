@@ -5,12 +5,14 @@ Samples are read again from tars and side-cars, and everything is measured again
 something it needs has no result.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 
-from altalign.audit.checks import absence, dropped, shard, shards_checked, totals
+from altalign import storage, terminal
+from altalign.audit.checks import shard, totals
 from altalign.audit.checks.findings import Check, Findings, many
 from altalign.audit.checks.rules import Rules
 from altalign.audit.checks.totals import Manifest
@@ -18,11 +20,16 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data import generations, listing
 from altalign.data.counts import Counts
 from altalign.data.reasons import REASONS, DropReason, Stage
-from altalign.errors import AltalignError
+from altalign.data.stages import REMOVED_FILE
+from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import image
-from altalign.machine import processes
+from altalign.machine import interrupts, processes
 from altalign.machine.cores import cores
 from altalign.machine.threads import in_threads
+from altalign.pipelines.change import rows_to_remove
+from altalign.pipelines.run import removal_list
+from altalign.pipelines.run.removal_list import Request
+from altalign.storage import parquet
 
 __all__ = ["NOT_ASKED", "Check", "check_absence", "run_checks"]
 
@@ -50,7 +57,7 @@ ABOUT = {
         f"file(s) as {listing.FILE}, manifest and seals say",
         "`altalign curate --repair` makes anew what it can; what nothing lists is not of the run: move it away",
     ),
-    absence.CHECK: (
+    "removed": (
         "file(s) read again, none with a row or a line on what removed.parquet names",
         "`altalign remove` with --removed and the run's own removed.parquet takes it out",
     ),
@@ -93,116 +100,124 @@ NOT_ASKED = {
 
 
 def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Check]:
-    """Checks a finished run.
+    """One check for each kind of thing that was looked at, in the order of `ABOUT`.
 
-    Args:
-        run: the run.
-        shards_at_most: how many shards to read: of the newest generation first, those with the smallest SHA-256; None:
-            all.
-
-    Returns:
-        One check for each kind of thing that was looked at, in the order of `ABOUT`. For a run that is damaged or not
-        finished, some of them fail.
+    Of `shards_at_most`, those of the newest generation are read first, then those with the smallest SHA-256; None: all
+    are. For a run that is damaged or not finished, some checks fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)
     totals.check_settings(run, manifest, findings)
     counts = totals.check_counts(run, manifest, findings)
-    if manifest.is_there:
-        totals.check_listed(run, findings, sizes_alone=shards_at_most is not None)
+    if manifest.facts:
+        totals.check_listed(run, manifest, findings, sizes_alone=shards_at_most is not None)
         if shards_at_most is not None:
             notes["files"] = "sizes alone"
     try:
-        rules = Rules.of(run, findings)
+        rules = Rules.read(run, findings)
     except AltalignError as error:
         findings.fails("settings", str(error))
         return findings.checks(ABOUT, notes)
-    if manifest.is_there:
+    if manifest.facts:
         totals.check_manifest(run, manifest, findings)
-        notes |= _check_rows(run, manifest, counts, rules, findings, shards_at_most=shards_at_most)
+        # of the newest generation first, those with the smallest SHA-256
+        entries = manifest.entries.items()
+        ordered = sorted((-generations.of(name), entry["sha256"], name) for name, entry in entries)
+        names = sorted(name for *_, name in ordered[:shards_at_most])
+        notes |= _check_rows(run, manifest, names, counts, rules, findings)
     return findings.checks(ABOUT, notes)
 
 
-def check_absence(run: RunFolder) -> list[Check]:
-    """Searches every file of a run for what was removed from it; no check where nothing was."""
-    findings = Findings()
-    absence.check(run, findings)
-    return findings.checks(ABOUT, {})
-
-
 def _check_rows(
-    run: RunFolder,
-    manifest: Manifest,
-    counts: Counts | None,
-    rules: Rules,
-    findings: Findings,
-    *,
-    shards_at_most: int | None,
+    run: RunFolder, manifest: Manifest, names: list[str], counts: Counts | None, rules: Rules, findings: Findings
 ) -> dict[str, str]:
     """Reads shards and dropped rows; returns notes on the checks that pass, by their names."""
-    names = _chosen(manifest, shards_at_most)
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
-    threads = cores()
-    read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
-    with (
-        shards_checked.counting(len(names)) as one_is_done,
-        processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))),
-    ):
-
-        def read(name: str) -> shard.CheckedShard:
-            found = read_one(name)
-            one_is_done()
-            return found
-
-        shards = in_threads(read, names, min(threads, max(1, len(names))))
-    for found in shards:
-        findings.add(found.findings)
-        totals.check_digests(found, manifest, findings)
-    _check_between(shards, findings)
-    keys = np.concatenate([np.empty(0, "S32"), *(found.keys for found in shards)])
+    shards = _read_shards(names, rows, rules, bits)
+    for each in shards:
+        findings.add(each.findings)
+        totals.check_digests(each, manifest, findings)
+    totals.check_between(shards, findings)
+    keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
     is_whole = len(names) == len(manifest.entries)
-    if counts is not None and is_whole and all(found.rows is not None for found in shards):
+    if counts is not None and is_whole and all(each.rows is not None for each in shards):
         totals.check_against_shards(run, counts, shards, findings)
     if run.config.audit.keep_dropped:
         findings.saw("kept_or_dropped", 0)
-        ends = [(found.first.encode(), found.last.encode()) for found in shards if found.rows]
-        near = [(shard.leading(first) >> 16, shard.leading(last) >> 16) for first, last in ends]
         files_at_most = None if is_whole else FILES_PER_SHARD * len(names)
-        dropped.check(run, counts, keys, findings, files_at_most=files_at_most, near=near)
-    return _notes(names, manifest, rows, len(keys))
-
-
-def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
-    """The shards to read: of the newest generation first, those with the smallest SHA-256; sorted by name."""
-
-    def place(name: str) -> tuple[int, str, str]:
-        return -generations.of(name), manifest.entries[name]["sha256"], name
-
-    return sorted(sorted(manifest.entries, key=place)[:at_most])
-
-
-def _check_between(shards: list[shard.CheckedShard], findings: Findings) -> None:
-    """Checks that the last sample of each shard comes before the first of the next one read of its generation."""
-    for name in ("order", DropReason.PAIR_REPEATED):
-        findings.saw(name, int(any(found.rows for found in shards)))
-    for before, after in pairwise(found for found in shards if found.rows):
-        if generations.of(before.name) != generations.of(after.name):
-            continue
-        last, first = (np.array([end.encode()], "S64") for end in (before.last, after.first))
-        shard.check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
-
-
-def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[str, str]:
-    """Notes on what was read if that was not everything."""
-    notes = {"kept_or_dropped": f"searched for {many(kept, 'kept key(s)')}"}
-    if len(names) < len(manifest.entries):
+        totals.check_dropped(run, counts, keys, findings, files_at_most=files_at_most)
+    notes = {"kept_or_dropped": f"searched for {many(len(keys), 'kept key(s)')}"}
+    if not is_whole:
         newest = ", of the newest generation first" if len({*map(generations.of, manifest.entries)}) > 1 else ""
         of_all_shards = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}"
         sample = f"{of_all_shards}{newest}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
-    elif kept < rows:
+    elif len(keys) < rows:
         notes["kept_or_dropped"] += f" of {rows:,}, by their first bits"
     return notes
+
+
+def _read_shards(names: Sequence[str], rows: int, rules: Rules, bits: int) -> list[shard.CheckedShard]:
+    """Checks shards in processes; shows how many are done as a bar on a terminal, nothing elsewhere."""
+    from rich.progress import Progress
+
+    threads, console = cores(), terminal.stderr()
+    read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
+    bar = Progress(*terminal.bar_columns("shards"), console=console, disable=not console.is_terminal or not names)
+    with bar, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
+        task = bar.add_task("checks", total=len(names))
+
+        def read(name: str) -> shard.CheckedShard:
+            checked = read_one(name)
+            bar.advance(task)
+            return checked
+
+        return in_threads(read, names, min(threads, max(1, len(names))))
+
+
+# What was removed -----------------------------------------------------------------------------------------------------
+
+
+def check_absence(run: RunFolder) -> list[Check]:
+    """Reads every file of a run again and looks for what `removed.parquet` names (`altalign audit --full`).
+
+    The tars have what their side-cars have, which the other checks compare; `work/` is deleted by a removal. There is
+    no check where nothing was removed.
+    """
+    findings, path = Findings(), run.path(REMOVED_FILE)
+    if not storage.exists(path):
+        return []
+    request = removal_list.of_run(path)
+    names = (storage.relative(file, run.folder) or file for file in sorted(storage.files_below(run.folder)))
+    for name in names:
+        interrupts.check()
+        if name == REMOVED_FILE or name.startswith("work/") or not name.endswith((".parquet", ".jsonl")):
+            continue
+        findings.saw("removed")
+        try:
+            number = _removed_in(run, name, request)
+        except (OSError, UnreadableError) as error:
+            findings.fails("removed", f"{name}: cannot be read ({error})")
+            continue
+        if number:
+            findings.fails("removed", f"{name}: {number:,} of its rows are named by {REMOVED_FILE}")
+    return findings.checks(ABOUT, {})
+
+
+def _removed_in(run: RunFolder, name: str, request: Request) -> int:
+    """How many rows or lines have a key, an image, a URL or a name that was removed, or name such a pair as kept."""
+    if not name.endswith(".parquet"):  # the list of the run's files has lines of another form
+        lines = storage.read_bytes(run.path(name)).splitlines() if name.startswith("log/") else []
+        whole = (line for line in lines if line.endswith(b"}"))  # half a line is of a kill
+        return sum(rows_to_remove.is_line_of(line, request) for line in whole)
+    number = 0
+    for batch in parquet.read_whole(run.path(name)):
+        rows = pa.Table.from_batches([batch])
+        is_removed = request.matches(rows)
+        if "kept_key" in rows.column_names:
+            is_removed |= Request(keys=request.keys).matches(pa.table({"key": rows["kept_key"]}))
+        number += int(is_removed.sum())
+    return number

@@ -1,5 +1,6 @@
 """What the checks of a run found: how much they looked at, how much of it fails, and examples. Adds up over shards."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -47,10 +48,10 @@ def not_asked(checks: Iterable[Check]) -> list[Check]:
 def summed_up(checks: Sequence[Check]) -> str:
     """How many checks failed or passed, and how many could not be asked, in words."""
     failing, unknown = len(failed(checks)), len(not_asked(checks))
-    said = f"{many(len(checks) - unknown, 'check(s)')} passed"
+    words = f"{many(len(checks) - unknown, 'check(s)')} passed"
     if failing:
-        said = f"{failing} of {many(len(checks), 'check(s)')} failed"
-    return f"{said}, {unknown} could not be asked" if unknown else said
+        words = f"{failing} of {many(len(checks), 'check(s)')} failed"
+    return f"{words}, {unknown} could not be asked" if unknown else words
 
 
 def many(number: int, things: str) -> str:
@@ -71,64 +72,64 @@ class Findings:
     """Collects findings by the name of their check."""
 
     def __init__(self) -> None:
-        self._of: dict[str, _Finding] = {}
+        self._findings = defaultdict[str, _Finding](_Finding)
 
     def saw(self, name: str, number: int = 1) -> None:
         """Counts things that a check looked at."""
-        self._of.setdefault(name, _Finding()).checked += number
+        self._findings[name].checked += number
 
-    def fails(self, name: str, said: str, number: int = 1) -> None:
-        """Counts things that fail; `said` describes the first: where it is, and the value."""
-        of = self._of.setdefault(name, _Finding())
-        of.failing += number
-        if len(of.examples) < EXAMPLES:
-            of.examples.append(said)
+    def fails(self, name: str, message: str, number: int = 1) -> None:
+        """Counts things that fail; the message describes the first: where it is, and the value."""
+        finding = self._findings[name]
+        finding.failing += number
+        if len(finding.examples) < EXAMPLES:
+            finding.examples.append(message)
 
-    def cannot_ask(self, name: str, said: str) -> None:
-        """Notes that a check cannot look at something; `said` is why, and what would make it possible."""
-        of = self._of.setdefault(name, _Finding())
-        of.hindered += 1
-        if len(of.hindrances) < EXAMPLES:
-            of.hindrances.append(said)
+    def cannot_ask(self, name: str, why: str) -> None:
+        """Notes that a check cannot look at something: why, and what would make it possible."""
+        finding = self._findings[name]
+        finding.hindered += 1
+        if len(finding.hindrances) < EXAMPLES:
+            finding.hindrances.append(why)
 
-    def rows(self, name: str, is_failing: npt.NDArray[np.bool_], said: Callable[[int], str]) -> None:
-        """Counts rows by whether they fail (bool[n]); `said` describes one by its number."""
+    def rows(self, name: str, is_failing: npt.NDArray[np.bool_], message: Callable[[int], str]) -> None:
+        """Counts rows by whether they fail (bool[n]); a message describes one by its number."""
         self.saw(name, len(is_failing))
         failing = np.flatnonzero(is_failing)
         for place, row in enumerate(failing[:EXAMPLES].tolist()):
-            self.fails(name, said(row), 1 if place + 1 < min(EXAMPLES, len(failing)) else len(failing) - place)
+            self.fails(name, message(row), 1 if place + 1 < min(EXAMPLES, len(failing)) else len(failing) - place)
 
     def add(self, other: "Findings") -> None:
         """Adds the findings of others."""
-        for name, of in other._of.items():
-            mine = self._of.setdefault(name, _Finding())
-            mine.checked += of.checked
-            mine.failing += of.failing
-            mine.examples += of.examples[: EXAMPLES - len(mine.examples)]
-            mine.hindered += of.hindered
-            mine.hindrances += of.hindrances[: EXAMPLES - len(mine.hindrances)]
-
-    def failing(self, name: str) -> int:
-        """How many things fail a check."""
-        return self._of[name].failing if name in self._of else 0
+        for name, finding in other._findings.items():
+            mine = self._findings[name]
+            mine.checked += finding.checked
+            mine.failing += finding.failing
+            mine.examples += finding.examples[: EXAMPLES - len(mine.examples)]
+            mine.hindered += finding.hindered
+            mine.hindrances += finding.hindrances[: EXAMPLES - len(mine.hindrances)]
 
     def checks(self, about: Mapping[str, tuple[str, str]], notes: Mapping[str, str]) -> list[Check]:
         """One check for each name in `about` that has findings, in that order.
 
-        Args:
-            about: name -> what the check looks at (a noun for `many`), and what to do if it fails.
-            notes: name -> what to add to the detail if it passes.
+        `about` has what a check looks at (a noun for `many`), and what to do if it fails; notes are added to the detail
+        of checks that pass.
         """
-        return [self._check(name, *about[name], notes.get(name, "")) for name in about if name in self._of]
+        return [
+            _check(name, self._findings[name], *about[name], notes.get(name, ""))
+            for name in about
+            if name in self._findings
+        ]
 
-    def _check(self, name: str, things: str, repair: str, note: str) -> Check:
-        of = self._of[name]
-        if of.failing:
-            more = of.failing - len(of.examples)
-            said = "; ".join(of.examples) + (f"; and {more:,} more of {many(of.checked, things)}" if more > 0 else "")
-            return Check(name, False, f"{said}; {repair}", of.checked)  # noqa: FBT003 - a field
-        if of.hindered:
-            more = of.hindered - len(of.hindrances)
-            said = "; ".join(of.hindrances) + (f"; and {more:,} more" if more > 0 else "")
-            return Check(name, None, said, of.checked)
-        return Check(name, True, f"{many(of.checked, things)}{f', {note}' if note else ''}", of.checked)  # noqa: FBT003 - a field
+
+def _check(name: str, finding: _Finding, things: str, repair: str, note: str) -> Check:
+    words, passed = f"{many(finding.checked, things)}{f', {note}' if note else ''}", True
+    if finding.failing:
+        more, passed = finding.failing - len(finding.examples), False
+        words = "; ".join(finding.examples)
+        words += f"; and {more:,} more of {many(finding.checked, things)}" if more > 0 else ""
+        words += f"; {repair}"
+    elif finding.hindered:
+        more, passed = finding.hindered - len(finding.hindrances), None
+        words = "; ".join(finding.hindrances) + (f"; and {more:,} more" if more > 0 else "")
+    return Check(name, passed, words, finding.checked)

@@ -38,6 +38,7 @@ TABLES = {
 }
 
 Hashes = npt.NDArray[np.uint64]
+Naming = Callable[[Callable[[int], str]], Callable[[int], str]]  # puts where a row is before what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Rules:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process maps the tables itself instead of receiving them."""
-        return Rules.of, (self.run, Findings())
+        return Rules.read, (self.run, Findings())
 
     @property
     def config(self) -> CurateConfig:
@@ -59,11 +60,10 @@ class Rules:
         return self.run.config
 
     @classmethod
-    def of(cls, run: RunFolder, findings: Findings) -> "Rules":
+    def read(cls, run: RunFolder, findings: Findings) -> "Rules":
         """Reads the rules of a run; a table that cannot be read fails the check of its rule.
 
-        Raises:
-            DamagedError: config.toml is not as it was written.
+        Raises DamagedError: config.toml is not as it was written.
         """
         tables: dict[str, Hashes | None] = {}
         for rule, name in TABLES.items():
@@ -72,22 +72,13 @@ class Rules:
                 findings.cannot_ask(rule, "a run of several runs has no tables; the checks of those have asked")
                 continue
             try:
-                tables[rule] = _table(run, name)
+                tables[rule] = _table(run.path("tables", name))
             except (UnreadableError, OSError) as error:
                 is_ours = isinstance(error, UnreadableError)
                 findings.fails(rule, str(error) if is_ours else f"{error.filename}: {error.strerror}")
         images, fetch = run.config.image.blocked_hashes, run.config.fetch.blocked_urls
         blocked = _block_list(images, image.image_blocked.name, "[image] blocked_hashes", findings)
-        urls = _block_list(fetch, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings)
-        return cls(run, tables, blocked, urls)
-
-    def have_rare_ngram(self, measured: words.Scan) -> npt.NDArray[np.bool_]:
-        """Whether an n-gram of each text is outside the vocabulary: bool[n]."""
-        vocabulary = self.tables[text.text_has_rare_ngram.name]
-        if vocabulary is None:
-            return np.zeros(len(measured.words), bool)
-        missing = np.concatenate([[0], np.cumsum(~_is_in(measured.ngrams, vocabulary))])
-        return np.diff(missing[np.concatenate([[0], measured.ends])]) > 0
+        return cls(run, tables, blocked, _block_list(fetch, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings))
 
     def over(self, rule: Rule, hashes: Hashes) -> "pa.Array[Any]":
         """What a rule on counts of the pool takes: null where the table has no such hash, which is within the limit."""
@@ -111,17 +102,16 @@ class Rules:
         return frozenset(each.source for each in self.config.input)
 
 
-def _table(run: RunFolder, name: str) -> Hashes | None:
+def _table(path: str) -> Hashes | None:
     """A table of sorted hashes, mapped; None if the rule drops nothing because all n-grams are in it."""
-    path = run.path("tables", name)
     facts = storage.read_json(f"{path}.json")
     if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
-        said = f"hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}"
-        raise UnreadableError(f"{path}.json: {said}: not what is understood here")
+        given = f"hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}"
+        raise UnreadableError(f"{path}.json: {given}: not what is understood here")
     hashes = arrays.mapped(f"{path}.npy")
     if hashes.dtype != np.uint64 or hashes.shape != (facts["rows"],):
-        said = f"{path}.json says {facts['rows']:,} hashes"
-        raise UnreadableError(f"{path}.npy: {hashes.dtype} {hashes.shape}, but {said}")
+        given = f"{hashes.dtype} {hashes.shape}"
+        raise UnreadableError(f"{path}.npy: {given}, but {path}.json says {facts['rows']:,} hashes")
     return None if facts.get("all") is True else hashes
 
 
@@ -132,9 +122,9 @@ def _block_list(paths: Sequence[str], rule: str, setting: str, findings: Finding
         try:
             texts.append((name, storage.read_bytes(name).decode()))
         except (OSError, UnicodeDecodeError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or "not text"
+            why = (error.strerror if isinstance(error, OSError) else None) or "not text"
             repair = "run this in the folder that the run was made in, with the list"
-            findings.cannot_ask(rule, f"{setting}: {name}: {said}; {repair}")
+            findings.cannot_ask(rule, f"{setting}: {name}: {why}; {repair}")
     try:
         return BlockList.parse(texts)
     except UsageError as error:
@@ -145,37 +135,56 @@ def _block_list(paths: Sequence[str], rule: str, setting: str, findings: Finding
 def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
     """Checks everything that a side-car alone can tell.
 
-    Args:
-        rows: of `schema.SAMPLE`, with nulls only in URLs, and all text in UTF-8.
-        rules: the rules of the run.
-        path: the path of the side-car, for errors.
-        findings: receives what is found.
+    Rows are of `schema.SAMPLE`, with nulls only in URLs, and all text in UTF-8; the path is for messages.
     """
     for begin in range(0, len(rows), BLOCK):
         batch = rows.slice(begin, BLOCK).combine_chunks()
         keys = batch["key"].to_pylist()
 
-        def said(what: Callable[[int], str], keys: Sequence[object] = keys) -> Callable[[int], str]:
+        def named(what: Callable[[int], str], keys: Sequence[object] = keys) -> Callable[[int], str]:
             return lambda row: f"{path}: {keys[row]}: {what(row)}"
 
-        identities = _check_identity(batch, rules, said, findings)
-        _check_texts(batch, identities, rules, said, findings)
+        identities = _check_identity(batch, rules, named, findings)
+        _check_texts(batch, identities, rules, named, findings)
 
 
-Said = Callable[[Callable[[int], str]], Callable[[int], str]]
+def _check_identity(batch: pa.Table, rules: Rules, named: Naming, findings: Findings) -> pa.StringArray:
+    """Checks URLs, image_id and key; returns the image identities."""
+    sources, written = batch["source"].to_pylist(), _strings(batch, "image_url")
+    trimmed, is_valid = urls.table_urls(written)
+    # white space may be at the end of a URL, as it stood in front of a fragment
+    is_trimmed: Any = pc.equal(pc.utf8_rtrim(written, characters=one_url.WHITE_SPACE), trimmed)
+    taken = cast(pa.StringArray, pc.if_else(pc.and_(is_trimmed, pa.array(is_valid)), written, trimmed))
+    form = named(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
+    findings.rows("image_url", ~_equal(written.fill_null(""), taken.fill_null("")), form)
+    if rules.config.fetch.blocked_urls:
+        is_listed = [bool(url) and rules.blocked_urls.names_url(str(url)) for url in taken.to_pylist()]
+        message = named(lambda _: "the hash of its URL is in [fetch] blocked_urls")
+        findings.rows(DropReason.URL_BLOCKED, np.array(is_listed, bool), message)
+    unknown = np.array([source not in rules.sources for source in sources], bool)
+    findings.rows("source", unknown, named(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
+    identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
+    image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
+    for name, mine in (("image_id", image_ids), ("key", keys)):
+        what = f"{name} is not what its image and caption give: "
+        wrong = named(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
+        findings.rows(name, ~_equal(_strings(batch, name), mine), wrong)
+    return identities
 
 
-def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, said: Said, findings: Findings) -> None:
+def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, named: Naming, findings: Findings) -> None:
     """Measures captions again, and asks every text rule about them."""
-    caption = _strings(batch, "caption")
-    cleaned = captions.clean(caption)
-    findings.rows("captions", ~_equal(caption, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
-    measured = words.scan(caption, words.Scratch())
-    counted = batch["words"].to_numpy()
-    both = said(lambda row: f"words = {counted[row]}, its caption has {measured.words[row]}")
+    caption, url = _strings(batch, "caption"), _strings(batch, "image_url")
+    is_other = ~_equal(caption, captions.clean(caption))
+    findings.rows("captions", is_other, named(lambda _: "its caption is not as cleaning leaves it"))
+    measured, counted = words.scan(caption, words.Scratch()), batch["words"].to_numpy()
+    both = named(lambda row: f"words = {counted[row]}, its caption has {measured.words[row]}")
     findings.rows("words", counted != measured.words, both)
+    vocabulary, has_rare_ngram = rules.tables[text.text_has_rare_ngram.name], np.zeros(len(counted), bool)
+    if vocabulary is not None:
+        missing = np.concatenate([[0], np.cumsum(~_is_in(measured.ngrams, vocabulary))])
+        has_rare_ngram = np.diff(missing[np.concatenate([[0], measured.ends])]) > 0
     in_hand = pa.array([source in rules.sources_in_hand for source in batch["source"].to_pylist()], pa.bool_())
-    url = _strings(batch, "image_url")
     columns = {
         "caption": caption,
         "url": url,
@@ -183,15 +192,15 @@ def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, said
         "extra": _strings(batch, "extra"),
         "has_identity": pc.or_(pa.array(urls.table_urls(url)[1]), in_hand),
         "words": pa.array(measured.words, pa.int32()),
-        "has_rare_ngram": pa.array(rules.have_rare_ngram(measured)),
+        "has_rare_ngram": pa.array(has_rare_ngram),
         "images_per_text": rules.over(text.text_on_too_many_images, measured.texts),
         "texts_per_image": rules.over(text.image_has_too_many_texts, identity.image_hash(identities)),
     }
     for rule in text.RULES:
-        ask(rule, columns, rules.config, said, findings)
+        ask(rule, columns, rules.config, named, findings)
 
 
-def ask(rule: Rule, columns: Columns, config: CurateConfig, said: Said, findings: Findings) -> None:
+def ask(rule: Rule, columns: Columns, config: CurateConfig, named: Naming, findings: Findings) -> None:
     """Asks a rule about n rows again; none of them may fail it."""
     if missing := [name for name in rule.columns if name not in columns]:
         findings.cannot_ask(rule.name, f"its column {missing[0]} is not measured again")
@@ -208,55 +217,16 @@ def ask(rule: Rule, columns: Columns, config: CurateConfig, said: Said, findings
             return reason_words.sentence(config, rule.name).removesuffix(".")
 
     is_failing: Any = rule.mask(columns, config)
-    findings.rows(rule.name, _flags(is_failing), said(failure))
-
-
-def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> pa.StringArray:
-    """Checks URLs, image_id and key; returns the image identities."""
-    sources = batch["source"].to_pylist()
-    written = _strings(batch, "image_url")
-    trimmed, is_valid = urls.table_urls(written)
-    taken = _as_taken(written, trimmed, is_valid)
-    is_other = ~_equal(cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, taken.fill_null("")))
-    form = said(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
-    findings.rows("image_url", is_other, form)
-    if rules.config.fetch.blocked_urls:
-        listed, each = rules.blocked_urls, taken.to_pylist()
-        is_listed = np.array([bool(url) and listed.names_url(str(url)) for url in each], bool)
-        findings.rows(
-            DropReason.URL_BLOCKED, is_listed, said(lambda _: "the hash of its URL is in [fetch] blocked_urls")
-        )
-    unknown = np.array([source not in rules.sources for source in sources], bool)
-    findings.rows("source", unknown, said(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
-    identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
-    image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
-    for name, mine in (("image_id", image_ids), ("key", keys)):
-        what = f"{name} is not what its image and caption give: "
-        wrong = said(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
-        findings.rows(name, ~_equal(_strings(batch, name), mine), wrong)
-    return identities
-
-
-def _as_taken(written: pa.StringArray, trimmed: pa.StringArray, is_valid: npt.NDArray[np.bool_]) -> pa.StringArray:
-    """The URLs in their normal form; white space may be at the end of one, as it stood in front of a fragment."""
-    is_spaced = is_valid & ~_equal(
-        cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, trimmed.fill_null(""))
-    )
-    some = pa.array(is_spaced)
-    pairs = zip(written.cast(pa.binary()).filter(some).to_pylist(), trimmed.filter(some).to_pylist(), strict=True)
-    is_spaced[is_spaced] = [
-        (old or b"").decode(errors="surrogateescape").rstrip(one_url.WHITE_SPACE) == new for old, new in pairs
-    ]
-    return cast(pa.StringArray, pc.if_else(pa.array(is_spaced), written, trimmed))
+    findings.rows(rule.name, is_failing.to_numpy(zero_copy_only=False), named(failure))
 
 
 def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:
     """Whether each hash is in a sorted table: bool[n]."""
-    distinct, of = np.unique(hashes, return_inverse=True)  # sorted, they are found in neighbouring pages
+    distinct, place = np.unique(hashes, return_inverse=True)  # sorted, they are found in neighbouring pages
     if not len(table) or not len(distinct):
         return np.zeros(len(hashes), bool)
     places = np.minimum(np.searchsorted(table, distinct), len(table) - 1)
-    return (table[places] == distinct)[of]
+    return (table[places] == distinct)[place]
 
 
 def _strings(batch: pa.Table, name: str) -> pa.StringArray:
@@ -264,9 +234,6 @@ def _strings(batch: pa.Table, name: str) -> pa.StringArray:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
 
 
-def _equal(a: pa.StringArray, b: pa.StringArray) -> npt.NDArray[np.bool_]:
-    return _flags(pc.equal(a, b))
-
-
-def _flags(mask: Any) -> npt.NDArray[np.bool_]:
+def _equal(a: Any, b: Any) -> npt.NDArray[np.bool_]:
+    mask: Any = pc.equal(a, b)
     return mask.to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Reads one shard again: the whole side-car and the whole tar, with every image decoded."""
+"""Reads one shard again: the whole side-car and the whole tar, with every image decoded and asked its rules."""
 
 import hashlib
 from collections import Counter
@@ -11,20 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.audit import run_parquet
-from altalign.audit.checks import images
+from altalign.audit import rows as run_rows
 from altalign.audit.checks import rules as text_rules
 from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.rules import Rules
-from altalign.audit.run_folder import RunFolder
 from altalign.data import shards
 from altalign.data.reasons import DropReason
 from altalign.data.schema import SAMPLE, SampleRow
 from altalign.errors import UnreadableError
-from altalign.filters.image_headers import STRICT_PILLOW
-from altalign.machine import interrupts
-from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
+from altalign.filters import image, pixels
+from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
+from altalign.machine import interrupts, memory
 
+_SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
 _BLOCK = 512  # bytes of a tar
 _END = 2 * _BLOCK  # zeros that end an archive
@@ -50,32 +49,32 @@ class CheckedShard:
 
 
 def read(name: str, *, rules: Rules, threads: int, bits: int) -> CheckedShard:
-    """Checks a shard.
+    """Checks a shard by its name, without an ending, against the rules of its run.
 
-    Args:
-        name: the shard's name, without an ending.
-        rules: the rules of its run, which its rows must pass.
-        threads: how many threads decode images, over all shards that are read at the same time.
-        bits: only keys whose first `bits` bits are zero are kept for later. Keys are hashes: this is a random sample.
+    So many threads decode images, over all shards that are read at the same time. Only keys whose first `bits` bits
+    are zero are kept for later; keys are hashes, so this is a random sample.
     """
-    found = CheckedShard(Findings(), name)
+    checked = CheckedShard(Findings(), name)
     with STRICT_PILLOW:
-        rows = _sidecar(rules.run, found)
+        rows = _sidecar(rules, checked)
         if rows is not None:
-            text_rules.check(rows, rules, f"shards/{name}.parquet", found.findings)
-            found.keys = _sampled(_check_order(rows, found), bits)
-        _read_tar(rules.run, rows, rules, found, threads)
-    return found
+            text_rules.check(rows, rules, f"shards/{name}.parquet", checked.findings)
+            keys = _check_order(rows, checked)
+            is_kept = [_leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()] if bits else slice(None)
+            checked.keys = keys[is_kept]
+        tar = f"shards/{name}.tar"
+        with threads.OF_PROCESS.shared(threads) as pool:  # threads compare each image with its row, in order
+            begun = (
+                (None, pool.submit(check_image, data, row, rules, tar), len(data))
+                for row, data in _images(rules, rows, tar, checked)
+            )
+            for _, findings in threads.in_order(begun, bytes_at_most=threads.AHEAD_BYTES):
+                checked.findings.add(findings)
+    return checked
 
 
-def _sampled(keys: npt.NDArray[np.bytes_], bits: int) -> npt.NDArray[np.bytes_]:
-    if not bits:
-        return keys
-    return keys[np.array([leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()], bool)]
-
-
-def leading(key: bytes) -> int:
-    """The first 32 bits of a key or image_id; all ones if it is not hexadecimal, which another check reports."""
+def _leading(key: bytes) -> int:
+    """The first 32 bits of a key; all ones if it is not hexadecimal, which another check reports."""
     try:
         return int(key[:8], 16)
     except ValueError:
@@ -85,45 +84,43 @@ def leading(key: bytes) -> int:
 # The side-car ---------------------------------------------------------------------------------------------------------
 
 
-def _sidecar(run: RunFolder, found: CheckedShard) -> pa.Table | None:
+def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table | None:
     """The rows of the side-car; None if it is not a whole side-car."""
-    name, path = f"shards/{found.name}.parquet", run.path("shards", f"{found.name}.parquet")
-    found.findings.saw("side_cars")
+    name = f"shards/{checked.name}.parquet"
+    checked.findings.saw("side_cars")
     try:
-        data = storage.read_bytes(path)
-        found.parquet_sha256 = hashlib.sha256(data).hexdigest()
-        rows = pa.concat_tables([SAMPLE.empty_table(), *run_parquet.row_groups_of(pa.BufferReader(data), name)])
+        data = storage.read_bytes(rules.run.path("shards", f"{checked.name}.parquet"))
+        checked.parquet_sha256 = hashlib.sha256(data).hexdigest()
+        rows = pa.concat_tables([SAMPLE.empty_table(), *run_rows.row_groups(name, file=pa.BufferReader(data))])
         rows.validate(full=True)
     except UnreadableError as error:
-        found.findings.fails("side_cars", str(error))
+        checked.findings.fails("side_cars", str(error))
     except pa.ArrowException as error:
         why = str(error).splitlines()[0]
-        found.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({why})")
+        checked.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({why})")
     except OSError as error:
-        found.findings.fails("side_cars", f"{name}: {error.strerror}")
+        checked.findings.fails("side_cars", f"{name}: {error.strerror}")
     else:
         nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
         if not nulls:
-            found.rows, found.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
+            checked.rows, checked.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
             return rows
-        found.findings.fails("side_cars", f"{name}: {rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
+        checked.findings.fails("side_cars", f"{name}: {rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
     return None
 
 
-def _check_order(rows: pa.Table, found: CheckedShard) -> npt.NDArray[np.bytes_]:
+def _check_order(rows: pa.Table, checked: CheckedShard) -> npt.NDArray[np.bytes_]:
     """Checks that (image_id, key) rises strictly inside the shard, and keeps both ends; returns the keys, S32[n]."""
-    images, keys = (_bytes_of(rows, name) for name in ("image_id", "key"))
+    columns = (rows[name].to_pylist() for name in ("image_id", "key"))
+    ids: list[npt.NDArray[np.bytes_]] = [np.array([str(value).encode() for value in some], "S32") for some in columns]
+    images, keys = ids
     if not len(keys):
         return keys
     both = np.char.add(images, keys)
-    check_neighbours(both[:-1], both[1:], f"shards/{found.name}.parquet", found.findings)
-    found.first, found.last = both[0].decode(errors="replace"), both[-1].decode(errors="replace")
-    found.images = int((images[1:] != images[:-1]).sum()) + 1
+    check_neighbours(both[:-1], both[1:], f"shards/{checked.name}.parquet", checked.findings)
+    checked.first, checked.last = both[0].decode(errors="replace"), both[-1].decode(errors="replace")
+    checked.images = int((images[1:] != images[:-1]).sum()) + 1
     return keys
-
-
-def _bytes_of(rows: pa.Table, name: str) -> npt.NDArray[np.bytes_]:
-    return np.array([str(value).encode() for value in rows[name].to_pylist()], "S32")
 
 
 def check_neighbours(
@@ -134,55 +131,41 @@ def check_neighbours(
     def key(sample: bytes) -> str:
         return sample[-32:].decode()
 
-    findings.rows(
-        DropReason.PAIR_REPEATED, before == after, lambda row: f"{path}: {key(after[row])}: the same key twice"
-    )
-    wrong = "comes after {}, but sorts before it"
-    findings.rows("order", before > after, lambda row: f"{path}: {key(after[row])} {wrong.format(key(before[row]))}")
+    def twice(row: int) -> str:
+        return f"{path}: {key(after[row])}: the same key twice"
+
+    def wrong(row: int) -> str:
+        return f"{path}: {key(after[row])} comes after {key(before[row])}, but sorts before it"
+
+    findings.rows(DropReason.PAIR_REPEATED, before == after, twice)
+    findings.rows("order", before > after, wrong)
 
 
 # The tar --------------------------------------------------------------------------------------------------------------
 
 
-def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: CheckedShard, threads: int) -> None:
-    """Compares the tar with the side-car, member by member; threads compare each image with its row, in order."""
-    name = f"shards/{found.name}.tar"
-    with OF_PROCESS.shared(threads) as pool:
-        begun = (
-            (None, pool.submit(images.check, image, row, rules, name), len(image))
-            for row, image in _images(run, rows, name, found)
-        )
-        for _, findings in in_order(begun, bytes_at_most=AHEAD_BYTES):
-            found.findings.add(findings)
-
-
-def _images(run: RunFolder, rows: pa.Table | None, name: str, found: CheckedShard) -> Iterator[tuple[SampleRow, bytes]]:
+def _images(rules: Rules, rows: pa.Table | None, name: str, checked: CheckedShard) -> Iterator[tuple[SampleRow, bytes]]:
     """The rows whose image is at their offset, with its bytes. Reports whatever else is wrong with the tar."""
-    found.findings.saw("tars")
+    checked.findings.saw("tars")
     try:
-        with storage.open_read(run.path("shards", f"{found.name}.tar")) as file:
+        with storage.open_read(rules.run.path("shards", f"{checked.name}.tar")) as file:
             tar = _Tar(file)
             try:
-                yield from _hold_against(tar, _each(rows), name, found.findings)
+                yield from _hold_against(tar, _each(rows), name, checked.findings)
             except ValueError as error:
-                found.findings.fails("tars", f"{name}: {error}")
+                checked.findings.fails("tars", f"{name}: {error}")
             tar.drain()
-            found.bytes, found.sha256 = tar.bytes, tar.sha256
+            checked.bytes, checked.sha256 = tar.bytes, tar.digest.hexdigest()
     except OSError as error:
-        found.findings.fails("tars", f"{name}: {error.strerror}")
+        checked.findings.fails("tars", f"{name}: {error.strerror}")
 
 
 class _Tar:
-    """A tar that is read once; `bytes` and `sha256` cover what was read so far."""
+    """A tar that is read once; `bytes` and `digest` cover what was read so far."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._digest, self._last, self.bytes = hashlib.sha256(), b"", 0
+        self.digest, self._last, self.bytes = hashlib.sha256(), b"", 0
         self.pieces = self._read(file)
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 in lower-case hex."""
-        return self._digest.hexdigest()
 
     def drain(self) -> None:
         """Reads the rest, for the digest."""
@@ -197,16 +180,15 @@ class _Tar:
 
     def _read(self, file: BinaryIO) -> Iterator[bytes]:
         while data := file.read(_READ):
-            self._digest.update(data)
+            self.digest.update(data)
             self._last = (self._last + data)[-_END:]
             self.bytes += len(data)
             yield data
 
 
 def _each(rows: pa.Table | None) -> Iterator[SampleRow]:
-    if rows is not None:
-        for begin in range(0, len(rows), _ROWS):
-            yield from cast(list[SampleRow], rows.slice(begin, _ROWS).to_pylist())
+    for begin in range(0, len(rows) if rows is not None else 0, _ROWS):
+        yield from cast(list[SampleRow], cast(pa.Table, rows).slice(begin, _ROWS).to_pylist())
 
 
 def _hold_against(
@@ -214,8 +196,7 @@ def _hold_against(
 ) -> Iterator[tuple[SampleRow, bytes]]:
     """Checks that the tar has the samples of the rows, in order; yields the rows whose image is in place.
 
-    Raises:
-        ValueError: it is not a whole tar.
+    Raises ValueError: it is not a whole tar.
     """
     place = 0
     for members in shards.members(tar.pieces):
@@ -245,8 +226,92 @@ def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
     if members[0][0] != (expected := f"{row['key']}.{shards.EXTENSIONS.get(row['format'])}"):
         return f"its image is {members[0][0]}, not {expected}"
     if (offset, len(sample.image)) != (row["tar_offset"], row["tar_bytes"]):
-        said = f"the side-car says {row['tar_offset']} with {row['tar_bytes']}"
-        return f"its image is at byte {offset} with {len(sample.image)}, {said}"
+        by_row = f"the side-car says {row['tar_offset']} with {row['tar_bytes']}"
+        return f"its image is at byte {offset} with {len(sample.image)}, {by_row}"
     if sample.caption != row["caption"]:
         return "its .txt is not the caption of the side-car"
     return "" if sample.row == row else "its .json is not the row of the side-car"
+
+
+# The images -----------------------------------------------------------------------------------------------------------
+
+
+def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
+    """Checks the bytes of an image against its row of the side-car and the image rules; the name is the tar's.
+
+    Raises Interrupted: a signal has asked the command to end.
+    """
+    interrupts.check()
+    findings, where = Findings(), f"{name}: {row['key']}"
+    findings.saw("image_bytes")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != row["sha256"] or len(data) != row["bytes"]:
+        by_row = f"the side-car says {row['bytes']:,} of {row['sha256']}"
+        findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, {by_row}")
+    try:
+        limits = {"colour": False, "short_side_px": _SHORT_SIDE_PX, "pixels_at_most": rules.config.image.pixels_at_most}
+        # threads share the memory that there is
+        with memory.reserved(0 if memory.is_ample() else pixels.peak_bytes(data, **limits)):
+            decoded = pixels.decode(data, **limits)
+    except MemoryError as error:
+        why = f"no memory to decode its image ({error}), so no image rule was checked; run it with more memory"
+        findings.cannot_ask("image_sizes", f"{where}: {why}")
+        return findings
+    findings.saw("image_sizes")
+    mine, by_row = (
+        f"{kind or 'no image'} of {width} x {height} px"
+        for kind, width, height in (
+            (decoded.format, decoded.width, decoded.height),
+            (row["format"], row["width"], row["height"]),
+        )
+    )
+    if mine != by_row:
+        findings.fails("image_sizes", f"{where}: its image is {mine}, the side-car says {by_row}")
+    _ask_rules(data, decoded, row, digest, rules, where, findings)
+    _check_form(data, row, digest, rules, where, findings)
+    return findings
+
+
+def _ask_rules(
+    data: bytes, decoded: pixels.Decoded, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings
+) -> None:
+    """Asks the image rules about what is measured now.
+
+    Size and shape are those of the original image, unless it was made smaller: then their rules are left out.
+    """
+    config, is_as_found = rules.config, digest == row["found_sha256"]
+    measured: dict[str, tuple[object, pa.DataType]] = {
+        "format": (decoded.format, pa.string()),
+        "damage": (decoded.damage if decoded.format else None, pa.string()),
+    }
+    long = max(decoded.width or 0, decoded.height or 0)
+    if is_as_found or (config.shards.resize_short_side_px == 0 and long < pixels.JPEG_SIDE_AT_MOST_PX):
+        measured |= {"width": (decoded.width, pa.int64()), "height": (decoded.height, pa.int64())}
+    if config.image.blocked_hashes:
+        is_blocked = row["found_sha256"] in rules.blocked.sha256
+        is_blocked |= is_as_found and rules.blocked.names(data, sha256=digest)
+        measured["is_blocked"] = (is_blocked, pa.bool_())
+    columns = {name: pa.array([value], kind) for name, (value, kind) in measured.items()}
+    for rule in image.RULES:
+        if columns.keys() >= {*rule.columns}:
+            text_rules.ask(rule, columns, config, lambda what: lambda row: f"{where}: {what(row)}", findings)
+    if rules.is_of_web and is_as_found and row["source"] not in rules.sources_in_hand:
+        findings.saw(DropReason.HTTP_TOO_LARGE)
+        if row["bytes"] > config.fetch.bytes_at_most:
+            why = f"{row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}"
+            findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {why}")
+
+
+def _check_form(data: bytes, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings) -> None:
+    """Checks the stored image against the settings of `[shards]`."""
+    settings = rules.config.shards
+    findings.saw("stored_form")
+    short_side = min(row["width"], row["height"])
+    if settings.portable and not (row["format"] == "jpeg" and is_plain_jpeg(data)):
+        why = " that is turned, or neither RGB nor gray" * (row["format"] == "jpeg")
+        findings.fails("stored_form", f"{where}: {row['format']}{why}, [shards] portable = true")
+    elif 0 < settings.resize_short_side_px < short_side:
+        limit = f"[shards] resize_short_side_px = {settings.resize_short_side_px}"
+        findings.fails("stored_form", f"{where}: a short side of {short_side:,} px, {limit}")
+    elif not settings.portable and not settings.resize_short_side_px and digest != row["found_sha256"]:
+        findings.fails("stored_form", f"{where}: its image is not that of found_sha256, [shards] portable = false")

@@ -1,26 +1,34 @@
-"""Checks of a run as a whole: counts.parquet, summary.json, the manifest, and the files that exist."""
+"""Checks of a run as a whole: settings, counts, the manifest, the files that exist, dropped rows beside kept pairs."""
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypedDict
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from altalign import storage
-from altalign.audit import database, removed, run_parquet
+from altalign.audit import rows
 from altalign.audit.checks.findings import Findings
-from altalign.audit.checks.shard import CheckedShard
+from altalign.audit.checks.shard import CheckedShard, check_neighbours
 from altalign.audit.run_folder import RunFolder
 from altalign.data import generations, listing
 from altalign.data.counts import Counts
-from altalign.data.reasons import KEPT, DropReason
+from altalign.data.lineage import is_merged
+from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.data.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
 from altalign.errors import AltalignError, UnreadableError
+from altalign.machine import interrupts
 
 _NAME = re.compile(r"(g[0-9]{4,}-)?[0-9]{5,}\.tar")
+_OF_ANOTHER_RUN = re.compile(r"[0-9a-f]{8}-")  # what a file of another run's rows begins with
 _SAME_KEYS = "select max(shard), key from samples group by key having count(distinct shard) > 1 order by key limit 100"
 
 
@@ -38,13 +46,8 @@ class Entry(TypedDict):
 class Manifest:
     """The content of the manifest: its facts, and its entries by the shards' names (without an ending)."""
 
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # empty: it could not be read
     entries: dict[str, Entry] = field(default_factory=dict)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it could be read."""
-        return bool(self.facts)
 
     @property
     def is_grown(self) -> bool:
@@ -63,16 +66,11 @@ class Manifest:
         shards = facts.get("shards")
         if not facts:
             findings.fails("manifest", "manifest.json: it is missing, so the run is not finished")
-        elif not (
-            isinstance(shards, list)
-            and all(_is_entry(entry) for entry in shards)
-            and isinstance(facts.get("pairs"), int)
-        ):
-            findings.fails(
-                "manifest", f"manifest.json: it lacks pairs, or shards (each with {', '.join(Entry.__annotations__)})"
-            )
-        else:
+        elif isinstance(shards, list) and all(map(_is_entry, shards)) and isinstance(facts.get("pairs"), int):
             return cls(facts, {entry["name"].removesuffix(".tar"): entry for entry in shards})
+        else:
+            lacks = f"it lacks pairs, or shards (each with {', '.join(Entry.__annotations__)})"
+            findings.fails("manifest", f"manifest.json: {lacks}")
         return cls()
 
 
@@ -91,40 +89,57 @@ def _reason(error: Exception) -> str:
 # The files that are there ---------------------------------------------------------------------------------------------
 
 
-def check_listed(run: RunFolder, findings: Findings, *, sizes_alone: bool) -> None:
+def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
+    """Checks config.toml by its digest, and that the rules and schema are of this version."""
+    findings.saw("settings")
+    try:
+        digest = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
+    except OSError as error:
+        findings.fails("settings", f"config.toml: {error.strerror}")
+        return
+    if not manifest.facts:
+        return
+    if digest != (noted := manifest.facts.get("settings_sha256")):
+        findings.fails("settings", f"config.toml: its SHA-256 is {digest}, the manifest says {noted}")
+    for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
+        if (noted := manifest.facts.get(name)) != here:
+            findings.fails("settings", f"manifest.json: {name} = {noted!r}, but this altalign checks by {here!r}")
+
+
+def check_listed(run: RunFolder, manifest: Manifest, findings: Findings, *, sizes_alone: bool) -> None:
     """Compares every file with the list of all: changed, missing and surplus ones; those of rows by size alone.
 
     Other checks read the bytes of rows. A run of an earlier version, which has no list, is not checked.
     """
-    if "files" not in storage.read_json(run.path("manifest.json")) and not storage.exists(run.path(listing.FILE)):
-        return
-    files, wrong = listing.look(run.folder, sizes_alone=sizes_alone, but_of_rows=True)
-    findings.saw("files", files)
-    for name, why in sorted(wrong.items()):
-        findings.fails("files", f"{name}: {why}")
+    if "files" in manifest.facts or storage.exists(run.path(listing.FILE)):
+        files, wrong = listing.look(run.folder, sizes_alone=sizes_alone, but_of_rows=True)
+        findings.saw("files", files)
+        for name, why in sorted(wrong.items()):
+            findings.fails("files", f"{name}: {why}")
 
 
 def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     """Checks that the names of shards count up, all but the last are full, and their rows are the run's pairs."""
-    _, removed_from = removed.pairs(run)
+    _, removed_from = rows.removed_pairs(run)
     _check_names(manifest, removed_from, findings)
-    rows, full = [entry["rows"] for entry in manifest.entries.values()], run.config.shards.samples_per_shard
-    findings.saw("manifest", len(rows))
-    findings.saw("shard_sizes", len(rows))
+    numbers, full = [entry["rows"] for entry in manifest.entries.values()], run.config.shards.samples_per_shard
+    findings.saw("manifest", len(numbers))
+    findings.saw("shard_sizes", len(numbers))
     for number, (name, entry) in enumerate(manifest.entries.items()):
-        may_be_short = manifest.is_grown or number == len(rows) - 1 or full <= entry["rows"] + removed_from[name]
+        may_be_short = manifest.is_grown or number == len(numbers) - 1 or full <= entry["rows"] + removed_from[name]
         if not (entry["rows"] == full or (may_be_short and 0 < entry["rows"] < full)):
-            said = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
-            findings.fails("shard_sizes", f"manifest.json: {name}.tar has {said}")
-    if manifest.facts["pairs"] != sum(rows):
-        findings.fails("manifest", f"manifest.json: pairs = {manifest.facts['pairs']:,}, its shards have {sum(rows):,}")
+            why = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
+            findings.fails("shard_sizes", f"manifest.json: {name}.tar has {why}")
+    if manifest.facts["pairs"] != sum(numbers):
+        why = f"pairs = {manifest.facts['pairs']:,}, its shards have {sum(numbers):,}"
+        findings.fails("manifest", f"manifest.json: {why}")
 
 
 def _check_names(manifest: Manifest, removed_from: Mapping[str, int], findings: Findings) -> None:
     """Checks that the names of shards count up, but for those of which nothing was left."""
     if manifest.is_grown:
         places = [(generations.of(name), int(name.rpartition("-")[2])) for name in manifest.entries]
-        for name, before, after in zip([*manifest.entries][1:], places, places[1:], strict=False):
+        for name, (before, after) in zip([*manifest.entries][1:], pairwise(places), strict=True):
             if before >= after:
                 findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
         return
@@ -137,34 +152,30 @@ def _check_names(manifest: Manifest, removed_from: Mapping[str, int], findings: 
         number += 1
 
 
-def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
-    """Checks config.toml by its digest, and that the rules and schema are of this version."""
-    findings.saw("settings")
-    try:
-        digest = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
-    except OSError as error:
-        findings.fails("settings", f"config.toml: {error.strerror}")
-        return
-    if manifest.is_there and digest != (said := manifest.facts.get("settings_sha256")):
-        findings.fails("settings", f"config.toml: its SHA-256 is {digest}, the manifest says {said}")
-    for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
-        if manifest.is_there and (there := manifest.facts.get(name)) != here:
-            findings.fails("settings", f"manifest.json: {name} = {there!r}, but this altalign checks by {here!r}")
+def check_between(shards: Sequence[CheckedShard], findings: Findings) -> None:
+    """Checks that the last sample of each shard comes before the first of the next one read of its generation."""
+    full = [each for each in shards if each.rows]
+    for name in ("order", DropReason.PAIR_REPEATED):
+        findings.saw(name, int(bool(full)))
+    for before, after in pairwise(full):
+        if generations.of(before.name) == generations.of(after.name):
+            last, first = (np.array([end.encode()], "S64") for end in (before.last, after.first))
+            check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
 
 
-def check_digests(found: CheckedShard, manifest: Manifest, findings: Findings) -> None:
+def check_digests(shard: CheckedShard, manifest: Manifest, findings: Findings) -> None:
     """Compares what was read of a shard with its entry in the manifest."""
-    entry, name = manifest.entries.get(found.name), f"shards/{found.name}"
+    entry, name = manifest.entries.get(shard.name), f"shards/{shard.name}"
     if entry is None:
         return
     findings.saw("digests", 2)
-    if found.bytes is not None and found.sha256 != entry["sha256"]:
-        findings.fails("digests", f"{name}.tar: its SHA-256 is {found.sha256}, the manifest says {entry['sha256']}")
-    if found.parquet_sha256 and found.parquet_sha256 != entry["parquet_sha256"]:
-        said = f"its SHA-256 is {found.parquet_sha256}, the manifest says {entry['parquet_sha256']}"
-        findings.fails("digests", f"{name}.parquet: {said}")
-    if found.rows is not None and found.rows != entry["rows"]:
-        findings.fails("shard_sizes", f"{name}.parquet: {found.rows:,} rows, the manifest says {entry['rows']:,}")
+    tar = shard.sha256 if shard.bytes is not None else ""
+    both = (("tar", tar, entry["sha256"]), ("parquet", shard.parquet_sha256, entry["parquet_sha256"]))
+    for ending, digest, noted in both:
+        if digest and digest != noted:
+            findings.fails("digests", f"{name}.{ending}: its SHA-256 is {digest}, the manifest says {noted}")
+    if shard.rows is not None and shard.rows != entry["rows"]:
+        findings.fails("shard_sizes", f"{name}.parquet: {shard.rows:,} rows, the manifest says {entry['rows']:,}")
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
@@ -173,22 +184,21 @@ def check_digests(found: CheckedShard, manifest: Manifest, findings: Findings) -
 def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Counts | None:
     """Checks that counts.parquet adds up and agrees with summary.json and the manifest.
 
-    Returns:
-        The counts; None if they cannot be read.
+    Returns the counts; None if they cannot be read.
     """
     try:
-        groups = run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names)
-        rows = [row for group in groups for row in group.to_pylist()]
-        for row in rows:
+        groups = rows.row_groups(run.path("counts.parquet"), COUNTS.names)
+        entries = [row for group in groups for row in group.to_pylist()]
+        for row in entries:
             if not isinstance(row["rows"], int) or row["rows"] <= 0:
-                said = f"rows = {row['rows']!r} of {row['stage']}, {row['reason']}"
-                raise UnreadableError(f"counts.parquet: {said}")
-        counts = Counts.from_json([[row[name] for name in COUNTS.names] for row in rows])
+                why = f"rows = {row['rows']!r} of {row['stage']}, {row['reason']}"
+                raise UnreadableError(f"counts.parquet: {why}")
+        counts = Counts.from_json([[row[name] for name in COUNTS.names] for row in entries])
     except (AltalignError, ValueError, OSError) as error:
         findings.saw("counts")
         findings.fails("counts", f"counts.parquet: {_reason(error)}")
         return None
-    findings.saw("counts", len(rows))
+    findings.saw("counts", len(entries))
     try:
         counts.reconcile(counts.stages_of_run(), pairs=manifest.facts.get("pairs"))
     except AltalignError as error:
@@ -203,22 +213,21 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
     except (UnreadableError, OSError) as error:
         findings.fails("counts", f"summary.json: {_reason(error)}")
         return
-    stages = counts.summary(counts.stages_of_run())
-    said = summary.get("stages")
-    said = said if isinstance(said, list) else []
-    for number, stage in enumerate(stages):
-        mine = said[number] if number < len(said) else "missing"
+    noted = summary.get("stages")
+    noted = noted if isinstance(noted, list) else []
+    for number, stage in enumerate(counts.summary(counts.stages_of_run())):
+        mine = noted[number] if number < len(noted) else "missing"
         if mine != stage:
             findings.fails("counts", f"summary.json: {stage['stage']} is {mine}, counts.parquet says {stage}")
-    source, wanted = "manifest" if manifest.is_there else "counts", {"pairs": counts.kept(counts.stages_of_run()[-1])}
-    if manifest.is_there:
-        of_tars = sum(entry["bytes"] for entry in manifest.entries.values())
-        wanted |= {"pairs": manifest.facts["pairs"], "bytes": of_tars}
+    source, totals = "counts", {"pairs": counts.kept(counts.stages_of_run()[-1])}
+    if manifest.facts:
+        in_tars = sum(entry["bytes"] for entry in manifest.entries.values())
+        source, totals = "manifest", {"pairs": manifest.facts["pairs"], "bytes": in_tars}
     with suppress(UnreadableError):  # another check reports it
-        found = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
-        if found != summary.get("near_duplicates", {}):
+        near = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
+        if near != summary.get("near_duplicates", {}):
             findings.fails("counts", "summary.json: near_duplicates differs from audit/near_duplicates/found.json")
-    for name, value in wanted.items():
+    for name, value in totals.items():
         if summary.get(name) != value:
             findings.fails("counts", f"summary.json: {name} = {summary.get(name)!r}, the {source} has {value:,}")
 
@@ -226,32 +235,99 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
 def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedShard], findings: Findings) -> None:
     """Compares the counts with the shards, if all were read: samples of each source, and distinct images."""
     last = counts.stages_of_run()[-1].value
-    kept = {source: rows for stage, source, reason, rows in counts.to_json() if (stage, reason) == (last, KEPT)}
-    in_shards = sum((found.by_source for found in shards), Counter[str]())
+    kept = {source: number for stage, source, reason, number in counts.to_json() if (stage, reason) == (last, KEPT)}
+    in_shards = sum((shard.by_source for shard in shards), Counter[str]())
     findings.saw("counts", len(kept))
     for source in sorted(kept.keys() | in_shards.keys()):
         if kept.get(source, 0) != in_shards[source]:
-            said = f"{kept.get(source, 0):,} pairs of {source!r} are kept, the shards have {in_shards[source]:,}"
-            findings.fails("counts", f"counts.parquet: {said}")
+            why = f"{kept.get(source, 0):,} pairs of {source!r} are kept, the shards have {in_shards[source]:,}"
+            findings.fails("counts", f"counts.parquet: {why}")
     images = _images(run, shards, findings)
     with suppress(UnreadableError):  # reported already
-        said = storage.read_json(run.path("summary.json")).get("images")
-        if said != images:
-            findings.fails("counts", f"summary.json: images = {said!r}, the shards have {images:,}")
+        noted = storage.read_json(run.path("summary.json")).get("images")
+        if noted != images:
+            findings.fails("counts", f"summary.json: images = {noted!r}, the shards have {images:,}")
 
 
 def _images(run: RunFolder, shards: list[CheckedShard], findings: Findings) -> int:
     """How many images the shards have, one that is in several generations once; checks that no key is in two."""
-    if all(generations.of(found.name) == 1 for found in shards):
+    if all(generations.of(shard.name) == 1 for shard in shards):
         shared = sum(before.last[:32] == after.first[:32] for before, after in pairwise(shards) if before.last)
-        return sum(found.images for found in shards) - shared
-    with database.opened() as connection:
+        return sum(shard.images for shard in shards) - shared
+    with rows.database() as connection:
         connection.execute("create table samples (shard varchar, key varchar, image_id varchar)")
-        for found in shards:
-            for rows in run_parquet.row_groups(run.path("shards", f"{found.name}.parquet"), ["key", "image_id"]):
+        for shard in shards:
+            for group in rows.row_groups(run.path("shards", f"{shard.name}.parquet"), ["key", "image_id"]):
                 insert = "insert into samples select ?, key, image_id from arrow_rows"
-                database.execute_on(connection, rows, insert, [found.name])
-        for shard, key in database.rows_of_query(connection, _SAME_KEYS):
-            findings.fails(DropReason.PAIR_REPEATED, f"shards/{shard}.parquet: {key}: the same key in another shard")
-        ((images,),) = database.rows_of_query(connection, "select count(distinct image_id) from samples")
+                rows.execute_on(connection, group, insert, [shard.name])
+        for name, key in rows.rows_of_query(connection, _SAME_KEYS):
+            findings.fails(DropReason.PAIR_REPEATED, f"shards/{name}.parquet: {key}: the same key in another shard")
+        ((images,),) = rows.rows_of_query(connection, "select count(distinct image_id) from samples")
         return images
+
+
+# Dropped rows ---------------------------------------------------------------------------------------------------------
+
+
+def check_dropped(
+    run: RunFolder,
+    counts: Counts | None,
+    kept: npt.NDArray[np.bytes_],
+    findings: Findings,
+    *,
+    files_at_most: int | None,
+) -> None:
+    """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key (S32[n]) is among them.
+
+    A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more. Of runs that
+    were merged, one may have dropped what another has kept. Of each stage at most so many files are read (None: all);
+    counts are compared where all were, and could be read.
+    """
+    keys, is_whole = pa.array(kept.tolist(), pa.binary()), True
+    seen, _ = rows.removed_pairs(run)
+    merged = is_merged(run.folder)
+    for stage in Stage:
+        names = storage.names(run.path("dropped", stage.value), ".parquet")
+        is_whole &= files_at_most is None or len(names) <= files_at_most
+        for place in rows.spread(len(names), len(names) if files_at_most is None else files_at_most):
+            interrupts.check()
+            path = f"dropped/{stage.value}/{names[place]}"
+            of_ancestor = merged and (stage is not Stage.SELECT or bool(_OF_ANOTHER_RUN.match(names[place])))
+            try:
+                for group in rows.row_groups(run.path(*path.split("/")), ("key", "stage", "source", "reason")):
+                    group.validate(full=True)
+                    counted = group.group_by(["stage", "source", "reason"], use_threads=False)
+                    for entry in counted.aggregate([([], "count_all")]).to_pylist():
+                        seen[str(entry["stage"]), str(entry["source"]), str(entry["reason"])] += entry["count_all"]
+                    if stage is not Stage.EXTRACT and not of_ancestor:
+                        _look_for(group, keys, path, findings)
+            except UnreadableError as error:
+                findings.fails("dropped_rows", str(error).replace(run.path(path), path))
+            except (pa.ArrowException, OSError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                findings.fails("dropped_rows", f"{path}: {why}")
+    if counts is not None and is_whole:
+        _compare(counts, seen, findings)
+
+
+def _look_for(group: pa.Table, kept: "pa.Array[Any]", path: str, findings: Findings) -> None:
+    others = group.filter(pc.not_equal(group["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)))["key"].drop_null()
+    is_kept: Any = pc.is_in(others.cast(pa.binary()), value_set=kept)
+
+    def message(row: int) -> str:
+        return f"{path}: {others[row].as_py()} is dropped, and is in a shard"
+
+    findings.rows("kept_or_dropped", is_kept.to_numpy(), message)
+
+
+def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
+    """Compares rows with counts. Of what extract drops, only broken records are all kept; of the rest, a sample is."""
+    counted = {(stage, source, reason): number for stage, source, reason, number in counts.to_json() if reason != KEPT}
+    for name in sorted(counted.keys() | seen.keys()):
+        stage, source, reason = name
+        number, by_counts = seen[name], counted.get(name, 0)
+        findings.saw("dropped_rows", number)
+        is_sample = stage == Stage.EXTRACT.value and reason != DropReason.RECORD_BROKEN.value
+        if number > by_counts or (number < by_counts and not is_sample):
+            why = f"{number:,} rows of {source!r} as {reason}, but counts.parquet says {by_counts:,}"
+            findings.fails("dropped_rows", f"dropped/{stage}: {why}")

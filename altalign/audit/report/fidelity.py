@@ -1,12 +1,11 @@
 """Compares the run's rules with ALIGN's (arXiv 2102.05918v2, section 3, appendix A), and lists our own."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from altalign.audit.report import files
-from altalign.audit.report.funnel_and_reasons import Rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
 from altalign.filters import text
@@ -46,13 +45,12 @@ class Fidelity:
     warnings: list[str]
 
 
-def of_run(run: RunFolder, counts: Rows) -> Fidelity:
+def of_run(run: RunFolder, counts: Mapping[tuple[str, str, str], int]) -> Fidelity:
     """Compares the rules of a run with the paper's."""
     config = run.config
     vocabulary, near = files.facts(run, "tables/vocabulary.json"), files.facts(run, "audit/near_duplicates/found.json")
     rules = [*_rules(config, vocabulary), *_near_duplicates(config, near)]
-    warnings = list(_warnings(config, vocabulary, near))
-    return Fidelity(rules, _ours(config, counts), warnings)
+    return Fidelity(rules, _ours(config, counts), list(_warnings(config, vocabulary, near)))
 
 
 def _against(value: float, paper: Paper) -> Mark:
@@ -73,19 +71,13 @@ def _rules(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPa
                 yield OfPaper(paper.title, paper.says, "not checked", "off", paper.off)
                 continue
             if paper.number is None:
-                said = f"dropped at a score of {value:g} or more"
-                yield OfPaper(paper.title, paper.says, said, "other", note)
+                yield OfPaper(paper.title, paper.says, f"dropped at a score of {value:g} or more", "other", note)
                 continue
-            if rule is text.text_has_rare_ngram:
-                mark, note = _vocabulary(mark, vocabulary)
+            if rule is text.text_has_rare_ngram:  # its size says little where the pool is small
+                note = "" if mark == "same" else "On a pool smaller than the web, the same rank is a different rule."
+                if vocabulary.get("all"):
+                    mark, note = "off", f"The pool has only {vocabulary.get('distinct', 0):,} n-grams, so none is rare."
             yield OfPaper(paper.title, paper.says, paper.shown.format(value), mark, note)
-
-
-def _vocabulary(mark: Mark, vocabulary: dict[str, object]) -> tuple[Mark, str]:
-    """The mark of the vocabulary, whose size says little where the pool is small."""
-    if vocabulary.get("all"):
-        return "off", f"The pool has only {vocabulary.get('distinct', 0):,} n-grams, so none is rare."
-    return mark, "" if mark == "same" else "On a pool smaller than the web, the same rank is a different rule."
 
 
 def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[OfPaper]:
@@ -114,24 +106,23 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     yield OfPaper("Buckets", "3 of 10 clusters", buckets, mark)
 
 
-def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
-    of_reason, of_fetch = Counter[str](), Counter[str]()
-    for (stage, _, reason), count in counts.items():
+def _ours(config: CurateConfig, counts: Mapping[tuple[str, str, str], int]) -> list[Ours]:
+    of_reason = Counter[str]()
+    for (_, _, reason), count in counts.items():
         of_reason[reason] += count
-        of_fetch[reason] += count if stage == Stage.FETCH else 0
     unfetched = [reason for reason in REASONS[Stage.FETCH] if reason != DropReason.URL_BLOCKED]
-    ours = [reason for reason in WORDS if reason not in PAPERS and reason not in unfetched]
-    told = [Ours(reason, WORDS[reason].why or WORDS[reason].meaning, of_reason[reason]) for reason in ours]
+    names = [reason for reason in WORDS if reason not in PAPERS and reason not in unfetched]
+    ours = [Ours(reason, WORDS[reason].why or WORDS[reason].meaning, of_reason[reason]) for reason in names]
     for stage in Stage:
-        for reason, said in of_own(stage, config).items():
-            told.append(Ours(reason, f"A rule of this run's own: {said}.", of_reason[reason]))
+        for reason, words in of_own(stage, config).items():
+            ours.append(Ours(reason, f"A rule of this run's own: {words}.", of_reason[reason]))
     about_them = "Images that could not be fetched; the paper does not say how many it lost."
-    rows_unfetched = sum(of_fetch[reason] for reason in unfetched)
-    told.append(Ours("not_in_archive, http_*", about_them, rows_unfetched))
+    rows = sum(number for (stage, _, reason), number in counts.items() if stage == Stage.FETCH and reason in unfetched)
+    ours.append(Ours("not_in_archive, http_*", about_them, rows))
     if config.shards.portable or config.shards.resize_short_side_px:
         how = " and made smaller" if config.shards.resize_short_side_px else ""
-        told.append(Ours("stored images", f"Every image is stored as JPEG{how}.", None))
-    return told
+        ours.append(Ours("stored images", f"Every image is stored as JPEG{how}.", None))
+    return ours
 
 
 def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[str, object]) -> Iterator[str]:
@@ -154,8 +145,8 @@ def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[st
             "A model trained on this data may have seen the images of any test set."
         )
     elif config.decontaminate.embedder in ("dct", "phash"):
-        named = config.decontaminate.embedder
-        yield f"The embedder {named} does not find crops or rotated copies, so such copies of test images may remain."
+        name = config.decontaminate.embedder
+        yield f"The embedder {name} does not find crops or rotated copies, so such copies of test images may remain."
     if near.get("flat_test_images"):
         yield f"{near['flat_test_images']:,} test images are flat (one colour): only exact copies of them were found."
     if vocabulary.get("all"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from altalign import storage
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import GALLERY, SAMPLES
@@ -53,21 +54,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Samples of one reason of a stage, or of the kept pairs.
+    """Samples of one reason of a stage, or of the kept pairs."""
 
-    Attributes:
-        stage: its name, or `kept`.
-        reason: its name, or `kept`.
-        rows: how many pairs there are in all.
-        images: how many distinct images these have; None if it is not known.
-        cards: some of the pairs, each of another image if there are images.
-    """
-
-    stage: str
-    reason: str
-    rows: int
-    images: int | None
-    cards: list[Card]
+    stage: str  # its name, or `kept`
+    reason: str  # likewise
+    rows: int  # how many pairs there are in all
+    images: int | None  # how many distinct images these have; None if it is not known
+    cards: list[Card]  # some of the pairs, each of another image if there are images
 
     @property
     def is_of_images(self) -> bool:
@@ -127,16 +120,10 @@ class Galleries:
 def of_run(
     run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
 ) -> Galleries:
-    """Reads the galleries of a run.
-
-    Args:
-        run: the run, finished.
-        counts: rows by stage and reason, as in counts.parquet.
-        images: distinct images that were dropped, by stage and reason, and those that were kept.
-    """
-    found = Galleries(samples(run, counts, images), _near(run))
-    fit(found)
-    return found
+    """Reads the galleries of a finished run; counts and distinct images are by stage and reason, kept ones as well."""
+    galleries = Galleries(samples(run, counts, images), _near(run))
+    fit(galleries)
+    return galleries
 
 
 def samples(
@@ -153,8 +140,8 @@ def samples(
     named = [(KEPT, KEPT), *((stage.value, reason) for stage in stages for reason in of_stage(stage, run.config))]
     named += [(Stage.SELECT.value, reason) for reason in of_select(sorted(reason for _, reason in by_reason))]
     totals = {**counts, (KEPT, KEPT): counts.get((stages[-1].value, KEPT), 0)}
-    there = [name for name in dict.fromkeys(named) if name in by_reason]
-    return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in there]
+    existing = [name for name in dict.fromkeys(named) if name in by_reason]
+    return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in existing]
 
 
 def _card(run: RunFolder, row: Mapping[str, Any]) -> Card:
@@ -202,11 +189,11 @@ def _near(run: RunFolder) -> dict[str, list[Near]] | None:
     rows = files.rows(run, GALLERY)
     if rows is None:
         return None
-    found: dict[str, list[Near]] = {ABOVE: [], BELOW: [], GONE: []}
+    near: dict[str, list[Near]] = {ABOVE: [], BELOW: [], GONE: []}
     for row in rows:
         pictures = {"image": _picture(row["image"]), "test": _picture(row["test"])}
-        found.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
-    return found
+        near.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
+    return near
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------
@@ -223,28 +210,35 @@ def _picture(data: bytes | None) -> Picture | None:
     return Picture(data) if data and _kind(data) else None
 
 
-def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
+def thumbnail(tar: str, offset: int, size: int, *, pixels_at_most: int) -> Picture | None:
+    """A thumbnail of an image in a shard; None if it cannot be decoded, or not in this machine's memory."""
+    from altalign.filters import pixels, thumbnails  # kernels, which notebooks need not wait for
+    from altalign.machine import memory
+
+    limits = {"colour": True, "pixels_at_most": pixels_at_most, "short_side_px": thumbnails.WEBP_SIDE_PX}
+    data = storage.read_range(tar, offset, size)
+    try:
+        with memory.reserved(0 if memory.is_ample() else pixels.peak_bytes(data, **limits)):
+            decoded = pixels.decode(data, **limits).pixels
+    except MemoryError:
+        return None
+    return None if decoded is None else Picture(thumbnails.webp(decoded))
+
+
+def fit(galleries: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
     """Shows pictures while there is room: the strip, the first of every gallery, the second of each, and so on."""
-    pairs = [[(each.image, each.test) for each in of_kind] for of_kind in (found.near or {}).values()]
+
+    def bytes_of(pictures: Sequence[Picture | None]) -> int:  # of their data URIs
+        return sum(4 * -(-len(picture.data) // 3) + 30 for picture in pictures if picture)
+
     rows: list[list[tuple[Picture | None, ...]]] = [
-        *([(card.picture,) for card in gallery.cards] for gallery in found.samples or []),
-        *pairs,
+        *([(card.picture,) for card in gallery.cards] for gallery in galleries.samples or []),
+        *([(each.image, each.test) for each in pairs] for pairs in (galleries.near or {}).values()),
     ]
-    left = at_most - _bytes([shot.card.picture for shots in found.strip for shot in shots])
-    for number in range(max(map(len, rows), default=0)):
-        for row in rows:
-            left = _take(row[number], left) if number < len(row) else left
-
-
-def _take(pictures: Sequence[Picture | None], left: int) -> int:
-    """Shows all of these pictures, or none if they do not fit; returns the bytes that are left."""
-    needed = _bytes(pictures)
-    for picture in pictures:
-        if picture:
-            picture.is_shown = needed <= left
-    return left - needed if needed <= left else left
-
-
-def _bytes(pictures: Sequence[Picture | None]) -> int:
-    """How many bytes the data URIs of these pictures take."""
-    return sum(4 * -(-len(picture.data) // 3) + 30 for picture in pictures if picture)
+    left = at_most - bytes_of([shot.card.picture for shots in galleries.strip for shot in shots])
+    for turn in zip_longest(*rows, fillvalue=()):
+        for pictures in turn:  # all of these, or none if they do not fit
+            needed = bytes_of(pictures)
+            for picture in filter(None, pictures):
+                picture.is_shown = needed <= left
+            left -= needed if needed <= left else 0

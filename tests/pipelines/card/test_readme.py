@@ -14,9 +14,8 @@ from altalign.cli import main
 from altalign.data.counts import Counts
 from altalign.data.reasons import WORDS, Stage
 from altalign.data.schema import SAMPLE
-from altalign.pipelines.card.croissant import croissant
-from altalign.pipelines.card.facts import COLUMNS, CardFacts, hub_licence, size_category
-from altalign.pipelines.card.readme import readme as readme_of
+from altalign.pipelines.card import COLUMNS, CardFacts, croissant, hub_licence, size_category
+from altalign.pipelines.card import readme as readme_of
 from altalign.settings.curate import CurateConfig
 from tests.end_to_end.runs import rows_in, tree, write_input
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from altalign.audit.checks import ABOUT, FILES_PER_SHARD, absence, run_checks
+from altalign.audit.checks import ABOUT, FILES_PER_SHARD, run_checks
 from altalign.audit.run_folder import RunFolder
 from altalign.data.key import sample_key
 from altalign.data.reasons import REASONS, WORDS, DropReason, Stage
@@ -41,7 +41,7 @@ def test_a_whole_run_passes_every_check_and_every_sample_is_asked(whole: Path) -
     assert list(found) == [
         str(name)
         for name in ABOUT
-        if name not in (DropReason.HTTP_TOO_LARGE, DropReason.URL_BLOCKED, "image_blocked", absence.CHECK)
+        if name not in (DropReason.HTTP_TOO_LARGE, DropReason.URL_BLOCKED, "image_blocked", "removed")
     ]
     of_samples = {*WORDS, "members", "order", "image_bytes", "image_sizes", "stored_form", "image_id"}
     of_samples |= {"key", "image_url", "captions", "words"}
@@ -359,20 +359,6 @@ def test_dropped_rows_of_pairs_that_are_kept(run: Path) -> None:
     said = failing(run)
     assert said.keys() == {"dropped_rows", "kept_or_dropped"}
     assert said["kept_or_dropped"].startswith(f"dropped/image/more.parquet: {key} is dropped, and is in a shard; ")
-
-
-def test_where_shards_are_sampled_the_files_of_their_images_are_read_first(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = json.loads((run / "manifest.json").read_text())["shards"]
-    chosen = min(entries, key=lambda entry: entry["sha256"])["name"].removesuffix(".tar")
-    row = runs.rows_of(run, chosen)[-1]
-    partition = int(row["image_id"][:4], 16) * 8 >> 16
-    more = {"key": row["key"], "source": row["source"], "stage": "image", "reason": "image_too_small"}
-    pq.write_table(pa.Table.from_pylist([more], DROPPED), run / "dropped" / "image" / f"{partition:05d}-00009.parquet")
-    monkeypatch.setattr("altalign.audit.checks.FILES_PER_SHARD", 3)
-    assert failing(run, shards_at_most=1).keys() == {"kept_or_dropped"}
-    assert len(list((run / "dropped" / "image").iterdir())) > 3
 
 
 def test_dropped_rows_that_cannot_be_read(run: Path) -> None:

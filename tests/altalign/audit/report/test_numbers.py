@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign.audit.report import funnel_and_reasons, numbers
-from altalign.audit.report.numbers import Numbers
+from altalign.audit.report import funnel, page
+from altalign.audit.report.page import Numbers
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import PAPERS, REASONS, WORDS, Stage
 from altalign.rules import reason_words
@@ -33,7 +33,7 @@ def found(pool: list[Candidate], tmp_path_factory: pytest.TempPathFactory) -> Nu
 
 
 def gathered(run: Path) -> Numbers:
-    return numbers.gather(RunFolder.open(str(run)), PASSED)
+    return page.gather(RunFolder.open(str(run)), PASSED)
 
 
 # Funnel and reasons --------------------------------------------------------------------------------------------------
@@ -69,14 +69,13 @@ def test_the_funnel_has_the_rows_that_every_stage_kept_by_source(pool: list[Cand
 def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
     pool = [replace(each, source=f"source {each.number % 45:02}") for each in report_run.candidates(460)]
     pool += [replace(each, source="the most") for each in pool]
-    funnel = gathered(report_run.write(tmp_path, pool)).funnel
-    assert len(funnel[0].by_source) == funnel_and_reasons.SOURCES_AT_MOST + 1
-    assert next(iter(funnel[0].by_source)) == "the most"
-    assert all(sum(amount.rows for amount in step.by_source.values()) == step.rows for step in funnel)
-    assert {
-        (step.by_source[funnel_and_reasons.OTHERS].images, step.by_source[funnel_and_reasons.OTHERS].bytes)
-        for step in funnel
-    } == {(None, None)}
+    steps = gathered(report_run.write(tmp_path, pool)).funnel
+    assert len(steps[0].by_source) == funnel.SOURCES_AT_MOST + 1
+    assert next(iter(steps[0].by_source)) == "the most"
+    assert all(sum(amount.rows for amount in step.by_source.values()) == step.rows for step in steps)
+    assert {(step.by_source[funnel.OTHERS].images, step.by_source[funnel.OTHERS].bytes) for step in steps} == {
+        (None, None)
+    }
 
 
 def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate], found: Numbers):
@@ -120,8 +119,6 @@ def test_every_distribution_counts_all_that_was_measured(pool: list[Candidate], 
         "ngram_count": (341, sum(NGRAMS.values())),
         "short_side": (good, len(sized)),
         "aspect": (good, len(sized)),
-        "bytes": (good, len(fetched)),
-        "format": (good, len(fetched)),
         "cosine": (14, 18),
     }
     sums = {

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.audit.checks import Check
-from altalign.audit.report import galleries, numbers, page
-from altalign.audit.report.numbers import Numbers
+from altalign.audit.report import galleries, page
+from altalign.audit.report.page import Numbers
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import REASONS, Stage
 from altalign.pages import frame, page_text
@@ -40,7 +40,7 @@ def found(run: Path) -> Numbers:
 
 
 def gathered(run: Path) -> Numbers:
-    return numbers.gather(RunFolder.open(str(run)), PASSED)
+    return page.gather(RunFolder.open(str(run)), PASSED)
 
 
 def test_what_is_not_ours_is_as_it_was_released():

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.audit.checks import Check
-from altalign.audit.report import numbers, page
-from altalign.audit.report.numbers import Numbers
+from altalign.audit.report import page
+from altalign.audit.report.page import Numbers
 from altalign.audit.run_folder import RunFolder
 from tests.altalign.audit.report import report_run
 from tests.altalign.audit.report.chromium import WIDTHS, Tab, browser, opened
@@ -31,7 +31,7 @@ def chromium() -> Iterator[Any]:
 
 
 def written(run: Path, checks: tuple[Check, ...] = PASSED) -> tuple[Numbers, Path]:
-    found = numbers.gather(RunFolder.open(str(run)), checks)
+    found = page.gather(RunFolder.open(str(run)), checks)
     path = run / "report.html"
     path.write_bytes(page.html(found))
     return found, path

@@ -27,10 +27,10 @@ TAKES_AT_MOST_S = 600  # watchdog
 PROGRAM = """
 import sys, time
 begin = time.perf_counter()
-from altalign.audit.report import numbers, page
+from altalign.audit.report import page
 from altalign.audit.run_folder import RunFolder
 from tests.peak import peak_bytes
-html = page.html(numbers.gather(RunFolder.open(sys.argv[1]), []))
+html = page.html(page.gather(RunFolder.open(sys.argv[1]), []))
 print(len(html), peak_bytes() >> 10, round(time.perf_counter() - begin, 1))
 """
 

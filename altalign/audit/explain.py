@@ -2,39 +2,43 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import ada_url
 import numpy as np
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.audit import removed, rows, tries
+from altalign.audit import rows
 from altalign.audit.rows import Condition, FoundDropped, FoundSample
 from altalign.audit.run_folder import RunFolder
 from altalign.data import generations
+from altalign.data.key import image_id
 from altalign.data.reasons import OF_SELECT, OWN, DropReason, Stage, stages_of
+from altalign.data.schema import Try
 from altalign.errors import NotFoundError, UsageError
 from altalign.filters import one_caption, one_url
 from altalign.rules import reason_words
 from altalign.storage import arrays
-from altalign.terminal import shown
+from altalign.terminal import many, shown
 
 MOST = 20
+_PARTITIONS_AT_MOST = 1 << 16  # of survivors: a power of two, unknown once work/ is deleted
 _WIDTH = max(len(stage.value) for stage in Stage)
 
 
-def wanted(
+def conditions(
     *, url: str | None, text: str | None, key: str | None, source_key: str | None
 ) -> list[tuple[Condition, str]]:
     """The condition that rows must match, and its description; then those to try where no row matches.
 
-    Raises:
-        UsageError: more or less than one argument is given, or the key is not 32 hex digits.
+    Raises UsageError: more or less than one argument is given, or the key is not 32 hex digits.
     """
     if sum(given is not None for given in (url, text, key, source_key)) != 1:
         raise UsageError("a pair is looked up by its url, its text, its key or its source_key; give one of the four")
@@ -45,9 +49,9 @@ def wanted(
         matches = (pc.field("key") == digits) | (pc.field("image_id") == digits)
         return [(Condition(matches, ("key", "image_id")), f"key or image_id {digits}")]
     if url is not None:
-        found, _ = one_url.parsed(_utf8(url, "--url"))
+        normal, _ = one_url.parsed(_utf8(url, "--url"))
         columns = ("image_url", "page_url")
-        return [(Condition(pc.field(name).isin([found, url]), (name,)), f"{name} {found!r}") for name in columns]
+        return [(Condition(pc.field(name).isin([normal, url]), (name,)), f"{name} {normal!r}") for name in columns]
     if source_key is not None:
         named = pc.field("source_key") == _utf8(source_key, "--source-key")
         for colon in (place for place, character in enumerate(source_key) if character == ":"):
@@ -88,26 +92,21 @@ class Explanation:
         kept: how many pairs were kept.
         dropped: how many were dropped.
         rows: the first 20 of them, kept ones first: rows of side-cars, or dropped rows; `in` names the file.
-        told: what happened to each of these, line by line.
+        lines: what happened to each of these, line by line.
     """
 
     what: str
     kept: int
     dropped: int
     rows: list[FoundSample | FoundDropped]
-    told: list[list[str]]
+    lines: list[list[str]]
 
     def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        for number, lines in enumerate(self.told):
-            yield from ([""] if number else [])
-            yield from map(shown, lines)
+        paragraphs = ["\n".join(map(shown, lines)) for lines in self.lines]
         if (more := self.kept + self.dropped - len(self.rows)) > 0:
-            yield ""
-            of_all = f"({self.kept:,} kept, {self.dropped:,} dropped in all)"
-            yield shown(f"… and {more:,} more pairs with {self.what} {of_all}")
+            in_all = f"({self.kept:,} kept, {self.dropped:,} dropped in all)"
+            paragraphs.append(shown(f"… and {more:,} more pairs with {self.what} {in_all}"))
+        return "\n\n".join(paragraphs)
 
 
 def explain(
@@ -120,50 +119,61 @@ def explain(
 ) -> Explanation:
     """Says what happened to the pairs of a URL, a caption, a key or a name in the input.
 
-    Raises:
-        NotFoundError: there is none.
-        UsageError: as `wanted`.
+    Raises NotFoundError: there is none; UsageError: as `conditions`.
     """
-    conditions = wanted(url=url, text=text, key=key, source_key=source_key)
-    for matches, what in conditions:
-        found = _explained(run, matches, what)
-        if found.rows:
-            return found
-    what = conditions[0][1]
-    if gone := list(removed.told(run, key=key, url=url, source_key=source_key)):
-        return Explanation(what, 0, 0, rows=[], told=gone)
+    tried = conditions(url=url, text=text, key=key, source_key=source_key)
+    for condition, what in tried:
+        first, lines, kept, dropped = list[FoundSample | FoundDropped](), list[list[str]](), 0, 0
+        # side-cars have no broken records
+        for sample in () if "file" in condition.columns else rows.samples(run, condition):
+            kept += 1
+            if len(first) < MOST:
+                first.append(sample)
+                lines.append([*_kept(run, sample), *_tries(run, sample)])
+        for row in rows.dropped(run, condition):
+            dropped += 1
+            if len(first) < MOST:
+                first.append(row)
+                lines.append([*_dropped(run, row), *_tries(run, row)])
+        if first:
+            return Explanation(what, kept, dropped, first, lines)
+    what = tried[0][1]
+    if lines := _removed(run, key=key, url=url, source_key=source_key):
+        return Explanation(what, 0, 0, [], lines)
     raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run, source_key=source_key)}")
 
 
-def _explained(run: RunFolder, matches: Condition, what: str) -> Explanation:
-    first, told, kept, dropped = list[FoundSample | FoundDropped](), list[list[str]](), 0, 0
-    for row in () if "file" in matches.columns else rows.samples(run, matches):  # side-cars have no broken records
-        kept += 1
-        if len(first) < MOST:
-            first.append(row)
-            told.append([*_kept(run, row), *_tries(run, row)])
-    for row in rows.dropped(run, matches):
-        dropped += 1
-        if len(first) < MOST:
-            first.append(row)
-            told.append([*_dropped(run, row), *_tries(run, row)])
-    return Explanation(what, kept, dropped, rows=first, told=told)
+def _removed(run: RunFolder, *, key: str | None, url: str | None, source_key: str | None) -> list[list[str]]:
+    """What happened to a pair or an image that was removed, line by line."""
+    if source_key is not None:  # as it was given, or with its input, as `remove` notes it
+        sources = sorted({each.source for each in run.config.input})
+        names = [image_id(each) for each in (source_key, *(f"{source}:{source_key}" for source in sources))]
+    else:
+        names = [image_id(one_url.parsed(url)[0]) if url is not None else (key or "").strip().lower()]
+    paragraphs = []
+    for row in rows.removed(run, pc.field("hash").isin(names)):
+        lines = [f"{row['kind']:<9} {row['hash']}", f"removed   {row['time']}"]
+        lines += [f"{name:<9} {row[name]}" for name in ("by", "because") if row[name]]
+        if row["shard"]:
+            lines.append(f"was in    shards/{row['shard']}.tar, row {row['row']}")
+        elif row["stage"]:
+            lines.append(f"was       dropped by {row['stage']}: {row['reason']}")
+        paragraphs.append(lines)
+    return paragraphs
 
 
 def _hint(run: RunFolder, *, source_key: str | None) -> str:
     parts = []
-    if gone := len(removed.rows(run, pc.field("kind") == "pair")):
-        parts.append(
-            f"{gone:,} pair{'s were' if gone > 1 else ' was'} removed on request; --key or the request's entry finds it"
-        )
+    if gone := len(rows.removed(run, pc.field("kind") == "pair")):
+        were = "s were" if gone > 1 else " was"
+        parts.append(f"{gone:,} pair{were} removed on request; --key or the request's entry finds it")
     if not run.is_finished:
         parts.append("the run is not finished")
     if not run.config.audit.keep_dropped:
         parts.append("[audit] keep_dropped = false: dropped rows were not kept")
     parts.append("extract keeps only a sample of what it drops (no alt-text, no valid URL)")
     if source_key is not None:
-        valid: Any = pc.field("source_key").is_valid()
-        has_name = Condition(valid, ("source_key",))
+        has_name = Condition(cast(Any, pc.field("source_key").is_valid()), ("source_key",))
         named = next(chain(rows.samples(run, has_name), rows.dropped(run, has_name)), None)
         parts.append(
             f"names of this run are like {named['source_key']!r}"
@@ -176,15 +186,15 @@ def _hint(run: RunFolder, *, source_key: str | None) -> str:
 def _pair(row: Mapping[str, object]) -> list[str]:
     columns = ("caption", "image_url", "page_url", "source", "source_key", "extra", "key", "image_id")
     labels = ("caption", "image", "page", "source", "name", "extra", "key", "image_id")
-    found = zip(labels, map(row.get, columns), strict=True)  # runs of an earlier schema lack some
-    return [f"{label:<9} {value}" for label, value in found if value is not None]
+    values = zip(labels, map(row.get, columns), strict=True)  # runs of an earlier schema lack some
+    return [f"{label:<9} {value}" for label, value in values if value is not None]
 
 
 def _kept(run: RunFolder, row: FoundSample) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
     generation = generations.of(storage.name(shard))
     shard += f" (generation {generation})" if generation > 1 else ""
-    measured = f"{_many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
+    measured = f"{many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
     stages = stages_of(run.facts["stages"])
     return [*_pair(row), *(_line(stage.value, "kept") for stage in stages), _line("written", f"{shard}, {measured}")]
 
@@ -193,37 +203,61 @@ def _dropped(run: RunFolder, row: FoundDropped) -> list[str]:
     names = [stage.value for stage in Stage]
     lines = [_line(name, "kept") for name in names[: names.index(row["stage"])]]
     lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
-    lines += [_line("", f"- {reason}: {_said(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
+    lines += [_line("", f"- {reason}: {_why(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
     return [*_pair(row), *lines, _line("row in", row["in"])]
 
 
-def _line(name: str, said: str) -> str:
-    return f"  {name:<{_WIDTH}} {said}"
+def _line(name: str, what: str) -> str:
+    return f"  {name:<{_WIDTH}} {what}"
 
 
 def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
     """The last `MOST` tries of fetching the image, if it came from the web."""
     if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
         return []
-    assert row["image_id"] is not None  # it was fetched
-    of_image = tries.of_image(run, row["image_id"])
-    more = f" (the last {MOST} of {len(of_image)})" if len(of_image) > MOST else ""
-    return [
-        _line("tried", f"{tries.told(each, row['image_url'])}{more if number == 0 else ''}")
-        for number, each in enumerate(of_image[-MOST:])
-    ]
+    # names of logs begin with the number of a partition, a range of image_ids; those that may hold the image are read
+    name, entries = row["image_id"], list[Try]()
+    assert name is not None  # it was fetched
+    counts = [1 << bits for bits in range(_PARTITIONS_AT_MOST.bit_length())]
+    numbers = {int(name[:4], 16) * count >> 16 for count in counts}
+    for log in storage.names(run.path("log", "fetch"), ".jsonl"):
+        if int(log.partition("-")[0]) in numbers:
+            with storage.open_read(run.path("log", "fetch", log)) as file:
+                for line in file:
+                    if name.encode() in line:
+                        with suppress(ValueError):  # a line cut by a kill
+                            entries.append(json.loads(line))
+    tries = sorted((each for each in entries if each.get("image_id") == name), key=lambda each: each["started"])
+    more = f" (the last {MOST} of {len(tries)})" if len(tries) > MOST else ""
+    lines = [_line("tried", _try(each, row["image_url"])) for each in tries[-MOST:]]
+    return [lines[0] + more, *lines[1:]] if lines else []
 
 
-def _said(run: RunFolder, reason: str, row: FoundDropped) -> str:
+def _try(each: Try, url: str | None) -> str:
+    when = datetime.fromtimestamp(each["started"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    status = f" {each['status']}" if each["status"] else ""
+    end = f"{each['reason']}{status}: {each['detail']}" if each["reason"] else f"fetched, {each['bytes']:,} bytes"
+    at = f", at {each['address']}" if each["address"] else ""
+    redirected = f", redirected to {each['url']}" if each["url"] != url else ""
+    return f"{when} UTC, {each['seconds']:.2f} s: {end}{at}{redirected}"
+
+
+def _why(run: RunFolder, reason: str, row: FoundDropped) -> str:
     """The measured value and the setting that it was compared with."""
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
     if reason.startswith(OF_SELECT):
-        return f"{run.conditions.get(reason) or reason_words.of_select([reason])[reason]}{_values(row)}"
+        scores = json.loads(row.get("scores") or "{}")  # the values that `select` decided by
+        measured = "".join(f"; {name} = {'null' if value is None else value}" for name, value in scores.items())
+        return f"{run.conditions.get(reason) or reason_words.of_select([reason])[reason]}{measured}"
     values: dict[str, Callable[[], str]] = {
-        "words": lambda: _many(row["words"], "word"),
+        "words": lambda: many(row["words"] or 0, "word"),
         "size": lambda: _size(row),
-        "cosine": lambda: _cosine(row),
+        "cosine": lambda: (
+            "connected through other images with"
+            if row["similarity"] is None
+            else f"cosine {row['similarity']:.4f} with"
+        ),
         "cosine_above": lambda: _threshold(run),
         "kept_row": lambda: _fate(run, row["kept_key"]),
         "rare_ngrams": lambda: _rare_ngrams(run, row["caption"]),
@@ -234,7 +268,7 @@ def _said(run: RunFolder, reason: str, row: FoundDropped) -> str:
 
 def _fate(run: RunFolder, key: str | None) -> str:
     """What became of the row for which another was dropped."""
-    if key is None or list(removed.rows(run, (pc.field("kind") == "pair") & (pc.field("hash") == key))):
+    if key is None or rows.removed(run, (pc.field("kind") == "pair") & (pc.field("hash") == key)):
         return "was removed since, on request"
     has_key = Condition(pc.field("key") == key, ("key",))
     if sample := next(rows.samples(run, has_key), None):
@@ -243,20 +277,8 @@ def _fate(run: RunFolder, key: str | None) -> str:
     return f"was dropped later: {row['reason']}" if row else "went on to the next stage"
 
 
-def _values(row: FoundDropped) -> str:
-    """The values that `select` decided by."""
-    values = json.loads(row.get("scores") or "{}")
-    return "".join(f"; {name} = {'null' if value is None else value}" for name, value in values.items())
-
-
 def _size(row: Mapping[str, object]) -> str:
     return f"{row['width']} x {row['height']} px"
-
-
-def _cosine(row: Mapping[str, object]) -> str:
-    return (
-        "connected through other images with" if row["similarity"] is None else f"cosine {row['similarity']:.4f} with"
-    )
 
 
 def _threshold(run: RunFolder) -> str:
@@ -264,8 +286,8 @@ def _threshold(run: RunFolder) -> str:
     settings = run.config.decontaminate
     if not settings.calibration:
         return f"[decontaminate] similarity_above = {settings.similarity_above}"
-    learned = storage.read_json(run.path("audit", "near_duplicates", "calibration.json"))
-    return f"above {learned.get('similarity_above')} by [decontaminate] calibration = {settings.calibration!r}"
+    calibrated = storage.read_json(run.path("audit", "near_duplicates", "calibration.json"))
+    return f"above {calibrated.get('similarity_above')} by [decontaminate] calibration = {settings.calibration!r}"
 
 
 def _no_url(url: str | None) -> str:
@@ -288,7 +310,3 @@ def _rare_ngrams(run: RunFolder, caption: str) -> str:
     rare = list(dict.fromkeys(gram for gram, known in grams if not known))
     more = f" and {len(rare) - 10} more" if len(rare) > 10 else ""
     return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + more
-
-
-def _many(number: int | None, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

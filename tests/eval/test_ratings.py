@@ -6,22 +6,30 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
 from torch.nn.functional import normalize
 
 from altalign.errors import UnreadableError
-from altalign.eval.correlation import sampled_spearman
-from altalign.eval.crisscrossed import (
+from altalign.eval.encoded import Features
+from altalign.eval.ratings import (
     COLUMNS,
     POSITIVE,
     Ratings,
     Task,
+    WordPair,
     crisscrossed,
+    cxc,
+    drawn,
     measured,
-    of_set,
     read_ids,
     read_ratings,
+    read_word_pairs,
+    sampled_spearman,
+    spearman,
+    word_similarity,
 )
-from altalign.eval.encoded import Features
 from altalign.eval.sets import captioned_set
 from tests.eval.one_hot import ENCODER
 
@@ -200,7 +208,7 @@ def test_a_set_of_coco_is_measured_with_its_ratings(tmp_path: Path) -> None:
         written(tmp_path / f"{task}_test.csv", task, lines, gzipped=False)  # type: ignore[arg-type]
     of = captioned_set([str(tmp_path / "coco.json")], images=str(tmp_path))
     given = {"folder": str(tmp_path), "split": "test", "samples": 3}
-    found = of_set(of, Features(ENCODER, batch=2), ids=read_ids(str(tmp_path / "coco.json")), **given)
+    found = cxc(of, Features(ENCODER, batch=2), ids=read_ids(str(tmp_path / "coco.json")), **given)
     assert (
         found.metrics["image_to_text_r1"]
         == found.metrics["text_to_image_r1"]
@@ -208,3 +216,148 @@ def test_a_set_of_coco_is_measured_with_its_ratings(tmp_path: Path) -> None:
         == 100
     )
     assert (found.facts["captions"], found.facts["image_to_image_queries"], found.facts["sits_missing"]) == (6, 2, 1)
+
+
+# Spearman's rank correlation ------------------------------------------------------------------------------------------
+
+
+def slow_ranks(values: list[float]) -> list[float]:
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def slow_spearman(a: list[float], b: list[float]) -> float:
+    """Pearson's formula over ranks, a term at a time."""
+    first, second = slow_ranks(a), slow_ranks(b)
+    mean = (len(a) + 1) / 2
+    covariance = sum((x - mean) * (y - mean) for x, y in zip(first, second, strict=True))
+    spreads = [math.sqrt(sum((x - mean) ** 2 for x in ranks)) for ranks in (first, second)]
+    return covariance / (spreads[0] * spreads[1])
+
+
+def some(number: int, kinds: int, seed: int) -> torch.Tensor:
+    return torch.randint(kinds, (number,), generator=torch.Generator().manual_seed(seed)).double()
+
+
+@given(st.integers(3, 40), st.integers(2, 50), st.integers(0, 9))
+def test_spearman_is_that_of_a_plain_loop_and_of_scipy(number: int, kinds: int, seed: int) -> None:
+    a, b = some(number, kinds, seed), some(number, kinds, seed + 100)
+    if len(a.unique()) > 1 and len(b.unique()) > 1:
+        assert spearman(a, b) == pytest.approx(slow_spearman(a.tolist(), b.tolist()))
+        assert spearman(a, b) == pytest.approx(spearmanr(a.numpy(), b.numpy()).statistic)
+
+
+def test_what_has_no_order_has_no_correlation() -> None:
+    assert spearman(torch.ones(4), torch.arange(4.0)) == 0
+    assert spearman(torch.tensor([1.0, float("nan"), 2.0]), torch.arange(3.0)) == 0
+
+
+def rated(number: int = 300, queries: int = 60) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randint(queries, (number,), generator=generator) * 7  # numbers need not follow each other
+    rating = torch.rand(number, generator=generator, dtype=torch.float64) * 5
+    return query, rating + torch.randn(number, generator=generator), rating.round(decimals=1)
+
+
+def test_the_sampled_bootstrap_is_that_of_plain_loops() -> None:
+    query, similarity, rating = rated()
+    found = sampled_spearman(query, similarity, rating, samples=25, seed=4)
+    rows_of = {
+        name: [row for row, one in enumerate(query.tolist()) if one == name] for name in sorted(set(query.tolist()))
+    }
+    counts, generator = torch.tensor([len(rows) for rows in rows_of.values()]), torch.Generator().manual_seed(4)
+    in_order = [row for rows in rows_of.values() for row in rows]
+    values = []
+    for _ in range(25):
+        rows = [in_order[place] for place in drawn(counts, generator).tolist()]
+        values.append(slow_spearman([float(similarity[row]) for row in rows], [float(rating[row]) for row in rows]))
+    mean = sum(values) / len(values)
+    assert found == pytest.approx((mean, math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))))
+
+
+def test_a_sample_has_half_of_the_queries_and_one_pair_of_each() -> None:
+    counts = torch.tensor([1, 3, 2, 5, 1, 4, 7])
+    ends = counts.cumsum(0)
+    seen = set()
+    for seed in range(200):
+        rows = drawn(counts, torch.Generator().manual_seed(seed))
+        owners = torch.bucketize(rows, ends, right=True)
+        assert len(owners.unique()) == len(rows) == 4
+        seen |= set(rows.tolist())
+    assert seen == set(range(int(counts.sum())))
+
+
+def test_a_model_that_orders_as_raters_do_has_one_in_every_sample() -> None:
+    query, _, rating = rated()
+    assert sampled_spearman(query, rating.exp(), rating, samples=10) == pytest.approx((1, 0), abs=1e-12)
+    assert sampled_spearman(query, -rating, rating, samples=10) == pytest.approx((-1, 0), abs=1e-12)
+
+
+def test_a_seed_has_its_samples() -> None:
+    of = rated()
+    assert sampled_spearman(*of, samples=5, seed=1) == sampled_spearman(*of, samples=5, seed=1)
+    assert sampled_spearman(*of, samples=5, seed=1) != sampled_spearman(*of, samples=5, seed=2)
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+VECTORS = {"old": [1.0, 0.0, 2.0], "new": [3.0, 1.0, 0.0], "hard": [0.5, 1.0, 1.0], "run": [0.0, -1.0, 2.0]}
+PAIRS = [
+    WordPair("old", "new", 1.5, ("adjectives", "hard")),
+    WordPair("old", "hard", 4.0, ("adjectives",)),
+    WordPair("new", "hard", 2.0, ("adjectives", "hard")),
+    WordPair("run", "old", 3.0),
+]
+AUTHORS = "word1\tword2\tPOS\tSimLex999\tconc(w1)\tconc(w2)\tconcQ\tAssoc(USF)\tSimAssoc333\tSD(SimLex)\n"
+
+
+def test_correlation_is_that_of_a_plain_loop_of_all_and_of_subsets() -> None:
+    asked = []
+
+    def encode(words: list[str]) -> torch.Tensor:
+        asked.append(words)
+        return torch.tensor([VECTORS[word] for word in words])
+
+    result = word_similarity(PAIRS, encode)
+    found = {**result.metrics, **result.facts}
+
+    def cosine(pair: WordPair) -> float:
+        a, b = VECTORS[pair.first], VECTORS[pair.second]
+        lengths = [sum(x * x for x in vector) ** 0.5 for vector in (a, b)]
+        return sum(x * y for x, y in zip(a, b, strict=True)) / (lengths[0] * lengths[1])
+
+    def expected(pairs: list[WordPair]) -> float:
+        return 100 * slow_spearman([cosine(pair) for pair in pairs], [pair.rating for pair in pairs])
+
+    assert found["spearman"] == pytest.approx(expected(PAIRS))
+    assert found["spearman_adjectives"] == pytest.approx(expected(PAIRS[:3]))
+    assert found["spearman_hard"] == pytest.approx(expected([PAIRS[0], PAIRS[2]]))
+    assert (found["pairs"], found["pairs_adjectives"], found["pairs_hard"]) == (4, 3, 2)
+    assert sorted(word for words in asked for word in words) == sorted(VECTORS)
+
+
+def read_text(folder: Path, text: str) -> list[WordPair]:
+    (folder / "simlex.txt").write_text(text)
+    return read_word_pairs(str(folder / "simlex.txt"))
+
+
+def test_the_authors_file_has_subsets(tmp_path: Path) -> None:
+    text = AUTHORS + "old\tnew\tA\t1.58\t2.72\t2.81\t2\t7.25\t1\t0.41\nbook\ttext\tN\t6.35\t4.9\t4.93\t4\t1.0\t0\t1.2\n"
+    assert read_text(tmp_path, text) == [
+        WordPair("old", "new", 1.58, ("adjectives", "concreteness_q2", "hard")),
+        WordPair("book", "text", 6.35, ("nouns", "concreteness_q4")),
+    ]
+
+
+def test_three_columns_have_none(tmp_path: Path) -> None:
+    text = "# SimLex-999\n# Word 1\tWord 2\tHuman (mean)\nold\tnew\t1.58\nsmart\tclever\t9.2\n"
+    assert read_text(tmp_path, text) == [WordPair("old", "new", 1.58), WordPair("smart", "clever", 9.2)]
+
+
+@pytest.mark.parametrize("text", ["old new 1.5\n", "old\tnew\tmuch\n", "", "old\tnew\t1\n"])
+def test_another_file_of_words_is_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UnreadableError, match="simlex") as caught:
+        read_text(tmp_path, text)
+    assert "\n" not in str(caught.value)

@@ -1,15 +1,14 @@
 """How a run shows itself: its funnel as text, and with thumbnails as HTML of a notebook."""
 
 import io
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Column, Table
 
 from altalign import terminal
-from altalign.audit.opened import scans
-from altalign.audit.report import funnel_and_reasons, galleries, page
+from altalign.audit import rows
+from altalign.audit.report import FOLDER, funnel, galleries
 from altalign.audit.report.galleries import Card, Galleries
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import KEPT
@@ -54,23 +53,22 @@ class Gallery:
 def gallery(run: RunFolder, reason: str) -> Gallery:
     """The gallery of a reason; empty where it dropped nothing that was sampled.
 
-    Raises:
-        UsageError: there is no such reason, or the run is not finished.
+    Raises UsageError: there is no such reason, or the run is not finished.
     """
-    name = scans.check_reason(reason, KEPT)
+    name = rows.check_reason(reason, KEPT)
     run.check_finished("it has no gallery yet")
-    return _gallery(run, name, funnel_and_reasons.counted(run))
+    return _gallery(run, name, rows.by_reason(rows.counts(run)))
 
 
 def text(run: RunFolder) -> str:
     """The funnel in lines of 80 characters or fewer, below the run's folder."""
+    if not run.is_finished:
+        return "\n".join([f"{terminal.shown(run.folder)}: not finished", *_stages(run)])
     out = io.StringIO()
     console = terminal.into(out)
     console.width = 80
-    if not run.is_finished:
-        return "\n".join([f"{terminal.shown(run.folder)}: not finished", *_stages(run)])
     table = Table("after", *(Column(name, justify="right") for name in _COLUMNS), box=None, pad_edge=False)
-    for cells in _funnel(funnel_and_reasons.steps(run, funnel_and_reasons.counted(run))):
+    for cells in _funnel(funnel.steps(run, rows.counts(run))):
         table.add_row(*(cell.replace("\u2009", " ") for cell in cells))  # thin spaces are for pages
     console.print(table)
     lines = [f"{terminal.shown(run.folder)}: finished", *out.getvalue().splitlines()]
@@ -81,25 +79,24 @@ def html(run: RunFolder) -> str:
     """The funnel as a table, and thumbnails of some kept samples."""
     if not run.is_finished:
         return _rendered("notebook_run.html", run=run, stages=_stages(run), steps=[], columns=_COLUMNS, kept=None)
-    counts = funnel_and_reasons.counted(run)
-    steps = funnel_and_reasons.steps(run, counts)
+    counts = rows.counts(run)
+    steps = funnel.steps(run, counts)
     widths = [100 * step.rows / max(1, steps[0].rows) for step in steps]
-    kept = _gallery(run, KEPT, counts, CARDS)
-    rows = list(zip(_funnel(steps), widths, strict=True))
-    return _rendered("notebook_run.html", run=run, stages=[], steps=rows, columns=_COLUMNS, kept=kept)
+    cells = list(zip(_funnel(steps), widths, strict=True))
+    kept = _gallery(run, KEPT, rows.by_reason(counts), CARDS)
+    return _rendered("notebook_run.html", run=run, stages=[], steps=cells, columns=_COLUMNS, kept=kept)
 
 
 _COLUMNS = ("pairs", "of the stage", "of the pool", "images", "bytes")
 
 
-def _funnel(steps: Sequence[funnel_and_reasons.Step]) -> Iterator[tuple[str, ...]]:
+def _funnel(steps: Sequence[funnel.Step]) -> Iterator[tuple[str, ...]]:
     """The cells of each step, in the order of `_COLUMNS`, its name first."""
     for before, step in zip([None, *steps], steps, strict=False):
-        of_stage = page_text.share(step.rows, before.rows) if before else ""
         yield (
             step.name,
             page_text.number(step.rows),
-            of_stage,
+            page_text.share(step.rows, before.rows) if before else "",
             page_text.share(step.rows, steps[0].rows),
             "–" if step.images is None else page_text.number(step.images),
             "–" if step.bytes is None else page_text.size(step.bytes),
@@ -108,21 +105,20 @@ def _funnel(steps: Sequence[funnel_and_reasons.Step]) -> Iterator[tuple[str, ...
 
 def _stages(run: RunFolder) -> list[str]:
     """The stages of an unfinished run that have begun."""
-    told = run.facts["stages"].items()
-    return [f"{terminal.shown(name)}: {'finished' if facts.get('finished') else 'begun'}" for name, facts in told]
+    stages = run.facts["stages"].items()
+    return [f"{terminal.shown(name)}: {'finished' if facts.get('finished') else 'begun'}" for name, facts in stages]
 
 
-def _gallery(run: RunFolder, name: str, counts: funnel_and_reasons.Rows, at_most: int | None = None) -> Gallery:
-    by_reason: Counter[tuple[str, str]] = Counter()
-    for (stage, _, reason), rows in counts.items():
-        by_reason[stage, reason] += rows
-    all_of_it = [each for each in galleries.samples(run, by_reason, {}) or [] if each.reason == name]
-    cards = [card for each in all_of_it for card in each.cards[:at_most]]
+def _gallery(run: RunFolder, name: str, counts: Mapping[tuple[str, str], int], at_most: int | None = None) -> Gallery:
+    of_reason = [each for each in galleries.samples(run, counts, {}) or [] if each.reason == name]
+    cards = [card for each in of_reason for card in each.cards[:at_most]]
     galleries.fit(Galleries([galleries.Gallery("", name, 0, None, cards)], None), BYTES_AT_MOST)
     about = "" if name == KEPT else reason_words.sentence(run.config, name)
-    rows = sum(each.rows for each in all_of_it) or sum(n for (_, of), n in by_reason.items() if of == name != KEPT)
-    return Gallery(name, about, rows, cards)
+    number = sum(each.rows for each in of_reason)
+    if not number and name != KEPT:
+        number = sum(dropped for (_, reason), dropped in counts.items() if reason == name)
+    return Gallery(name, about, number, cards)
 
 
 def _rendered(template: str, **values: object) -> str:
-    return frame.rendered(page.FOLDER, template, styles=(), scripts=(), **values).decode()
+    return frame.rendered(FOLDER, template, styles=(), scripts=(), **values).decode()

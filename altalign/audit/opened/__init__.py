@@ -1,1 +1,0 @@
-"""A run for Python programs: as Arrow, HTML for notebooks, PyTorch and Hugging Face data sets."""

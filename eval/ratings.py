@@ -1,0 +1,296 @@
+"""People's ratings beside a model's cosines: Crisscrossed Captions, and the similarity of words.
+
+Crisscrossed Captions (CxC, Parekh et al., arXiv 2004.15020) rates pairs within and across modalities. Retrieval has
+COCO's own pairs and those that raters gave at least `POSITIVE` of 5, in four directions. Correlation is of ratings and
+cosines: of captions (STS), of images (SIS), of a caption and an image (SITS). A query is what the first column of a
+file has. SimLex-999 (ALIGN section 8, table 12) rates pairs of words.
+"""
+
+import csv
+import gzip
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.eval.encoded import ENCODED_TOGETHER, Features
+from altalign.eval.image_sources import text_lines
+from altalign.eval.outcomes import Outcomes, Result
+from altalign.eval.retrieval import KS, ranks_of_pairs
+from altalign.eval.sets import ImageSet
+
+POSITIVE = 3.0
+SAMPLES = 1_000  # of each correlation, as in the paper
+Task = Literal["sts", "sis", "sits"]
+CaptionIds = Mapping[str, Sequence[str]]  # of each image, by its file name
+COLUMNS = {"sts": ("caption1", "caption2"), "sis": ("image1", "image2"), "sits": ("caption", "image")}
+
+_OF_SIMLEX = ("word1", "word2", "POS", "SimLex999", "concQ", "SimAssoc333")  # of the file as its authors give it
+_PARTS = {"A": "adjectives", "N": "nouns", "V": "verbs"}
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Rated pairs by the rows of their embeddings."""
+
+    pairs: Tensor  # int64 (2, n): captions, images, or captions and images
+    rating: Tensor  # float64 (n,), from 0 to 5
+    missing: int = 0  # rated pairs of captions or images that the set has not
+
+    @property
+    def positive(self) -> Tensor:
+        """The pairs that are right answers to each other: int64 (2, m)."""
+        return self.pairs[:, self.rating >= POSITIVE]
+
+
+def cxc(
+    pairs: ImageSet, features: Features, *, ids: CaptionIds, folder: str, split: str, samples: int = SAMPLES
+) -> Result:
+    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on.
+
+    Raises UnreadableError: a file is not there, or of another set; or no image can be decoded.
+    """
+    encoded = features.of_images(pairs.files)
+    rows = encoded.rows.tolist()
+    whole = [pairs.images[row] for row in rows]
+    owner = torch.repeat_interleave(torch.tensor([len(image.captions) for image in whole]))
+    texts = features.of_texts([caption for image in whole for caption in image.captions])
+    names = [image.place.name.rpartition("/")[2] for image in whole]
+    captions = [one for name, image in zip(names, whole, strict=True) for one in ids[name][: len(image.captions)]]
+    paths = {task: storage.join(folder, f"{task}_{split}.csv") for task in get_args(Task)}
+    paths = {task: f"{path}.gz" if storage.exists(f"{path}.gz") else path for task, path in paths.items()}
+    ratings: dict[Task, Ratings] = {task: read_ratings(path, task, captions, names) for task, path in paths.items()}
+    outcomes, facts = crisscrossed(encoded.embeddings, texts, owner, ratings, samples=samples)
+    facts |= {
+        "images": len(whole),
+        "captions": len(captions),
+        "image_to_image_queries": int((outcomes["image_to_image_rank"] > 0).sum()),
+        "text_to_text_queries": int(outcomes["text_to_text_queries"].sum()),
+    }
+    left_out = pairs.files.left_out(encoded.undecodable, pairs.left_out)
+    return Result(measured(outcomes), facts, outcomes, rows, left_out)
+
+
+def crisscrossed(
+    images: Tensor, texts: Tensor, owner: Tensor, ratings: Mapping[Task, Ratings], *, samples: int, seed: int = 0
+) -> tuple[Outcomes, dict[str, float]]:
+    """Outcomes of the four searches, a row an image, and the three correlations.
+
+    Images (n, width) and texts (m, width) are embeddings of length 1; `owner`, int64 (m,), is the row of each caption's
+    image. Times 100, `sts`, `sis` and `sits` are means over the samples, with `…_std`, `mean_correlation` of the three,
+    and `…_missing`, the rated pairs that the set has not.
+    """
+    captions = torch.arange(len(owner))
+    of_coco = torch.cat([torch.stack([captions, owner]), ratings["sits"].positive], dim=1).to(images.device)
+    of_one = owner.argsort(stable=True).split(owner.bincount().tolist())
+    together = torch.cat([torch.cartesian_prod(rows, rows) for rows in of_one]).T
+    alike = _both(torch.cat([together, ratings["sts"].positive], dim=1)).to(images.device)
+    by_text = {
+        "text_to_image": ranks_of_pairs(texts, images, of_coco).cpu(),
+        "text_to_text": ranks_of_pairs(texts, texts, alike, same=True).cpu(),
+    }
+    images_alike = _both(ratings["sis"].positive).to(images.device)
+    outcomes = {
+        "image_to_text_rank": ranks_of_pairs(images, texts, of_coco.flip(0)).cpu().numpy(),
+        "image_to_image_rank": ranks_of_pairs(images, images, images_alike, same=True).cpu().numpy(),
+    }
+    for direction, ranks in by_text.items():
+        outcomes[f"{direction}_queries"] = owner.bincount((ranks > 0).double()).long().numpy()
+        for k in KS:
+            is_hit = (ranks > 0) & (ranks <= k)
+            outcomes[f"{direction}_hits_{k}"] = owner.bincount(is_hit.double()).long().numpy()
+    sides = {"sts": (texts, texts), "sis": (images, images), "sits": (texts, images)}
+    facts: dict[str, float] = {}
+    for task in get_args(Task):
+        rows, (first, second) = ratings[task].pairs, sides[task]
+        cosines = (first[rows[0]].double() * second[rows[1]]).sum(1)
+        mean, deviation = sampled_spearman(rows[0], cosines.cpu(), ratings[task].rating, samples=samples, seed=seed)
+        facts |= {task: 100 * mean, f"{task}_std": 100 * deviation, f"{task}_missing": ratings[task].missing}
+    return outcomes, {**facts, "mean_correlation": sum(facts[task] for task in get_args(Task)) / 3}
+
+
+def measured(outcomes: Outcomes) -> dict[str, float]:
+    """DIRECTION_rK in percent of the queries that have a right answer."""
+    recalls: dict[str, float] = {}
+    for direction in ("image_to_text", "image_to_image"):
+        ranks = outcomes[f"{direction}_rank"]
+        for k in KS:
+            recalls[f"{direction}_r{k}"] = 100 * float(((ranks > 0) & (ranks <= k)).sum() / max(1, (ranks > 0).sum()))
+    for direction in ("text_to_image", "text_to_text"):
+        queries = max(1, outcomes[f"{direction}_queries"].sum())
+        for k in KS:
+            recalls[f"{direction}_r{k}"] = 100 * float(outcomes[f"{direction}_hits_{k}"].sum() / queries)
+    return recalls
+
+
+def read_ids(path: str) -> CaptionIds:
+    """The ids of the captions of each image, by its file name, of Karpathy's JSON.
+
+    Raises UnreadableError: it is no such JSON.
+    """
+    try:
+        return {
+            image["filename"]: [
+                f"COCO_val2014:sentid:{one['sentid']}" for one in image["sentences"] if one["raw"].strip()
+            ]
+            for image in storage.read_json(path)["images"]
+        }
+    except (KeyError, TypeError) as error:
+        why = f"no JSON of Karpathy's splits with sentid ({error!r})"
+        raise UnreadableError(f"{path}: {why}; give dataset_coco.json") from None
+
+
+def read_ratings(path: str, task: Task, captions: Sequence[str], images: Sequence[str]) -> Ratings:
+    """The ratings of a CSV, plain or gzipped.
+
+    Captions are known by their ids, `COCO_val2014:sentid:N`, images by their file names, `COCO_val2014_N.jpg`, both in
+    the order of the embeddings. Raises UnreadableError: it is no such file, or none of its pairs is of the set.
+    """
+    try:
+        data = storage.read_bytes(path)
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        rows = [
+            (*(row[name] for name in COLUMNS[task]), float(row["agg_score"]))
+            for row in csv.DictReader(io.StringIO(text))
+        ]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        why = f"no CSV of CxC with {', '.join(COLUMNS[task])} and agg_score ({error})"
+        raise UnreadableError(f"{path}: {why}; give {task}_test.csv of it") from None
+    places = [{name: row for row, name in enumerate(names)} for names in (captions, images)]
+    one, other = (places[column.startswith("image")] for column in COLUMNS[task])
+    known = [(one[first], other[second], rating) for first, second, rating in rows if first in one and second in other]
+    if not known:
+        why = f"none of its {len(rows):,} pairs is of this set"
+        raise UnreadableError(f"{path}: {why}; its ids are COCO's sentid and filename, as in Karpathy's JSON")
+    first, second, rating = zip(*known, strict=True)
+    return Ratings(torch.tensor([first, second]), torch.tensor(rating, dtype=torch.float64), len(rows) - len(known))
+
+
+def _both(pairs: Tensor) -> Tensor:
+    """Pairs within a modality, of which each is the other's: without an item and itself."""
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    return torch.cat([pairs, pairs.flip(0)], dim=1)
+
+
+# Spearman's rank correlation ------------------------------------------------------------------------------------------
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    """Pearson's correlation of the ranks of two vectors (n,); equal values have the mean of their ranks.
+
+    It is 0 where all values of one are equal, or one is not a number: such a model has no order.
+    """
+    if a.isnan().any() or b.isnan().any() or len(a.unique()) < 2 or len(b.unique()) < 2:
+        return 0.0
+    first, second = (ranks - ranks.mean() for ranks in (_ranks(a), _ranks(b)))
+    return float(first @ second / (first.norm() * second.norm()))
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks from 1 of values (n,), float64."""
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    return (ends - (counts - 1) / 2)[place]
+
+
+def sampled_spearman(
+    query: Tensor, similarity: Tensor, rating: Tensor, *, samples: int, seed: int = 0
+) -> tuple[float, float]:
+    """Mean and standard deviation of Spearman's correlation over samples of the rated pairs.
+
+    Each sample has half of the queries, and of each of them one of its rated pairs (CxC's paper). `query` has a number
+    for the query of each pair, int64 (n,); the model's similarity and the raters' rating are (n,).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = query.argsort(stable=True)
+    _, counts = query[order].unique_consecutive(return_counts=True)
+    draws = [order[drawn(counts, generator)] for _ in range(samples)]
+    values = torch.tensor([spearman(similarity[rows], rating[rows]) for rows in draws], dtype=torch.float64)
+    return float(values.mean()), float(values.std(unbiased=False))
+
+
+def drawn(counts: Tensor, generator: torch.Generator) -> Tensor:
+    """One of the pairs of each query in a random half of the queries, where a query's pairs follow one another.
+
+    `counts` has the number of pairs of each query, int64 (queries,).
+    """
+    chosen = torch.randperm(len(counts), generator=generator)[: (len(counts) + 1) // 2]
+    starts = counts.cumsum(0) - counts
+    share = torch.rand(len(chosen), generator=generator, dtype=torch.float64)
+    return starts[chosen] + (share * counts[chosen]).long()
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+class WordPair(NamedTuple):
+    """Two words, how alike people find them, and the subsets that they are in."""
+
+    first: str
+    second: str
+    rating: float
+    subsets: tuple[str, ...] = ()
+
+
+def word_similarity(pairs: Sequence[WordPair], encode_word: Callable[[list[str]], Tensor]) -> Result:
+    """Cosines of the words of each pair, beside ratings; the rows are the pairs, at least two.
+
+    Vectors (n, width) of n words are of any length: ALIGN takes [CLS] before the projection.
+    """
+    words = sorted({word for pair in pairs for word in (pair.first, pair.second)})
+    place = {word: number for number, word in enumerate(words)}
+    firsts = range(0, len(words), ENCODED_TOGETHER)
+    with torch.no_grad():
+        encoded = [encode_word(words[first : first + ENCODED_TOGETHER]) for first in firsts]
+    vectors = functional.normalize(torch.cat(encoded).double(), dim=1).cpu()
+    first, second = (vectors[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    subsets = sorted({name for pair in pairs for name in pair.subsets})
+    members = {name: np.array([name in pair.subsets for pair in pairs]) for name in subsets}
+    outcomes = {
+        "cosine": (first * second).sum(1).numpy(),
+        "rating": np.array([pair.rating for pair in pairs]),
+        **{f"in_{name}": is_member for name, is_member in members.items()},
+    }
+    facts = {"pairs": len(pairs), **{f"pairs_{name}": int(is_member.sum()) for name, is_member in members.items()}}
+    return Result(measured_of_words(outcomes), facts, outcomes, range(len(pairs)))
+
+
+def measured_of_words(outcomes: Outcomes) -> dict[str, float]:
+    """Spearman's correlation of cosines and ratings, times 100: of all pairs, and of each subset."""
+    cosines, ratings = (torch.from_numpy(outcomes[name]) for name in ("cosine", "rating"))
+    correlations = {"spearman": 100 * spearman(cosines, ratings)}
+    for name, is_member in outcomes.items():
+        if name.startswith("in_"):
+            correlation = spearman(cosines[is_member], ratings[is_member])
+            correlations[f"spearman_{name.removeprefix('in_')}"] = 100 * correlation
+    return correlations
+
+
+def read_word_pairs(path: str) -> list[WordPair]:
+    """The pairs of SimLex-999 as its authors give it, with subsets; or of lines WORD, WORD, RATING without.
+
+    Fields are divided by tabs, and lines that begin with # are left out. Raises UnreadableError: a line is neither.
+    """
+    lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
+    pairs = list[WordPair]()
+    try:
+        if lines and set(_OF_SIMLEX) <= set(lines[0]):
+            for row in (dict(zip(lines[0], line, strict=True)) for line in lines[1:]):
+                hard = ("hard",) if row["SimAssoc333"] == "1" else ()  # the 333 pairs that are the most associated
+                subsets = (_PARTS[row["POS"]], f"concreteness_q{row['concQ']}", *hard)
+                pairs.append(WordPair(row["word1"], row["word2"], float(row["SimLex999"]), subsets))
+        else:
+            pairs = [WordPair(first, second, float(rating)) for first, second, rating in lines]
+    except (ValueError, KeyError) as error:
+        why = f"neither SimLex-999.txt nor lines of word, word, rating with tabs between ({error})"
+        raise UnreadableError(f"{path}: {why}; give one of both") from None
+    if len(pairs) < 2:
+        raise UnreadableError(f"{path}: {len(pairs)} pairs of words, and a correlation wants two; give a whole file")
+    return pairs

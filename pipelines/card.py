@@ -1,0 +1,300 @@
+"""The data-set card, from a run's counts, summary and settings: `README.md` with the Hub's header, `croissant.json`.
+
+Deterministic: no times, no machine, and nothing that came from the web; captions stay in the shards.
+"""
+
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from altalign import storage
+from altalign.data import listing
+from altalign.data.counts import Counts
+from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason
+from altalign.data.schema import RULES_VERSION, SAMPLE
+from altalign.data.scores import Score
+from altalign.rules.reason_words import of_own, of_select
+from altalign.rules.rule import value_of
+from altalign.settings.curate import CurateConfig
+from altalign.terminal import shown
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+# What a column of a side-car is, in the card's words.
+COLUMNS = {
+    "key": "Name of the sample: hash of its image's identity and its caption",
+    "image_id": "The image: hash of its URL, or of its bytes where it has none",
+    "image_url": "Where the image was found; null where that is not known",
+    "caption": "The alt-text, cleaned; as in KEY.txt",
+    "page_url": "The page that shows the image; null where that is not known",
+    "source": "The input that the pair is of",
+    "source_key": "The name of the row in its input, where it has one",
+    "extra": "Columns of the input that were kept, a JSON object; null where there are none",
+    "width": "Pixels of the stored image",
+    "height": "The same",
+    "format": "Of the stored image",
+    "bytes": "Of the stored image",
+    "sha256": "Of the stored image, in hex",
+    "found_sha256": "Of the image's bytes as they were found",
+    "words": "Words of the caption",
+    "tar_offset": "Where the image's bytes begin in the tar",
+    "tar_bytes": "How many there are",
+}
+
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")  # each ten times the one before
+
+# Identifiers that the Hub takes, of licences that data have; any other one is "other" there, with its name beside it.
+_HUB_LICENCES = """
+    apache-2.0 mit afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0
+    cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0
+    cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0
+    cdla-permissive-1.0 cdla-permissive-2.0 etalab-2.0 eupl-1.1 eupl-1.2 gfdl odc-by odbl pddl unlicense other unknown
+"""
+_SPDX_ON_THE_HUB = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "c-uda-1.0": "c-uda"}
+
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_KINDS = {
+    "warc": "web archives (WARC)",
+    "wat": "metadata of web archives (WAT)",
+    "table": "a table",
+    "webdataset": "WebDataset tars",
+    "folder": "folders of images",
+}
+_STATED_AS_LIMITS = ("NSFW: off", "decontamination: off")  # these notes stand under Limits, in more words
+_TYPES = {"string": "sc:Text", "bool": "sc:Boolean", "float": "sc:Float", "double": "sc:Float"}
+
+
+class CardFacts(NamedTuple):
+    """What a card is made of."""
+
+    config: CurateConfig
+    counts: Counts
+    summary: Mapping[str, Any]  # summary.json
+    notes: Sequence[str]  # which of ALIGN's rules drop nothing in this run, and why
+    digest: str = ""  # of the list of all files: SHA-256 in hex
+    scores: Sequence[Score] = ()  # beside the shards
+    is_grown: bool = False  # there are shards of several generations
+    conditions: Mapping[str, str] = MappingProxyType({})  # of a selection, in words, by the reason of what fails
+
+    @property
+    def name(self) -> str:
+        """Name of the data set; without control characters, whatever sources are called."""
+        sources = list(dict.fromkeys(each.source for each in self.config.input))
+        return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
+
+    @property
+    def is_one_format(self) -> bool:
+        """Whether readers that want one kind of image can open the tars."""
+        return self.config.shards.portable
+
+
+def model_of(score: Score) -> str:
+    """What a score rests on, as its settings name it, without the folders that it was in."""
+    settings = score.facts.get("settings", {})
+    models = [str(settings[name]) for name in ("model", "weights", "run", "function") if settings.get(name)]
+    names = (":".join(part.rstrip("/").rpartition("/")[2] for part in name.split(":")) for name in models)
+    return ", ".join(map(shown, names))
+
+
+def hub_licence(licence: str) -> str:
+    """The Hub's identifier of a licence: "other" where it has none, "unknown" where none is given."""
+    known = licence.lower()
+    known = _SPDX_ON_THE_HUB.get(known, known)
+    return known if known in _HUB_LICENCES.split() else "other" if known else "unknown"
+
+
+def size_category(pairs: int) -> str:
+    """The Hub's category of so many pairs."""
+    place = max(0, len(str(pairs)) - 3)
+    if place == 0:
+        return "n<1K"
+    return f"{_SIZES[place - 1]}<n<{_SIZES[place]}" if place < len(_SIZES) else "n>1T"
+
+
+# For people: README.md ------------------------------------------------------------------------------------------------
+
+
+def write(folder: str, facts: CardFacts) -> dict[str, str]:
+    """Write both files into a run folder; returns the SHA-256 of each, in hex."""
+    readme_path, croissant_path = (storage.join(folder, name) for name in listing.CARD)
+    storage.write_bytes(readme_path, readme(facts).encode())
+    storage.write_json(croissant_path, croissant(facts))
+    return {name: listing.digest(storage.join(folder, name)).digest for name in listing.CARD}
+
+
+def readme(facts: CardFacts) -> str:
+    """The card for people, with the header for the Hub."""
+    config, counts = facts.config, facts.counts
+    stages = counts.stages_of_run()
+    last = stages[-1].value
+    kinds = dict[str, list[str]]()  # of each source, in words
+    for each in config.input:
+        of_source = kinds.setdefault(each.source, [])
+        of_source += [_KINDS[each.kind]] if _KINDS[each.kind] not in of_source else []
+    in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
+    honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    return _template().render(
+        facts=facts,
+        config=config,
+        card=config.card,
+        summary=facts.summary,
+        licence=hub_licence(config.card.licence),
+        languages=list(dict.fromkeys(tag.partition("-")[0] for tag in config.card.languages)),
+        size_category=size_category(facts.summary["pairs"]),
+        columns=SAMPLE,
+        words_of_columns=COLUMNS,
+        sources=kinds,
+        kept_by_source={
+            source: rows for stage, source, reason, rows in counts.to_json() if stage == last and reason == KEPT
+        },
+        kinds_of_scores={score.facts.get("kind") for score in facts.scores},
+        origins_of_images=["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web"),
+        honoured=[name for name, is_on in honoured.items() if is_on],
+        rules_version=RULES_VERSION,
+        stages=counts.summary(stages),
+        rules=list(_rules(facts)),
+        notes=[note for note in facts.notes if not note.startswith(_STATED_AS_LIMITS)],
+        list_of_files=listing.FILE,
+    )
+
+
+@cache
+def _template() -> "Template":
+    from altalign.pages import markdown  # Jinja, which commands that write no card need not wait for
+
+    filters = {
+        "text": _text,
+        "quoted": partial(json.dumps, ensure_ascii=False),
+        "number": "{:,}".format,
+        "model": model_of,
+    }
+    return markdown.template(_TEMPLATES / "README.md.jinja", filters)
+
+
+class _Rule(NamedTuple):
+    """A row of the table of rules: thresholds as text, empty where there are none."""
+
+    stage: str
+    meaning: str
+    here: str
+    paper: str
+    reason: str
+    pairs: int
+
+
+def _rules(facts: CardFacts) -> Iterator[_Rule]:
+    """Every rule that is on or that dropped a pair."""
+    for stage in facts.counts.stages_of_run():
+        dropped = facts.counts.dropped(stage)
+        for reason in REASONS[stage]:
+            pairs = dropped.get(reason, 0)
+            words, is_of_web = WORDS[reason], facts.config.fetch.source == "web"
+            is_on = bool(words.threshold) and (not words.on_with or bool(value_of(facts.config, words.on_with)))
+            if pairs or (is_on and (is_of_web or not reason.startswith("http_"))):
+                yield _Rule(stage.value, words.in_card, *_thresholds(reason, facts), reason, pairs)
+        for reason, meaning in (of_own(stage, facts.config) | of_select(dropped)).items():
+            condition = facts.conditions.get(reason, meaning)
+            yield _Rule(stage.value, condition, "", "ours", reason, dropped.get(reason, 0))
+
+
+def _thresholds(reason: str, facts: CardFacts) -> tuple[str, str]:
+    """The threshold of this run, and the paper's."""
+    threshold = WORDS[reason].threshold
+    if not threshold:
+        return "", "ours"
+    here = value_of(facts.config, threshold)
+    if reason == DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
+        here = facts.summary.get("near_duplicates", {}).get("similarity_above", here)
+    paper = PAPERS.get(reason)
+    if paper is None:
+        return _number(here), "ours"
+    return _number(here), "no number" if paper.number is None else _number(paper.number)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _text(text: str) -> str:
+    """Text of settings as Markdown has it: nothing in it is markup."""
+    escaped = html.escape(shown(text), quote=False)
+    return "".join(f"\\{character}" if character in "\\`*_[]|~#" else character for character in escaped)
+
+
+# For programs: croissant.json, as Croissant 1.0 has it ----------------------------------------------------------------
+
+
+def croissant(facts: CardFacts) -> dict[str, object]:
+    """The card for programs, as Croissant 1.0 has it."""
+    card, pairs = facts.config.card, facts.summary["pairs"]
+    description = (
+        f"{pairs:,} pairs of an image and its alt-text, of {facts.summary['images']:,} distinct images, "
+        "curated by the method of ALIGN. Rows are in the side-cars; images, captions and rows are in the tars "
+        "(WebDataset). README.md says how it was made."
+    )
+    files = [
+        _files("side-cars", "application/x-parquet", "shards/*.parquet"),
+        _files("tars", "application/x-tar", "shards/*.tar"),
+        *(
+            _files(f"scores-{each.name}", "application/x-parquet", f"scores/{each.name}/*.parquet")
+            for each in facts.scores
+        ),
+    ]
+    columns = {field.name: (str(field.type), COLUMNS[field.name]) for field in SAMPLE}
+    records = [_records("pairs", "side-cars", columns), *map(_records_of_score, facts.scores)]
+    return {
+        "@context": json.loads((_TEMPLATES / "croissant_context.json").read_bytes()),
+        "@type": "sc:Dataset",
+        "name": facts.name,
+        "description": description,
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        **({"license": card.licence} if card.licence else {}),
+        **({"inLanguage": card.languages} if card.languages else {}),
+        "distribution": files if pairs else [],
+        "recordSet": records if pairs else [],
+    }
+
+
+def _files(name: str, encoding: str, pattern: str) -> dict[str, object]:
+    return {"@type": "cr:FileSet", "@id": name, "name": name, "encodingFormat": encoding, "includes": pattern}
+
+
+def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], description: str = "") -> dict[str, object]:
+    """The rows of a set of files; each column with its Arrow type and its description."""
+    fields = [
+        {
+            "@type": "cr:Field",
+            "@id": f"{name}/{column}",
+            "name": column,
+            "description": about,
+            "dataType": _TYPES.get(kind, "sc:Integer"),
+            "source": {"fileSet": {"@id": files}, "extract": {"column": column}},
+        }
+        for column, (kind, about) in columns.items()
+    ]
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "name": name,
+        **({"description": description} if description else {}),
+        "key": {"@id": f"{name}/key"},
+        "field": fields,
+    }
+
+
+def _records_of_score(score: Score) -> dict[str, object]:
+    """The columns of a score, and what they rest on in words."""
+    model = model_of(score)
+    basis = f"of kind {score.facts['kind']}{f', by {model}' if model else ''}, digest {score.facts['digest']}"
+    columns = {
+        "key": ("string", COLUMNS["key"]),
+        **{column: (kind, f"Score {basis}") for column, kind in score.columns.items()},
+    }
+    # every node of a card has a name of its own
+    return _records(f"of-{score.name}", f"scores-{score.name}", columns, f"Score {score.name}, {basis}")

@@ -1,1 +1,0 @@
-"""The data-set card: README.md and croissant.json."""
