@@ -13,7 +13,6 @@ from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.data.training_data import asked_of
 from altalign.train.exchange import export
-from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.run import training_folder, wandb_run
 from altalign.train.run.ranks import Ranks, device_of
 from altalign.train.settings.training import TrainConfig
@@ -52,11 +51,10 @@ def describe(config: TrainConfig) -> int:
         f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {kept * 4 / 1e6:,.0f} MB",
         soft_wrap=True,
     )
-    if isinstance(model, DualEncoder):
-        forms = export.foreseen(config, model)
-        out.print("can be exported to " + ", ".join(to for to, why in forms.items() if not why))
-        for why in filter(None, forms.values()):
-            out.print(f"- {why}", soft_wrap=True)
+    forms = export.foreseen(config, model)
+    out.print("can be exported to " + ", ".join(to for to, why in forms.items() if not why))
+    for why in filter(None, forms.values()):
+        out.print(f"- {why}", soft_wrap=True)
     out.print(_groups(config, optimizer))
     if not config.classification.train:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

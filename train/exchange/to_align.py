@@ -25,28 +25,17 @@ def check(trained: Trained) -> None:
     _ = trained.bert
     tower, own, (_, px) = trained.config.image_tower, trained.model.image_tower.num_features, trained.evaluation_sizes
     if trained.model.width != own:
-        raise refuse(
-            trained,
-            "align",
-            f"[image_tower] embedding_width = {trained.model.width}, and AlignModel has no projection after its image "
-            f"tower, whose own width is {own}",
-            "train with embedding_width = 0",
-        )
+        width = f"[image_tower] embedding_width = {trained.model.width}"
+        why = f"{width}, and AlignModel has no projection after its image tower, whose own width is {own}"
+        raise refuse(trained, "align", why, "train with embedding_width = 0")
     if tower.padding == "same" and has_odd_side(px):
-        raise refuse(
-            trained,
-            "align",
-            f'[image_tower] padding = "same" pads otherwise than AlignModel where a side is odd, as at {px} px',
-            'train with padding = "keras", or export with --crop-px of a multiple of 32',
-        )
+        why = f'[image_tower] padding = "same" pads otherwise than AlignModel where a side is odd, as at {px} px'
+        repair = 'train with padding = "keras", or export with --crop-px of a multiple of 32'
+        raise refuse(trained, "align", why, repair)
     if any(blocks[0].has_skip for blocks in trained.model.image_tower.blocks):  # type: ignore[index]
-        raise refuse(
-            trained,
-            "align",
-            f"at [image_tower] width = {tower.width:g} the first block of a stage has a skip, which "
-            "AlignModel's has not",
-            "train with another width",
-        )
+        width = f"at [image_tower] width = {tower.width:g}"
+        why = f"{width} the first block of a stage has a skip, which AlignModel's has not"
+        raise refuse(trained, "align", why, "train with another width")
 
 
 def write(trained: Trained, folder: Path) -> list[str]:

@@ -90,20 +90,14 @@ def check_tower(trained: Trained, to: str) -> None:
     check_towers(trained, to)
     tower, (_, px) = trained.config.image_tower, trained.evaluation_sizes
     if not name_of(trained):
-        raise refuse(
-            trained,
-            to,
+        why = (
             f"at [image_tower] width = {tower.width:g}, depth = {tower.depth:g} a stage is larger than those of all "
-            "tf_efficientnet, or its first block has a skip, which theirs has not",
-            "train with another width, or export to onnx",
+            "tf_efficientnet, or its first block has a skip, which theirs has not"
         )
+        raise refuse(trained, to, why, "train with another width, or export to onnx")
     if tower.padding == "keras" and has_odd_side(px):
-        raise refuse(
-            trained,
-            to,
-            f'[image_tower] padding = "keras" pads otherwise than timm where a side is odd, as at {px} px',
-            'train with padding = "same", or export with --crop-px of a multiple of 32',
-        )
+        why = f'[image_tower] padding = "keras" pads otherwise than timm where a side is odd, as at {px} px'
+        raise refuse(trained, to, why, 'train with padding = "same", or export with --crop-px of a multiple of 32')
 
 
 @cache
