@@ -25,7 +25,7 @@ from altalign.demo.scenes import COLOURS, SHAPES
 from altalign.settings.common import merged
 from altalign.train import loop
 from altalign.train.data import noise_estimates
-from altalign.train.data.nlip_captions import is_swapped
+from altalign.train.data.captions import is_swapped
 from altalign.train.papers.nlip import phases
 from altalign.train.papers.nlip.concepts import retrieve
 from altalign.train.settings.training import TrainConfig

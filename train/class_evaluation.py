@@ -9,7 +9,7 @@ from altalign.eval import zero_shot
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.sets import labelled_set
 from altalign.train.data import augment
-from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.packed import ClassNumbers
 from altalign.train.evaluation import Metrics, report
 from altalign.train.exchange.encoders import by_ranks, sharing_of, sizes_of, without_weights
 from altalign.train.model.classifier import Classifier

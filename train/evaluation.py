@@ -18,7 +18,7 @@ from altalign.train.data.training_data import runs_of, samples_of
 from altalign.train.exchange.encoders import Encoders, without_weights
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import joined
-from altalign.train.settings.evaluation import RetrievalSet
+from altalign.train.settings.data import RetrievalSet
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import model_of
 
