@@ -238,11 +238,12 @@ def _sidecar(shard: Shard, names: list[str]) -> pa.Table:
     path = shard.sidecar
     try:
         data = storage.read_bytes(path)
-        if sha256(data).hexdigest() != shard.sidecar_sha256:
-            raise damaged(shard.folder, path, "its SHA-256 is not the one in manifest.json")
-        table = pq.read_table(io.BytesIO(data), columns=names, use_threads=False)
     except FileNotFoundError:
         raise damaged(shard.folder, path, "it is not there") from None
+    if sha256(data).hexdigest() != shard.sidecar_sha256:
+        raise damaged(shard.folder, path, "its SHA-256 is not the one in manifest.json")
+    try:
+        table = pq.read_table(io.BytesIO(data), columns=names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged(shard.folder, path, f"cannot be read as Parquet ({error})") from None
     if len(table) != shard.rows:
