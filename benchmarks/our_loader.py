@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from altalign.train.data import tokenizer, undecodable
+from altalign.train.data import loader, tokenizer
 from altalign.train.data.loader import batches
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
@@ -35,7 +35,7 @@ def main() -> int:
             seed=0,
             first_batch=0,
             after_batch=len(samples) * arguments.epochs // arguments.batch,
-            undecodable=undecodable.log(folder),
+            undecodable=loader.log(folder),
         )
         next(running)
         began = time.perf_counter()

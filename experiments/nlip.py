@@ -25,7 +25,7 @@ from altalign.demo.scenes import COLOURS, SHAPES
 from altalign.settings.common import merged
 from altalign.train import loop
 from altalign.train.data import noise_estimates
-from altalign.train.data.nlip_captions import is_swapped
+from altalign.train.data.captions import is_swapped
 from altalign.train.nlip import concepts, phases
 from altalign.train.settings.training import TrainConfig
 from experiments import queue

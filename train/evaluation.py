@@ -16,7 +16,7 @@ from altalign.eval.retrieval import retrieval
 from altalign.eval.sets import ImageSet, Listed, captioned, labelled_set
 from altalign.models import torch_models
 from altalign.train.data import tokenizer
-from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import runs_of, samples_of
@@ -24,7 +24,7 @@ from altalign.train.exchange.encoders import Encoders, by_ranks, decoder_of, sha
 from altalign.train.model.dual_encoder import Classifier
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import Ranks, joined
-from altalign.train.settings.evaluation import RetrievalSet
+from altalign.train.settings.data import RetrievalSet
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import autocast, model_of
 

@@ -14,16 +14,17 @@ from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
 from altalign.train import evaluation
-from altalign.train.data import loader, on_device, undecodable
+from altalign.train.data import loader, on_device
 from altalign.train.data.batches import Batch
-from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
 from altalign.train.exchange.encoders import Encoders
 from altalign.train.model.passes import is_sharded
 from altalign.train.report import metrics
-from altalign.train.report import write as report
-from altalign.train.run import checkpoints, moments, training_folder, wandb_run
+from altalign.train.report import page as report
+from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import WAIT, Ranks, joined, share
+from altalign.train.run.sharded_tensors import Meeting
 from altalign.train.settings.training import OF_RUN, TrainConfig
 from altalign.train.step.flops import longest_captions
 from altalign.train.step.learner import ClassLearner, Learner, NotFiniteError, prepare
@@ -47,7 +48,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
         UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
         AltalignError: the loss is not finite, or shards cannot be read.
     """
-    wandb_run.check_installed(config)
+    metrics.check_wandb(config)
     on_device.check_installed(config.data)
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else (lambda *_, **__: None)
@@ -102,7 +103,7 @@ def _steps(
 ) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
-    meeting = moments.Meeting.of(ranks, timeout_s=loop.timeout_s) if is_sharded(learner.model) else None
+    meeting = Meeting.among(ranks, timeout_s=loop.timeout_s) if is_sharded(learner.model) else None
     with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
         waits = metrics.Waits(batches)
         for step, batch in enumerate(waits, start=first + 1):
@@ -118,7 +119,7 @@ def _steps(
                 lines.began(step)
             keeps = ranks.is_first or meeting is not None
             if keeps and (signal or step == last or step % loop.checkpoint_every == 0):
-                kept = checkpoints.Kept.of(learner.model, learner.optimizer, meeting)
+                kept = checkpoints.Kept.now(learner.model, learner.optimizer, meeting)
                 writer.begin(
                     config.run.folder, step, kept, data.state(step), keep=loop.keep_checkpoints, before=lines.published
                 )
@@ -146,7 +147,7 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         ranks=ranks.ranks,
         swapped=data.swapped,
         prompts=data.prompts,
-        undecodable=undecodable.log(training_folder.local(config)),
+        undecodable=loader.log(training_folder.local(config)),
         device=ranks.device,
     )
     # without workers a thread would read tars at the same time as evaluation
@@ -223,7 +224,7 @@ def _ended(
         if measured:
             evaluation.report(config, step, measured)
         training_folder.end(config)
-        if lost := undecodable.so_far(training_folder.local(config)):
+        if lost := loader.undecodable_so_far(training_folder.local(config)):
             terminal.stderr().print(
                 f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl",
                 style="yellow",

@@ -11,9 +11,9 @@ from altalign import terminal
 from altalign.train import loop as trainer
 from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
-from altalign.train.data.training_data import asked_of
 from altalign.train.exchange import export
-from altalign.train.run import training_folder, wandb_run
+from altalign.train.report import metrics
+from altalign.train.run import training_folder
 from altalign.train.run.ranks import Ranks, device_of
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step import optimizers
@@ -28,11 +28,10 @@ def describe(config: TrainConfig) -> int:
     Raises:
         UsageError: the run folder holds something else, or a curated run is not finished.
     """
-    wandb_run.check_installed(config)
+    metrics.check_wandb(config)
     on_device.check_installed(config.data)
     training_folder.check_folder(config)
-    clusters = config.data.sources == "clusters"
-    runs = Runs.open(config.data.runs, clusters=clusters, asked=asked_of(config.data))
+    runs = Runs.of_settings(config.data.runs, config.data)
     pairs = sum(shard.rows for shard in runs.shards)
     words = tokenizer.given(config.tokenizer, config.text_tower.weights)
     vocabulary = words.vocabulary if words else config.tokenizer.vocabulary_size

@@ -9,7 +9,7 @@ from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.sets import ImageSet
 from altalign.eval.settings import EvalSets
 from altalign.models import torch_models
-from altalign.train.data.nlip_captions import Prompts
+from altalign.train.data.captions import Prompts
 from altalign.train.data.training_data import samples_of
 from altalign.train.evaluation import folder_of, held_out_set
 from altalign.train.exchange import encoders

@@ -193,7 +193,7 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
     from altalign.commands import train
 
     train.check_installed()
-    from altalign.train.data import changed_runs
+    from altalign.train.data import steps_of_pair
     from altalign.train.run import checkpoints  # torch: seconds, which --help and runs of pairs need not wait for
     from altalign.train.settings.training import TrainConfig
 
@@ -213,7 +213,7 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
     for run, digest in manifests.items():
         facts["runs"][run], drawn = _of_data(run, digest)
         lines += [f"  {line}" for line in drawn]
-    facts["data_changes"] = [change for change in changed_runs.changes(config) if change["step"] < last]
+    facts["data_changes"] = [change for change in steps_of_pair.changes(config) if change["step"] < last]
     for change in facts["data_changes"]:
         were = ", ".join(f"{run} (manifest {digest[:12]})" for run, digest in change["manifests"].items())
         lines.append(f"  until step {change['step']}: {change['pairs']:,} pairs of {were}")

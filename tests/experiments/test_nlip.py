@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from altalign.train.data.nlip_captions import is_swapped
+from altalign.train.data.captions import is_swapped
 from altalign.train.nlip import phases
 from altalign.train.settings.training import TrainConfig
 from experiments import nlip, plan, queue

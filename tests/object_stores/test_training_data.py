@@ -8,10 +8,9 @@ import pytest
 from altalign import storage
 from altalign.train.data import tokenizer
 from altalign.train.data.batches import Batch
-from altalign.train.data.loader import batches
+from altalign.train.data.loader import Undecodable, batches
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
-from altalign.train.data.undecodable import Undecodable
 from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.object_stores.servers import Server
 from tests.train.run_folders import pairs, write_run

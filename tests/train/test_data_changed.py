@@ -10,7 +10,7 @@ import pytest
 
 from altalign import cli, storage
 from altalign.errors import UsageError
-from altalign.train.data import changed_runs
+from altalign.train.data import steps_of_pair
 from altalign.train.data.steps_of_pair import Trained
 from altalign.train.data.training_data import samples_of
 from altalign.train.settings.training import TrainConfig
@@ -109,9 +109,9 @@ def test_a_change_that_was_ended_in_the_middle_is_noted_once(tmp_path: Path, mon
         samples_of(config)
     for _ in range(2):
         assert len(samples_of(config, data_changed=True)) == pairs_before - len(REMOVED)
-    (change,) = changed_runs.changes(config)
+    (change,) = steps_of_pair.changes(config)
     assert (change["step"], change["pairs"]) == (5, pairs_before)
-    assert storage.read_json(f"{changed_runs.index_until(config, 5)}/index.json")["asked"]["manifests"] == [
+    assert storage.read_json(f"{steps_of_pair.index_until(config, 5)}/index.json")["asked"]["manifests"] == [
         *change["manifests"].values()
     ]
 

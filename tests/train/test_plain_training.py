@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from altalign import cli
-from altalign.train.data import as_trained
+from altalign.train.data import augment
 from altalign.train.data.batches import Batch
 from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import key_of
@@ -68,7 +68,7 @@ def batches(config: TrainConfig, data: TrainingData) -> list[Batch]:
             rows = data.samples.pairs(np.array([pair]))
             ((image, caption),) = data.samples.read(rows)
             keys.append(key_of(rows[0]))
-            images.append(as_trained.pixels(image, config.data, seed=seed, epoch=epoch, key=keys[-1]))
+            images.append(augment.training_pixels(image, config.data, seed=seed, epoch=epoch, key=keys[-1]))
             encoded += data.tokenizer.encode([caption])
         width = 8 * math.ceil(max(map(len, encoded)) / 8)
         tokens = torch.tensor([one + [0] * (width - len(one)) for one in encoded])

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from altalign import cli
 from altalign.train.exchange.encoders import trained
-from altalign.train.run import checkpoints, moments
+from altalign.train.run import checkpoints, sharded_tensors
 from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import STEPS, TORCHRUN, WATCHDOG_S, lines, measured, settings, started, written
 
@@ -47,7 +47,7 @@ def _tensors(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
 def _moments(run: Path) -> dict[str, torch.Tensor]:
     """What the optimiser keeps at the end, the parts of all ranks together."""
     place = checkpoints.folder_of(str(run), STEPS)
-    return {**load_file(place / "optimizer.safetensors"), **moments.read(place / "moments", {})}
+    return {**load_file(place / "optimizer.safetensors"), **sharded_tensors.read_moments(place / "moments", {})}
 
 
 @pytest.fixture(scope="module")

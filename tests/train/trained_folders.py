@@ -49,7 +49,7 @@ def write_trained(folder: Path, *, words_apart: float = 1.0, **sections: dict[st
     asked = [run for run in sections.get("data", {}).get("runs", ()) if storage.exists(f"{run}/manifest.json")]
     runs = {run: listing.digest(f"{run}/manifest.json").digest for run in asked} or {"runs/demo": "ab" * 32}
     state = {"samples_seen": 80, "manifests": runs, "tokenizer_sha256": words.digest, "pairs": 80}
-    kept = checkpoints.Kept.of(model, make_optimizer(model, config.optimizer))
+    kept = checkpoints.Kept.now(model, make_optimizer(model, config.optimizer))
     checkpoints.save(str(folder), 5, kept, state, keep=1)
     storage.write_json(str(folder / "run.json"), {"manifests": state["manifests"], "versions": {}, "attempts": []})
     metrics = {"image_to_text_r1": 12.5, "text_to_image_r1": 25.0, "rsum": 100.0}

@@ -16,8 +16,7 @@ class Batch:
     Attributes:
         keys: of the samples, 32 hex digits.
         sources: names.
-        epochs: how often the source of each had been gone through before; what is random of a pair is of seed, epoch
-        and key.
+        epochs: how often the source of each had been gone through before.
         images: uint8 (n, 3, h, w), perhaps channels last in memory.
         tokens: int64 (n, tokens), padded with 0, which no tower looks at; as long as the longest caption, rounded up to
         8, at most `tokens_at_most`.

@@ -1,15 +1,14 @@
-"""Batches of one process, read and decoded by processes of its own.
+"""Batches of one process, read and decoded by processes of its own; their order is the same however many there are.
 
-Their order depends on neither how many these are nor how many train.
-
-A global batch is what the sampler has under its number, and a rank has its `share` of that.
-Workers make pieces of that, and the batch is put together here.
+A global batch is what the sampler has under its number, and a rank has its `share` of that. Workers make pieces of
+that, and the batch is put together here.
 
 A pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`): a pure
 function of the seed and the place in the run, so that every worker and rank count has the same. The spare may be of an
 image that the batch has already.
 """
 
+import json
 import multiprocessing
 import os
 import signal
@@ -18,35 +17,48 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from altalign import storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import children, interrupts
-from altalign.train.data import as_trained, augment
+from altalign.train.data import augment, captions
 from altalign.train.data.batches import Batch, padded
-from altalign.train.data.class_numbers import ClassNumbers
-from altalign.train.data.nlip_captions import Prompts, Swapped
-from altalign.train.data.on_device import Decoder, Undecoded
+from altalign.train.data.captions import Prompts, Swapped
+from altalign.train.data.on_device import Decoder, Undecoded, undecoded
 from altalign.train.data.order import GlobalBatches, Numbers, Order
+from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.data.undecodable import Undecodable
 from altalign.train.run.ranks import share
-from altalign.train.settings.training import DataSettings
+from altalign.train.settings.data import DataSettings
 
 _PIECE = 64  # pairs that a worker makes at a time, at least
 _PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open, of 1,024 that a process may have
-_AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
+_AHEAD = 2  # pieces of each worker, at least, that are made before they are taken
 _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
 _CPU = torch.device("cpu")
+_UNDECODABLE_FILE = "undecodable.jsonl"
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """A line of undecodable.jsonl: a pair whose image cannot be decoded, its place, and the pair that replaced it."""
+
+    batch: int
+    place: int  # in the global batch
+    key: str
+    shard: str
+    error: str
+    spare: str  # its key
 
 
 @dataclass(frozen=True)
@@ -67,15 +79,6 @@ class _Made:
     batch: Batch
     undecodable: list[Undecodable]
     undecoded: dict[int, Undecoded] = field(default_factory=dict[int, Undecoded])
-
-
-class _Seen(NamedTuple):
-    """A pair as training sees it."""
-
-    number: int
-    key: str
-    caption: str
-    image: Tensor | Undecoded
 
 
 _Pieces = Generator[tuple[_Piece, "_Made | Exception"], None, None]  # an error is for the process that trains to raise
@@ -99,22 +102,9 @@ def batches(
 ) -> Generator[Batch, None, None]:
     """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end).
 
-    Closing the iterator ends the workers.
-
-    Args:
-        samples: what the numbers of the sampler are of.
-        sampler: global batches by their numbers.
-        tokenizer: of captions.
-        settings: sizes, flips, workers.
-        seed: of augmentation.
-        first_batch: counted from 0 at the start of the training, so that a run goes on where a checkpoint was.
-        after_batch: the first that is not asked for.
-        rank: of this process.
-        ranks: how many processes train.
-        undecodable: told of each undecodable pair of this rank, in order, before the batch is given.
-        swapped: captions of a model that stand for those of noisy pairs.
-        prompts: what a captioner reads beside the image.
-        device: which trains. For a GPU, batches are in memory that it copies from while other work goes on.
+    Closing the iterator ends the workers. Batches are counted from 0 at the start of the training. `undecodable` takes
+    each undecodable pair of this rank, in order, before the batch is given. For a GPU, batches are in memory that it
+    copies from while other work goes on.
 
     Raises:
         UsageError: there are more processes than pairs in a global batch.
@@ -130,14 +120,14 @@ def batches(
     local = -(-sampler.size // ranks)
     size = max(_PIECE, -(-local // _PIECES_AT_MOST))
     numbers = range(first_batch, after_batch) if after_batch is not None else count(first_batch)
-    pieces = _pieces(sampler, numbers, rank, ranks, size)
+    pieces = _pieces(sampler, numbers, share(sampler.size, rank, ranks), size)
     workers = settings.workers
     made = _by_workers(maker, pieces, workers, -(-local // size)) if workers else (maker[piece] for piece in pieces)
     decoder = Decoder(device, settings.crop_px) if settings.decoding == "device" else None
     parts: list[Batch] = []
     try:
-        for piece, one in made:
-            whole = _whole(piece, _checked(one), decoder, maker)
+        for piece, part in made:
+            whole = _whole(piece, _checked(part), decoder, maker)
             for lost in whole.undecodable:
                 undecodable(lost)
             parts.append(whole.batch)
@@ -148,23 +138,8 @@ def batches(
         made.close()
 
 
-def _whole(piece: _Piece, made: _Made, decoder: Decoder | None, maker: "_Maker") -> _Made:
-    """A piece with the images that the device decodes; one with an undecodable image is made again without it."""
-    if decoder is None:
-        return made
-    try:
-        return _Made(decoder.completed(made.batch, made.undecoded), made.undecodable)
-    except augment.UndecodableError:
-        return _checked(maker.without_a_device()[piece][1])
-
-
 def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-    """The same batches, each put together by a thread while the one before is trained on.
-
-    Copying gigabytes takes a second that a GPU need not wait.
-
-    Closing it closes them. What they read is then of that thread alone.
-    """
+    """The same batches, each put together by a thread while the one before is trained on; closing it closes them."""
     with ThreadPoolExecutor(1, "batches") as thread:
         try:
             coming = thread.submit(next, batches, None)
@@ -175,8 +150,31 @@ def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]
             thread.submit(batches.close).result()
 
 
-def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: int, size: int) -> Iterator[_Piece]:
-    own = share(sampler.size, rank, ranks)
+def log(folder: str) -> Callable[[Undecodable], None]:
+    """Adds a line to undecodable.jsonl of a local folder for each pair that has none there: some batches come again."""
+    path, known = storage.join(folder, _UNDECODABLE_FILE), set(_lines(folder))
+
+    def add(pair: Undecodable) -> None:
+        line = json.dumps(asdict(pair), ensure_ascii=False)
+        if line not in known:
+            known.add(line)
+            with storage.growing(path) as file:
+                file.write(f"{line}\n".encode())
+
+    return add
+
+
+def undecodable_so_far(folder: str) -> int:
+    """How many lines the `log` of all processes has written there."""
+    return len(_lines(folder))
+
+
+def _lines(folder: str) -> list[str]:
+    path = storage.join(folder, _UNDECODABLE_FILE)
+    return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
+
+
+def _pieces(sampler: GlobalBatches, numbers: Iterable[int], own: range, size: int) -> Iterator[_Piece]:
     for number in numbers:
         pairs, epochs = sampler.batch(number)
         for first in own[::size]:
@@ -206,59 +204,52 @@ class _Maker(Dataset[Any]):
             error.add_note(traceback.format_exc())  # which does not travel by itself
             return piece, error
 
-    def without_a_device(self) -> "_Maker":
-        """One that decodes every image itself, from tars that it opens itself: it may work in another thread."""
-        return replace(self, samples=copy(self.samples), settings=self.settings.model_copy(update={"decoding": "full"}))
-
     def _made(self, piece: _Piece) -> _Made:
         rows, side, numbers = self.samples.pairs(piece.pairs), self.settings.crop_px, piece.pairs.copy()
         images = torch.empty(len(rows), side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-        captions, keys, lost, undecoded = list[str](), list[str](), list[Undecodable](), dict[int, Undecoded]()
-        for place, (row, (data, caption)) in enumerate(zip(rows, self.samples.read(rows), strict=True)):
-            one = self._seen(piece, place, row, data, caption, lost)
-            if isinstance(one.image, Undecoded):
-                undecoded[place] = one.image
+        texts, keys, lost, later = list[str](), list[str](), list[Undecodable](), dict[int, Undecoded]()
+        for place, (row, pair) in enumerate(zip(rows, self.samples.read(rows), strict=True)):
+            numbers[place], key, caption, image = self._seen(piece, place, row, pair, lost)
+            if isinstance(image, Undecoded):
+                later[place] = image
             else:
-                images[place - len(undecoded)] = one.image
-            numbers[place] = one.number
-            captions.append(one.caption)
-            keys.append(one.key)
-        if undecoded:
-            images = images[: len(keys) - len(undecoded)].clone()  # without the memory of the others
+                images[place - len(later)] = image
+            texts.append(caption)
+            keys.append(key)
+        if later:
+            images = images[: len(keys) - len(later)].clone()  # without the memory of the others
         visits: Any = {"seed": self.seed, "epochs": piece.epochs.tolist(), "keys": keys}
         if self.swapped is not None:
-            captions = self.swapped.of(captions, **visits)
-        encoded = as_trained.tokens(captions, self.tokenizer, self.settings, **visits)
+            texts = self.swapped.swapped(texts, **visits)
+        encoded = captions.tokens(texts, self.tokenizer, self.settings, **visits)
         tokens, mask = padded(encoded, self.tokenizer.tokens_at_most)
         prompted = None
         if self.prompts is not None and isinstance(self.tokenizer, CaptionTokenizer):
-            texts = self.prompts.of(captions, self.tokenizer, **visits)
-            prompted = padded(texts, width := self.prompts.settings.tokens_at_most, width=width)
+            width = self.prompts.settings.tokens_at_most
+            prompted = padded(self.prompts.masked(texts, self.tokenizer, **visits), width, width=width)
         batch = Batch(keys, self.samples.sources_of(numbers), visits["epochs"], images, tokens, mask, prompted)
-        return _Made(batch, lost, undecoded)
+        return _Made(batch, lost, later)
 
     def _seen(
-        self, piece: _Piece, place: int, row: np.void, data: bytes, caption: str, lost: list[Undecodable]
-    ) -> _Seen:
-        """The pair at a place of a piece, or the first of its spares that decodes; the others go into `lost`.
-
-        Raises:
-            UnreadableError: none of many does.
-        """
+        self, piece: _Piece, place: int, row: np.void, pair: tuple[bytes, str], lost: list[Undecodable]
+    ) -> tuple[int, str, str, Tensor | Undecoded]:
+        """Number, key, caption and image of a pair of a piece, or of its first spare that decodes; adds those lost."""
         number, epoch, position = int(piece.pairs[place]), int(piece.epochs[place]), piece.first + place
         failed: list[tuple[str, str, str]] = []
         for attempt in range(_SPARES_AT_MOST + 1):
-            key = key_of(row)
+            (data, caption), key = pair, key_of(row)
+            visit: Any = {"seed": self.seed, "epoch": epoch, "key": key}
             try:
-                image = as_trained.image(data, self.settings, seed=self.seed, epoch=epoch, key=key)
+                image = undecoded(data, self.settings, **visit) if self.settings.decoding == "device" else None
+                image = augment.training_pixels(data, self.settings, **visit) if image is None else image
             except augment.UndecodableError as error:
                 failed.append((key, self.samples.shard_of(row), str(error)))
             else:
-                lost += [Undecodable(piece.batch, position, *one, spare=key) for one in failed]
-                return _Seen(number, key, caption, image)
+                lost += [Undecodable(piece.batch, position, *fault, spare=key) for fault in failed]
+                return number, key, caption, image
             number = self.order.spare(number, piece.batch * self.size + position, attempt)
             (row,) = spare = self.samples.pairs(np.array([number], np.int64))
-            ((data, caption),) = self.samples.read(spare)
+            (pair,) = self.samples.read(spare)
         key, shard, why = failed[-1]
         raise UnreadableError(
             f"{shard}: {key}: {why}; so were {_SPARES_AT_MOST} others that were to take its place: what is wrong with "
@@ -266,16 +257,30 @@ class _Maker(Dataset[Any]):
         )
 
 
-def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> _Pieces:
-    """Pieces in order, made by processes that a server forks.
+def _whole(piece: _Piece, made: _Made, decoder: Decoder | None, maker: _Maker) -> _Made:
+    """A piece with the images that the device decodes; one with an undecodable image is made again without it."""
+    if decoder is None:
+        return made
+    try:
+        return _Made(decoder.completed(made.batch, made.undecoded), made.undecodable)
+    except augment.UndecodableError:  # its own tars, for this may be another thread
+        settings = maker.settings.model_copy(update={"decoding": "full"})
+        return _checked(replace(maker, samples=copy(maker.samples), settings=settings)[piece][1])
 
-    The server has neither threads nor a GPU: forking this process might deadlock.
-    """
+
+def _checked(made: _Made | Exception) -> _Made:
+    if isinstance(made, Exception):
+        raise made
+    return made
+
+
+def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> _Pieces:
+    """Pieces in order, made by processes that a server forks, which has neither threads nor a GPU to deadlock on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["altalign.train.data.loader"])
     ahead = max(_AHEAD, -(-pieces_of_batch // workers))  # a batch is made while another is trained on
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more workers than cores: so it was asked for
+        warnings.simplefilter("ignore")  # more workers than cores: so the settings have it
         loader = DataLoader(
             maker,
             batch_size=None,
@@ -291,16 +296,17 @@ def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of
     try:
         yield from running
     except (RuntimeError, OSError, EOFError) as error:  # what befalls a worker at its work comes as a piece's error
-        raise _worker_ended(error) from None
+        words = next(iter(str(error).splitlines()), "").rstrip(". ")
+        raise AltalignError(
+            f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] "
+            "workers need less"
+        ) from None
     finally:
         ending()
 
 
 def _end(running: Any) -> None:
-    """Ends the workers of an iterator of DataLoader.
-
-    Not by deleting it: tracebacks hold it. One that does not end hears no SIGTERM.
-    """
+    """End the workers of DataLoader's iterator. Not by deleting it: tracebacks hold it, and one may hear no SIGTERM."""
     running._shutdown_workers()
     children.end(running._workers)
 
@@ -310,30 +316,11 @@ def _as_it_is(one: object) -> object:
 
 
 def _begin_worker(_: int) -> None:
-    """Ignore the signals that end the command: they are for the process that trains.
-
-    It ends its workers itself, and they end where it was killed.
-
-    Torch's own watch is on the server that forked a worker, and the server lives for as long as any worker does.
-    """
-    children.end_with_parent()
+    """Ignore the signals that end the command: they are for the process that trains, which ends its workers itself."""
+    children.end_with_parent()  # torch's own watch is on the server, which lives for as long as any worker does
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _checked(made: _Made | Exception) -> _Made:
-    if isinstance(made, Exception):
-        raise made
-    return made
-
-
-def _worker_ended(error: Exception) -> AltalignError:
-    words = next(iter(str(error).splitlines()), "").rstrip(". ")
-    return AltalignError(
-        f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers "
-        "need less"
-    )
 
 
 def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:

@@ -1,8 +1,8 @@
 """JPEGs decoded by the device that trains, through torchcodec: nvJPEG on a GPU, libjpeg-turbo on a CPU.
 
-Workers read the bytes and draw what is random. Other formats they decode themselves, and JPEGs that a device may take
-for something else than curation did. A crop of a resized image, flipped or not, is two products with matrices of
-weights, for many images at a time: bilinear with antialias as `augment.resize`, within a level of it.
+Workers read the bytes and draw what is random; other formats they decode themselves, and JPEGs that a device may take
+for something else than curation did. A crop of a resized image is two products with matrices of weights, for many
+images at a time: bilinear with antialias as `augment.resize`, within a level of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from altalign.filters.decoder_errors import DECODER_ERRORS
 from altalign.filters.jpegs import encoded
 from altalign.train.data import augment
 from altalign.train.data.batches import Batch
-from altalign.train.settings.training import DataSettings
+from altalign.train.settings.data import DataSettings
 
 _PIXELS_AT_MOST = 1 << 24  # of images that are resized together, and of one: 200 MB in float32
 _BYTES_AT_MOST = 4 << 20  # of a JPEG, which waits in memory for the others of its batch
@@ -50,27 +50,19 @@ class Undecoded(NamedTuple):
 
 
 def check_installed(settings: DataSettings) -> None:
-    """Refuse the setting where the package is missing, or does not go with this torch.
-
-    Raises:
-        UsageError: it is so.
-    """
+    """Raise UsageError where the setting asks for a package that is missing, or does not go with this torch."""
     if settings.decoding == "device":
         try:
             import_module("torchcodec.decoders")
         except (ImportError, OSError, RuntimeError) as error:
             raise UsageError(
                 f'[data] decoding = "device" needs torchcodec for this torch, {torch.__version__} '
-                f"({first_line(error)}); "
-                f"{bring('torchcodec')}, or leave the setting out"
+                f"({first_line(error)}); {bring('torchcodec')}, or leave the setting out"
             ) from None
 
 
 def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key: str) -> Undecoded | None:
-    """What a device decodes of an image; None where a worker has to.
-
-    What is drawn is what `augment.training_pixels` draws.
-    """
+    """What a device decodes of an image, drawn as by `augment.training_pixels`; None where a worker has to."""
     opened = augment.opened_jpeg(data) if len(data) <= _BYTES_AT_MOST else None
     if opened is None or not data.endswith(_END_OF_IMAGE):
         return None
@@ -82,9 +74,8 @@ def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key
     part = Part(0, 0, height, width, settings.resize_px, top, left, is_flipped and settings.flip)
     if settings.crop_area_at_least:
         with augment.of_torchvision(seed, epoch, key) as transforms:
-            area = augment.area_of(transforms, settings.crop_px, settings.crop_area_at_least)
-            of = augment.part_by(area, height, width)
-        sides = of["top"], of["left"], of["height"], of["width"]
+            drawn = augment.drawn_part(transforms, settings, height, width)
+        sides = drawn["top"], drawn["left"], drawn["height"], drawn["width"]
         part = Part(*sides, settings.crop_px, 0, 0, part.is_flipped)
     return Undecoded(data, (height, width), part)
 
@@ -96,24 +87,15 @@ def _is_plain(image: Any) -> bool:
     except DECODER_ERRORS:
         return False
     # torchcodec turns by EXIF too, and takes entries for numbers that are none, which Pillow passes over
-    is_upright = (
-        orientation == 1 if isinstance(orientation, int) else not _names_orientation(image.info.get("exif", b""))
-    )
+    exif, tag = image.info.get("exif", b""), int(ExifTags.Base.Orientation)
+    is_named = any(tag.to_bytes(2, order) in exif for order in ("big", "little"))
+    is_upright = orientation == 1 if isinstance(orientation, int) else not is_named
     is_rgb = image.info.get("adobe_transform") == _NO_TRANSFORM or [layer[0] for layer in image.layer] == _NAMED_RGB
     return image.mode in _COLOURS and is_upright and not is_rgb
 
 
-def _names_orientation(exif: bytes) -> bool:
-    tag = int(ExifTags.Base.Orientation)
-    return tag.to_bytes(2, "big") in exif or tag.to_bytes(2, "little") in exif
-
-
 class Decoder:
-    """Decodes on a device, beside what that computes for training.
-
-    Raises:
-        UsageError: torchcodec cannot use the device.
-    """
+    """Decodes on a device, beside its training. Raises UsageError: torchcodec cannot use the device."""
 
     def __init__(self, device: torch.device, crop_px: int) -> None:
         self._device, self._crop_px = device, crop_px
@@ -126,11 +108,7 @@ class Decoder:
             raise UsageError(f'[data] decoding = "device": torchcodec cannot use {device}: {why}') from None
 
     def completed(self, batch: Batch, images: Mapping[int, Undecoded]) -> Batch:
-        """A batch that has the images of the other pairs alone, with these at their places.
-
-        Raises:
-            UndecodableError: one does not decode whole.
-        """
+        """A batch that has the images of the other pairs alone, with these at their places. Raises as `pixels`."""
         if not images:
             return batch
         if len(images) == len(batch):
@@ -145,8 +123,7 @@ class Decoder:
 
         There they take the way of all others: a GPU holds those of a chunk at a time, and nothing waits for its steps.
 
-        Raises:
-            UndecodableError: one does not decode whole.
+        Raises UndecodableError: one does not decode whole.
         """
         with torch.cuda.stream(self._stream):
             seen = _channels_last(len(images), self._crop_px, device=self._device)
@@ -160,20 +137,17 @@ class Decoder:
 
     def _decoded(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
         try:
-            return self._by_device(images)
+            decoded = self._decode_jpeg([image.data for image in images], mode="RGB", device=self._device)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
-            if len(images) > 1:  # it is not said of which
-                return [one for image in images for one in self._decoded([image])]
-            as_workers_do = torch.from_numpy(augment.decode(images[0].data).copy())
-            return [as_workers_do.permute(2, 0, 1).to(self._device)]
-
-    def _by_device(self, images: Sequence[Undecoded]) -> list[torch.Tensor]:
-        found = self._decode_jpeg([image.data for image in images], mode="RGB", device=self._device)
-        if any(one.shape[1:] != image.sides for one, image in zip(found, images, strict=True)):
-            raise RuntimeError("an image has not the sides of its header")
-        return found
+            decoded = []
+        if [one.shape[1:] for one in decoded] == [image.sides for image in images]:
+            return decoded
+        if len(images) > 1:  # it is not known which is not as its header says
+            return [one for image in images for one in self._decoded([image])]
+        as_workers_do = torch.from_numpy(augment.decode(images[0].data).copy())
+        return [as_workers_do.permute(2, 0, 1).to(self._device)]
 
 
 def _channels_last(count: int, side: int, **place: Any) -> torch.Tensor:
@@ -211,17 +185,15 @@ def resized(images: Sequence[torch.Tensor], parts: Sequence[Part], crop_px: int)
         ]
     numbers = torch.tensor(parts, device=device).float()
     heights, widths, sides, tops, lefts, flips = numbers[:, 2:].T[:, :, None, None]
-    down, across = (_weights(*of, crop_px) for of in ((heights, sides, tops, height), (widths, sides, lefts, width)))
+    down = _weights(heights, sides, tops, height, crop_px)
+    across = _weights(widths, sides, lefts, width, crop_px)
     across = torch.where(flips.bool(), across.flip(1), across)
     seen = down[:, None] @ padded @ across.mT[:, None]
     return seen.round_().clamp_(0, 255).byte()
 
 
 def _weights(lengths: torch.Tensor, sides: torch.Tensor, firsts: torch.Tensor, size: int, count: int) -> torch.Tensor:
-    """How much each of `size` pixels has of `count` of a row that is resized: float32 (n, count, size).
-
-    Lengths, sides and firsts are (n, 1, 1): of the row, of what it is resized to, and the first that is wanted of that.
-    """
+    """How much each of `size` pixels has of `count` of a row that is resized: float32 (n, count, size)."""
     scale = lengths / sides
     centres = (firsts + torch.arange(count, device=lengths.device)[:, None] + 0.5) * scale
     places = torch.arange(size, device=lengths.device) + 0.5

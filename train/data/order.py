@@ -1,8 +1,6 @@
-"""The order of training: an endless stream of draws.
+"""The order of training: an endless stream of draws, each a pure function of the seed and of sizes and weights.
 
-Each position of it is a pure function of the seed and of the sizes and weights of the sources.
-
-No order is ever in memory: permutations are keyed bijections that are computed where they are asked. An epoch is as
+No order is ever in memory: permutations are keyed bijections that are computed where they are needed. An epoch is as
 many draws as the drawn sources have pairs. Of these each source gets its quota, the same in every epoch, in slots that
 are permuted anew for each epoch, and fills them from permutations of its own pairs, one after the other. So with
 weights in proportion to size an epoch has every pair once; and with any weights a source has had each of its pairs n or
@@ -21,13 +19,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from altalign.errors import UsageError
-from altalign.train.data.weights import Weights
+from altalign.train.data.index import Weights
 from altalign.train.settings.training import TrainConfig
 
 Words = npt.NDArray[np.uint64]
@@ -62,8 +59,8 @@ def permuted(places: Words, sizes: Words, keys: Words) -> Words:
     A Feistel network over the fewest bits that hold the size, walked on (cycle walking) until it is below it: fewer
     than two steps on average.
     """
-    found, which = np.unique(sizes, return_inverse=True)
-    bits = np.array([(int(size) - 1).bit_length() for size in found], np.uint64)[which]
+    different, which = np.unique(sizes, return_inverse=True)
+    bits = np.array([(int(size) - 1).bit_length() for size in different], np.uint64)[which]
     result = places.copy()
     left = np.arange(len(places))
     while len(left):
@@ -75,10 +72,10 @@ def permuted(places: Words, sizes: Words, keys: Words) -> Words:
 
 def permuted_runs(places: Numbers, sizes: Numbers, keys: Words, together: int) -> Numbers:
     """As `permuted`, of runs of so many places, each in its order: int64[n]. Those after the last whole run stay."""
-    found, runs = places // together, sizes // together
-    moves = found < runs
-    found[moves] = permuted(found[moves].astype(np.uint64), runs[moves].astype(np.uint64), keys[moves]).astype(np.int64)
-    return found * together + places % together
+    run, runs = places // together, sizes // together
+    moves = run < runs
+    run[moves] = permuted(run[moves].astype(np.uint64), runs[moves].astype(np.uint64), keys[moves]).astype(np.int64)
+    return run * together + places % together
 
 
 def _feistel(values: Words, bits: Words, keys: Words) -> Words:
@@ -98,10 +95,7 @@ def _round(half: Words, keys: Words, number: int) -> Words:
 
 
 def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
-    """How many of `draws` each source gets: in proportion to its weight, rounded by the largest remainder.
-
-    Of equal remainders the first source wins.
-    """
+    """How many of `draws` each source gets by weight, rounded by the largest remainder, of equal ones the first."""
     exact = [Fraction(weight) for weight in weights]
     shares = [draws * weight / sum(exact) for weight in exact]
     whole = [int(share) for share in shares]
@@ -113,8 +107,7 @@ def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
 class _Turns:
     """An endless stream of sources that take turns: in each cycle every source has its quota.
 
-    Turns, or runs of so many together, are permuted anew in each cycle by a key; without one a cycle goes through
-    source after source.
+    Turns, or runs of so many together, are permuted anew in each cycle by a key; without one, source follows source.
     """
 
     def __init__(self, counts: Sequence[int], key: tuple[int, int] | None, *, together: int = 1):
@@ -133,22 +126,13 @@ class _Turns:
 
 
 class Order:
-    """The endless stream of draws.
+    """The endless stream of draws, of pairs that are numbered source by source.
 
-    Args:
-        sources: pairs of each source by its name; pairs are numbered through, source by source in this order.
-        weights: share of an epoch's draws by the names of sources; divided by their sum. Empty: in proportion to size.
-        seed: of all that is random.
-        sequential: an epoch goes through source after source (ZeroVL, appendix A.4), each in a random order.
-        pair_weights: of the pairs of each source that has pairs; empty: all alike.
-        together: pairs of a source that come one after the other.
+    `weights` are shares of an epoch's draws by the names of sources (empty: by size), `pair_weights` those of the pairs
+    of each source (empty: all alike). A sequential epoch goes through source after source (ZeroVL, appendix A.4).
+    `together` pairs of a source come one after the other. `epoch_draws` are the pairs of all sources that are drawn.
 
-    Attributes:
-        epoch_draws: draws of an epoch: the pairs of all sources whose weight is above 0.
-
-    Raises:
-        UsageError: no pairs; weights for other sources than there are; or one so small that an epoch has no draw for
-            it.
+    Raises UsageError: no pairs; weights for other sources; or one so small that an epoch has no draw for it.
     """
 
     def __init__(
@@ -163,8 +147,8 @@ class Order:
     ):
         self.seed, self.sources, self._together = seed, sources, together
         self._pair_weights = pair_weights or {}
-        of_pairs = {name: of.total for name, of in self._pair_weights.items()}
-        self.weights = given = _weights(sources, weights) if weights else list({**sources, **of_pairs}.values())
+        sums = {name: of_pairs.total for name, of_pairs in self._pair_weights.items()}
+        self.weights = given = _weights(sources, weights) if weights else list({**sources, **sums}.values())
         sizes = list(sources.values())
         self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
         if not self.epoch_draws:
@@ -184,53 +168,38 @@ class Order:
         self._turns = _Turns(counts, None if sequential else (seed, _SLOTS), together=together)
 
     def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
-        """The draws at positions first … after - 1: int64 numbers of pairs, and of rounds.
-
-        A round says how often the source of a pair had been gone through before.
-        """
+        """The draws at positions first … after - 1: numbers of pairs, and the rounds of their sources before."""
         return self.draws_of(*self._turns.at(np.arange(first, after, dtype=np.int64)))
 
     def draws_of(self, source: Numbers, in_source: Numbers) -> tuple[Numbers, Numbers]:
         """As `draws`, of the draws of some sources, counted source by source: int64[n] both."""
         sizes = self._sizes[source]
         rounds, places = in_source // sizes, in_source % sizes
-        places = self._permuted(source, rounds, places)
+        places = permuted_runs(places, sizes, keyed(self.seed, _PAIRS, source, rounds), self._together)
+        if self._together > 1:  # runs go round from where the first begins
+            start = keyed(self.seed, _RUNS, source, rounds) % sizes.astype(np.uint64)
+            places = (start.astype(np.int64) + places) % sizes
         return (self._ends - self._sizes)[source] + self._weighed(source, rounds, places), rounds
-
-    def _permuted(self, source: Numbers, rounds: Numbers, places: Numbers) -> Numbers:
-        """Where a round's places are among the pairs of their source: int64[n] of three int64[n].
-
-        Runs go round from where the first begins.
-        """
-        sizes = self._sizes[source]
-        found = permuted_runs(places, sizes, keyed(self.seed, _PAIRS, source, rounds), self._together)
-        if self._together == 1:
-            return found
-        start = keyed(self.seed, _RUNS, source, rounds) % sizes.astype(np.uint64)
-        return (start.astype(np.int64) + found) % sizes
 
     def _weighed(self, source: Numbers, rounds: Numbers, places: Numbers) -> Numbers:
         """The pairs of sources at places of rounds, numbered inside their source: int64[n] of three int64[n]."""
         if not self._pair_weights:
             return places
         starts = (keyed(self.seed, _STARTS, source, rounds) >> np.uint64(11)) / 2.0**53  # [0, 1)
-        points, found = (places + starts) / self._sizes[source], places.copy()
+        points, pairs = (places + starts) / self._sizes[source], places.copy()
         for number, name in enumerate(self.sources):
             of_source = source == number
             if of_source.any():
-                found[of_source] = self._pair_weights[name].at(points[of_source])
-        return found
+                pairs[of_source] = self._pair_weights[name].at(points[of_source])
+        return pairs
 
     def spare(self, pair: int, position: int, attempt: int) -> int:
-        """The pair of the same source that takes the place of one that cannot be decoded.
-
-        It is a pure function of seed, place in the run and attempt.
-        """
+        """The pair of the same source that stands for one that cannot be decoded at a position of the stream."""
         source = int(np.searchsorted(self._ends, pair, side="right"))
         size = int(self._sizes[source])
         place = int(keyed(self.seed, _SPARES, position, attempt)[0]) % size
-        of = (np.array([number], np.int64) for number in (source, position, place))
-        return int(self._ends[source]) - size + int(self._weighed(*of)[0])
+        draw = (np.array([number], np.int64) for number in (source, position, place))
+        return int(self._ends[source]) - size + int(self._weighed(*draw)[0])
 
 
 def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[float]:
@@ -247,28 +216,14 @@ def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[f
     return [weights[name] for name in sources]
 
 
-class GlobalBatches(Protocol):
-    """`Sampler`, `OneSource` or `DistinctImages`."""
-
-    order: Order
-    size: int
-
-    def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
-        ...
-
-
 class Sampler:
-    """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1.
-
-    So a batch may span epochs.
-    """
+    """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1, of any epochs."""
 
     def __init__(self, order: Order, size: int):
         self.order, self.size = order, size
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """As `GlobalBatches.batch`."""
+        """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
         return self.order.draws(number * self.size, (number + 1) * self.size)
 
 
@@ -276,15 +231,9 @@ class OneSource:
     """Global batches of one source each (ZeroVL, section 3.1, debiased sampling).
 
     Sources take turns in proportion to their weights: in every cycle of batches each has the same number, in a random
-    order. A source's batches go through its pairs in the random order that `Order` has for them, again and again; so a
-    batch may span two rounds.
+    order. A source's batches go through its pairs as `Order` has them, and may span two rounds.
 
-    Args:
-        order: the pairs of sources, and their weights.
-        size: pairs of a global batch.
-
-    Raises:
-        UsageError: there is one source alone, or one has fewer pairs than a batch: some would be their own negatives.
+    Raises UsageError: there is one source alone, or one has fewer pairs than a batch.
     """
 
     def __init__(self, order: Order, size: int):
@@ -306,17 +255,14 @@ class OneSource:
         self._turns = _Turns(quotas(shares, cycle), (order.seed, _BATCHES))
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """As `GlobalBatches.batch`."""
+        """As `Sampler.batch`."""
         source, turn = self._turns.at(np.array([number], np.int64))
         return self.order.draws_of(source.repeat(self.size), turn * self.size + np.arange(self.size, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What `DistinctImages` knows before a batch: the next draw of the stream, and the waiting pairs.
-
-    They stand with their epochs, oldest first.
-    """
+    """What `DistinctImages` knows before a batch: the next draw of the stream, and the waiting pairs, oldest first."""
 
     position: int
     pairs: list[int]
@@ -328,11 +274,7 @@ class DistinctImages:
 
     Pairs that wait come first, oldest first, then the stream goes on. What a batch has depends on all before it, so
     that one out of turn is found by going through them from the start, or from a state that a checkpoint kept.
-
-    Args:
-        order: the stream.
-        size: pairs of a global batch.
-        images_of: the identity of each pair's image as a 64-bit number: uint64[n] of int64[n].
+    `images_of` gives the identity of each pair's image: uint64[n] of int64[n].
     """
 
     _KEPT = 256  # states at hand: whoever reads ahead asks for that of an earlier batch
@@ -360,28 +302,26 @@ class DistinctImages:
         self.resume(number, Waiting(number * self.size, [], []))
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """As `GlobalBatches.batch`.
+        """As `Sampler.batch`.
 
-        Raises:
-            UsageError: there are fewer images than a batch has pairs, or ever more pairs would wait.
+        Raises UsageError: there are fewer images than a batch has pairs, or ever more pairs would wait.
         """
         before = self.state(number)
         pairs, epochs = np.array(before.pairs, np.int64), np.array(before.epochs, np.int64)
         position = before.position
         while True:
-            is_first = _first_of_each(self._images_of(pairs))
-            found = np.flatnonzero(is_first)
-            if len(found) >= self.size:
+            firsts = np.sort(np.unique(self._images_of(pairs), return_index=True)[1])  # pairs with a new image
+            if len(firsts) >= self.size:
                 break
             if position - before.position > 2 * self.order.epoch_draws + self.size:
                 raise UsageError(
-                    f'[data] sampling = "distinct_images": {len(found):,} images were found for a global batch of '
+                    f'[data] sampling = "distinct_images": {len(firsts):,} images were found for a global batch of '
                     f'{self.size:,} pairs; lower [loop] global_batch, or give "random"'
                 )
-            more = self.order.draws(position, position + max(self.size - len(found), 64))
+            more = self.order.draws(position, position + max(self.size - len(firsts), 64))
             pairs, epochs = np.concatenate([pairs, more[0]]), np.concatenate([epochs, more[1]])
             position += len(more[0])
-        taken = found[: self.size]
+        taken = firsts[: self.size]
         seen = int(taken[-1]) + 1
         from_stream = max(seen, len(before.pairs))  # those that waited and were not reached go on waiting
         waits = np.ones(from_stream, np.bool_)
@@ -402,17 +342,16 @@ class DistinctImages:
         return pairs[taken], epochs[taken]
 
 
+GlobalBatches = Sampler | OneSource | DistinctImages
+
+
 def global_batches(
     config: TrainConfig,
     sources: Mapping[str, int],
     pair_weights: Mapping[str, Weights],
     images_of: Callable[[Numbers], Words],
 ) -> GlobalBatches:
-    """The global batches of a training, of pairs of these sources; `images_of` as for `DistinctImages`.
-
-    Raises:
-        UsageError: the settings do not fit the sources.
-    """
+    """The global batches of a training, of pairs of these sources. Raises UsageError: the settings do not fit them."""
     data, size = config.data, config.loop.global_batch
     order = Order(
         sources,
@@ -430,10 +369,3 @@ def global_batches(
     if data.sampling == "distinct_images":
         return DistinctImages(order, size, images_of)
     return OneSource(order, size) if data.sampling == "one_source" else Sampler(order, size)
-
-
-def _first_of_each(values: Words) -> npt.NDArray[np.bool_]:
-    """Whether each value occurs for the first time."""
-    is_first = np.zeros(len(values), np.bool_)
-    is_first[np.unique(values, return_index=True)[1]] = True
-    return is_first

@@ -1,14 +1,16 @@
 """Tars and tables that no curation has made, packed once into shards in the folder of a training run.
 
-What reads shards then reads them too: their order, what is held out and what is decoded work as they do of a curated
-run. What they have not is lineage: which pairs were dropped before, and why, nobody can tell. An image's identity is
-the hash of its bytes. Rows without image or caption are left out and counted; undecodable images are found in training.
+What reads shards then reads them too. What they have not is lineage: which pairs were dropped before, and why, nobody
+can tell. An image's identity is the hash of its bytes. Rows without image or caption are left out and counted;
+undecodable images are found in training.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, islice
+from typing import Any, Self
 
 from altalign import storage
 from altalign.data.key import image_id, sample_key
@@ -16,9 +18,9 @@ from altalign.data.schema import SCHEMA_VERSION
 from altalign.data.shards import EXTENSIONS, ShardWriter, write_sidecar
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes
-from altalign.eval.sets import CaptionedImage, ImageSet, captioned_set, labelled_set
+from altalign.eval.sets import CaptionedImage, captioned_set, labelled_set
 from altalign.filters.image_headers import sniff
-from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.index import read_mark
 from altalign.train.settings.training import DataSettings, TrainConfig
 
 CLASSES = "classes.json"
@@ -26,41 +28,89 @@ CLASSES = "classes.json"
 _PAIRS = 10_000  # of a shard
 _NOT_AN_IMAGE = "no image by its first bytes"
 
+_Say = Callable[[str], None]
+_Row = tuple[bytes, dict[str, object]]  # an image and a row of the side-car
 
-def pack(folder: str, chosen: DataSettings, say: Callable[[str], None]) -> str:
+
+class ClassNumbers:
+    """Classes in the place of a tokenizer: the caption of a packed image is the number of its class."""
+
+    WHAT = "classes"
+    tokens_at_most = 1
+
+    def __init__(self, classes: Classes) -> None:
+        self.classes = classes
+
+    @classmethod
+    def read(cls, path: str) -> Self:
+        """Those that `write` has written. Raises UnreadableError: it has written none there."""
+        values = storage.read_json(path)
+        if not isinstance(values.get("names"), list):
+            raise UnreadableError(f"{path}: no names of classes; delete the folder it is in, and it is made again")
+        return cls(Classes(tuple(values["names"]), tuple(values["ids"])))
+
+    @property
+    def vocabulary(self) -> int:
+        """How many classes there are."""
+        return len(self.classes.names)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the names."""
+        return sha256(json.dumps(self._values()).encode()).hexdigest()
+
+    def encode(self, captions: Sequence[str]) -> list[list[int]]:
+        """The number of each caption's class."""
+        return [[int(caption)] for caption in captions]
+
+    def write(self, path: str) -> None:
+        """Write names and ids as JSON."""
+        storage.write_json(path, self._values())
+
+    def _values(self) -> dict[str, object]:
+        return {"names": list(self.classes.names), "ids": list(self.classes.ids)}
+
+
+def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
     """Pack the tars and tables of the settings into a run folder, unless it was made of the same files.
 
-    Raises:
-        UsageError: nothing is there, or a table has no such columns.
-        UnreadableError: a file is damaged, or there is nothing to train on.
+    Raises UsageError where nothing is there, or a table has no such columns; UnreadableError where a file is damaged.
     """
     files = {path: asdict(storage.stamp(path)) for path in _files(chosen)}
-    asked = {"files": files, "image_column": chosen.image_column, "caption_column": chosen.caption_column}
-    if _known(storage.join(folder, "packed.json")).get("asked") == asked:
+    source: dict[str, Any] = {
+        "files": files,
+        "image_column": chosen.image_column,
+        "caption_column": chosen.caption_column,
+    }
+    if _is_packed(folder, source):
         return folder
     say(f"packing {len(files):,} tars and tables; they have no lineage: what was dropped before them is not known")
     storage.delete(folder)
-    sets = list(_sets(chosen))
+    tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
+    tables = [pattern for pattern in chosen.files if pattern not in tars]
+    columns = {name: source[name] for name in ("image_column", "caption_column")}
+    sets = [captioned_set(tars, "webdataset")] if tars else []
+    sets += [captioned_set(tables, "parquet", **columns)] if tables else []
     left_out = dict[str, int]()
-    for reason, names in chain.from_iterable(one.left_out.items() for one in sets):
+    for reason, names in chain.from_iterable(images.left_out.items() for images in sets):
         left_out[reason] = left_out.get(reason, 0) + len(names)
-    _write(folder, asked, chain.from_iterable(sets), left_out, say)
+    _write(folder, source, chain.from_iterable(sets), left_out, say)
     return folder
 
 
-def pack_classes(folder: str, config: TrainConfig, say: Callable[[str], None]) -> str:
+def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
     """The same of the images of `[classification] train`; a caption is the number of a class. Names are beside them.
 
     It is done again where the settings say something else; where files have changed, delete the folder.
     """
     chosen, column = config.classification, config.data.image_column
-    asked = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
-    asked |= {"names": chosen.classes} if chosen.classes else {}
-    if _known(storage.join(folder, "packed.json")).get("asked") == asked:
+    source = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
+    source |= {"names": chosen.classes} if chosen.classes else {}
+    if _is_packed(folder, source):
         return folder
     say(f"packing the images of {chosen.train}")
     storage.delete(folder)
-    of = labelled_set(
+    labelled = labelled_set(
         chosen.train,
         split="train",
         image_column=column,
@@ -68,112 +118,65 @@ def pack_classes(folder: str, config: TrainConfig, say: Callable[[str], None]) -
         classes=Classes.named(chosen.classes) if chosen.classes else None,
         needs_names=False,
     )
-    ClassNumbers(of.classes).write(storage.join(folder, CLASSES))
+    ClassNumbers(labelled.classes).write(storage.join(folder, CLASSES))
+    read = labelled.images.read(range(len(labelled.images)))
     images = (
         CaptionedImage(data, [str(label)], name)
-        for data, label, name in zip(
-            of.images.read(range(len(of.images))), of.labels.tolist(), of.images.names, strict=True
-        )
+        for data, label, name in zip(read, labelled.labels.tolist(), labelled.images.names, strict=True)
     )
-    _write(folder, asked, images, {reason: len(names) for reason, names in of.left_out.items()}, say)
+    _write(folder, source, images, {reason: len(names) for reason, names in labelled.left_out.items()}, say)
     return folder
 
 
-def _write(
-    folder: str,
-    asked: Mapping[str, object],
-    images: Iterable[CaptionedImage],
-    left_out: dict[str, int],
-    say: Callable[[str], None],
-) -> None:
-    """Write shards and what is beside them."""
-    pairs, shards = _pairs(images, left_out), []
-    while shard := _shard(folder, len(shards), pairs):
-        shards.append(shard)
-    if not shards:
-        raise UnreadableError(f"[data] files: no image with a caption ({left_out}); look at the files")
-    for reason, number in left_out.items():
-        say(f"left out: {number:,} rows with {reason}")
-    pairs_of_all = sum(shard["rows"] for shard in shards)
-    manifest = {"shards": shards, "pairs": pairs_of_all, "schema_version": SCHEMA_VERSION}
-    storage.write_json(storage.join(folder, "manifest.json"), manifest)
-    storage.write_json(storage.join(folder, "packed.json"), {"asked": asked, "left_out": left_out})
-
-
-def _known(mark: str) -> dict[str, object]:
-    try:
-        return storage.read_json(mark)
-    except UnreadableError:  # it is made again
-        return {}
+def _is_packed(folder: str, source: dict[str, Any]) -> bool:
+    return read_mark(storage.join(folder, "packed.json")).get("asked") == source
 
 
 def _files(chosen: DataSettings) -> Iterator[str]:
     for pattern in chosen.files:
-        found = sorted(storage.find(pattern))
-        if not found:
+        paths = sorted(storage.find(pattern))
+        if not paths:
             raise UsageError(f"[data] files: nothing is at {pattern!r}; give paths or globs of files")
-        yield from found
+        yield from paths
 
 
-def _sets(chosen: DataSettings) -> Iterator[ImageSet]:
-    tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
-    tables = [pattern for pattern in chosen.files if pattern not in tars]
-    if tars:
-        yield captioned_set(tars, "webdataset")
-    if tables:
-        yield captioned_set(tables, "parquet", image_column=chosen.image_column, caption_column=chosen.caption_column)
+def _write(
+    folder: str, source: dict[str, Any], images: Iterable[CaptionedImage], left_out: dict[str, int], say: _Say
+) -> None:
+    """Write shards and what is beside them."""
+    pairs, shards = _pairs(images, left_out), list[dict[str, Any]]()
+    while some := list(islice(pairs, 1)):
+        stem = storage.join(folder, "shards", f"{len(shards):05}")
+        with storage.write(f"{stem}.tar") as file:
+            writer = ShardWriter(file)
+            rows = [writer.write(*pair) for pair in chain(some, islice(pairs, _PAIRS - 1))]
+            writer.end()
+        with storage.write(f"{stem}.parquet") as file:
+            write_sidecar(rows, file)
+        of_sidecar = sha256(storage.read_bytes(f"{stem}.parquet")).hexdigest()
+        facts = {"rows": len(rows), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": of_sidecar}
+        shards.append({"name": f"{len(shards):05}.tar", **facts})
+    if not shards:
+        raise UnreadableError(f"[data] files: no image with a caption ({left_out}); look at the files")
+    for reason, number in left_out.items():
+        say(f"left out: {number:,} rows with {reason}")
+    manifest = {"shards": shards, "pairs": sum(shard["rows"] for shard in shards), "schema_version": SCHEMA_VERSION}
+    storage.write_json(storage.join(folder, "manifest.json"), manifest)
+    storage.write_json(storage.join(folder, "packed.json"), {"asked": source, "left_out": left_out})
 
 
-def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterator[tuple[bytes, dict[str, object]]]:
-    """Images and the rows of their captions."""
+def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterator[_Row]:
+    """Images and the rows of their captions; counts what is no image."""
     for one in images:
         image_format = sniff(one.image)
         if image_format not in EXTENSIONS:
             left_out[_NOT_AN_IMAGE] = left_out.get(_NOT_AN_IMAGE, 0) + len(one.captions)
             continue
         digest = sha256(one.image).hexdigest()
+        of_image = {"image_id": image_id(digest), "format": image_format, "bytes": len(one.image)}
+        of_image |= {"sha256": digest, "found_sha256": digest, "source": "packed", "source_key": one.name}
+        of_image |= dict.fromkeys(("image_url", "page_url", "extra"))
+        of_image |= dict.fromkeys(("width", "height", "tar_offset", "tar_bytes"), 0)  # it is not decoded here
         for caption in one.captions:
-            yield (
-                one.image,
-                {
-                    "key": sample_key(digest, caption),
-                    "image_id": image_id(digest),
-                    "image_url": None,
-                    "caption": caption,
-                    "page_url": None,
-                    "source_key": one.name,
-                    "extra": None,
-                    "source": "packed",
-                    "width": 0,  # it is not decoded here
-                    "height": 0,
-                    "format": image_format,
-                    "bytes": len(one.image),
-                    "sha256": digest,
-                    "found_sha256": digest,
-                    "words": len(caption.split()),
-                    "tar_offset": 0,
-                    "tar_bytes": 0,
-                },
-            )
-
-
-def _shard(folder: str, number: int, pairs: Iterator[tuple[bytes, Mapping[str, object]]]) -> dict[str, object]:
-    """Write the next pairs; gives what the manifest says of them, nothing where there are none."""
-    first = next(pairs, None)
-    if first is None:
-        return {}
-    stem = storage.join(folder, "shards", f"{number:05}")
-    with storage.write(f"{stem}.tar") as file:
-        writer = ShardWriter(file)
-        rows = [writer.write(*first)]
-        rows += [writer.write(*pair) for pair, _ in zip(pairs, range(_PAIRS - 1), strict=False)]
-        writer.end()
-    with storage.write(f"{stem}.parquet") as file:
-        write_sidecar(rows, file)
-    return {
-        "name": f"{number:05}.tar",
-        "rows": len(rows),
-        "bytes": writer.bytes,
-        "sha256": writer.sha256,
-        "parquet_sha256": sha256(storage.read_bytes(f"{stem}.parquet")).hexdigest(),
-    }
+            own = {"key": sample_key(digest, caption), "caption": caption, "words": len(caption.split())}
+            yield one.image, {**of_image, **own}

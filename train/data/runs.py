@@ -1,21 +1,39 @@
-"""Finished runs that are trained on: shards and side-cars as their manifests have them."""
+"""Finished runs that are trained on: shards, side-cars, and which of their pairs count how much.
+
+A condition and a column of weights read columns of the side-cars, kept columns, and scores of `altalign score`.
+"""
 
 import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Literal, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
+from altalign.data import columns
+from altalign.data.columns import Known
 from altalign.data.schema import CLUSTER, SCHEMA_VERSION
 from altalign.data.stages import damaged
 from altalign.errors import UnreadableError, UsageError
+from altalign.filters import where
+from altalign.filters.where import Condition
+from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
 from altalign.terminal import command
-from altalign.train.data.pair_selection import Asked, Choice, Chosen
+from altalign.train.settings.data import DataSettings
+
+# Why pairs are left out, in the words of the line that counts them.
+LEFT_OUT = {
+    "where": "for which [data] where does not hold",
+    "missing": "without a value",
+    "weight": "whose weight is 0",
+}
 
 
 @dataclass(frozen=True)
@@ -34,11 +52,6 @@ class Shard:
         return self.name.removesuffix(".tar")
 
     @property
-    def named(self) -> tuple[str, str]:
-        """That name, and the SHA-256 of the side-car."""
-        return self.stem, self.sidecar_sha256
-
-    @property
     def tar(self) -> str:
         """Path of the tar."""
         return storage.join(self.folder, "shards", self.name)
@@ -46,79 +59,147 @@ class Shard:
     @property
     def sidecar(self) -> str:
         """Path of the side-car."""
-        return f"{self.tar.removesuffix('.tar')}.parquet"
+        return storage.join(self.folder, "shards", f"{self.stem}.parquet")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the settings ask of pairs: `[data] where`, `weight_by` and `nulls`; empty: nothing."""
+
+    where: str = ""
+    weight_by: str = ""
+    nulls: Literal["", "drop", "keep"] = ""
 
     @property
-    def clusters(self) -> str:
-        """Path of the clusters of its images."""
-        return storage.join(self.folder, "clusters", f"{self.stem}.parquet")
+    def conditions(self) -> list[Condition]:
+        """The condition, where there is one."""
+        return [where.parsed(self.where)] if self.where else []
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        of_where = [name for condition in self.conditions for name in condition.columns()]
+        return list(dict.fromkeys([*of_where, *([self.weight_by] if self.weight_by else [])]))
+
+
+EVERYTHING = Selection()
+
+
+class Choice(NamedTuple):
+    """Of the n pairs of a shard: why each is left out (empty: it is not), and its weight, float64[n]."""
+
+    why: npt.NDArray[np.str_]
+    weights: npt.NDArray[np.float64]
+
+    @property
+    def stays(self) -> npt.NDArray[np.bool_]:
+        """Which pairs are trained on."""
+        return self.why == ""
 
 
 @dataclass(frozen=True)
 class Runs:
     """Finished runs of curation, and the SHA-256 of the manifest of each.
 
-    Where clusters are the sources, `clusters` has their number in each run and the SHA-256 of its clusters.json.
-    `chosen` says which pairs are trained on.
+    Where clusters are the sources, `clusters` has their number in each run and the SHA-256 of its clusters.json. Where
+    `selection` reads columns, `known` has those of each run, and `scores` the SHA-256 of the manifest of each score
+    by its folder, as it was when it was opened.
     """
 
     shards: list[Shard]
     manifests: dict[str, str]
     clusters: dict[str, tuple[int, str]] = field(default_factory=dict)
-    chosen: Chosen = field(default_factory=Chosen)
+    selection: Selection = EVERYTHING
+    known: dict[str, Known] = field(default_factory=dict)
+    scores: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, folders: Sequence[str], *, clusters: bool = False, asked: Asked | None = None) -> "Runs":
+    def of_settings(cls, folders: Sequence[str], data: DataSettings) -> Self:
+        """Open runs as `[data]` says. Raises as `open`."""
+        return cls.open(
+            folders, clusters=data.sources == "clusters", selection=Selection(data.where, data.weight_by, data.nulls)
+        )
+
+    @classmethod
+    def open(cls, folders: Sequence[str], *, clusters: bool = False, selection: Selection = EVERYTHING) -> Self:
         """Read the manifests.
 
-        Raises:
-            UsageError: a folder is not there, is no run, is not finished, or is given twice; its clusters are not
-                there, or of other shards; what is asked of pairs cannot be asked of a run.
-            DamagedError: a manifest is not as it was written.
+        Raises UsageError where a folder is no finished run or given twice, where clusters, columns or scores are
+        missing or of other shards, or where a column may be null and the settings say nothing of that; DamagedError
+        where a manifest is not as it was written.
         """
-        shards: list[Shard] = []
-        manifests: dict[str, str] = {}
+        shards, manifests = list[Shard](), dict[str, str]()
         for folder in folders:
             if folder in manifests:
                 raise UsageError(f"[data] runs: {folder} is there twice; name it once")
-            manifests[folder], found = _manifest(folder)
-            shards += found
+            manifests[folder], of_run = _manifest(folder)
+            shards += of_run
         of_clusters = {folder: _clusters(folder, digest) for folder, digest in manifests.items()} if clusters else {}
-        of_runs = {folder: [shard.named for shard in shards if shard.folder == folder] for folder in manifests}
-        return cls(shards, manifests, of_clusters, Chosen.opened(asked or Asked(), of_runs))
+        if not selection.columns:
+            return cls(shards, manifests, of_clusters, selection)
+        known = {folder: _columns(folder, selection) for folder in manifests}
+        digests = dict[str, str]()
+        for folder, of_run in known.items():
+            scores = of_run.scores_of(selection.columns).values()
+            named = [(shard.stem, shard.sidecar_sha256) for shard in shards if shard.folder == folder]
+            columns.check_measured(named, scores)
+            for score in scores:
+                data = storage.read_bytes(storage.join(score.folder, "manifest.json"))
+                digests[score.folder] = sha256(data).hexdigest()
+        return cls(shards, manifests, of_clusters, selection, known, digests)
 
-    def sidecars(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-        """The side-cars with the numbers of their shards: these columns, and what `chosen` reads.
+    def sidecars(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """The side-cars, of these columns and those that the selection reads, with the numbers of their shards."""
+        read = list(dict.fromkeys([*names, *columns.of_sidecar(self.selection.columns)]))
+        yield from enumerate(storage.each(lambda shard: _sidecar(shard, read), self.shards, of=self.remote))
 
-        Raises:
-            DamagedError: one is not as its manifest says.
+    @property
+    def remote(self) -> str:
+        """A folder in a store, of which many reads go at a time; empty: there is none."""
+        return next((folder for folder in self.manifests if storage.is_remote(folder)), "")
+
+    def choice(self, number: int, rows: pa.Table) -> Choice:
+        """Which pairs of a shard are trained on; `rows` are its side-car, of `sidecars`, with `key`.
+
+        Raises UnreadableError: scores are damaged, or of other pairs. UsageError: a weight is negative, or missing.
         """
-        wanted = list(dict.fromkeys([*columns, *self.chosen.of_sidecar]))
-        of = next((folder for folder in self.manifests if storage.is_remote(folder)), "")
-        yield from enumerate(storage.each(lambda shard: _sidecar(shard, wanted), self.shards, of=of))
-
-    def choice(self, number: int, table: pa.Table) -> Choice:
-        """Which pairs of a shard are trained on; the table is that of its side-car."""
-        shard = self.shards[number]
-        return self.chosen.of(shard.folder, shard.stem, table)
+        selection, shard = self.selection, self.shards[number]
+        why, weights = np.full(len(rows), "", "<U8"), np.ones(len(rows))
+        if not selection.columns:
+            return Choice(why, weights)
+        table = columns.joined(rows, shard.stem, selection.columns, self.known[shard.folder].scores)
+        for holds in where.holds(selection.conditions, table):
+            why[~holds.fill_null(True).to_numpy(zero_copy_only=False)] = "where"  # noqa: FBT003
+            if selection.nulls != "keep":
+                why[~holds.is_valid().to_numpy(zero_copy_only=False)] = "missing"
+        if not (name := selection.weight_by):
+            return Choice(why, weights)
+        column, stays = table[name].combine_chunks(), why == ""
+        has_value = column.is_valid().to_numpy(zero_copy_only=False)
+        weights = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        place = f"[data] weight_by: {name} in {storage.join(shard.folder, 'shards', shard.stem)}"
+        if selection.nulls == "keep" and (stays & ~has_value).any():
+            raise UsageError(f'{place}: no value, and nulls = "keep" gives no weight; give "drop"')
+        if (wrong := stays & ~(weights >= 0) | np.isinf(weights)).any():
+            raise UsageError(f"{place}: {weights[wrong][0]:g}; give a column of numbers that are 0 or more")
+        why[stays & ~has_value] = "missing"
+        why[stays & has_value & (weights == 0)] = "weight"
+        return Choice(why, weights)
 
     def sources_of(self, number: int, table: pa.Table) -> "pa.Array[pa.StringScalar]":
-        """The source of each pair of a shard: its input, or its cluster.
-
-        Raises:
-            UnreadableError: the clusters are damaged, or of other pairs.
-        """
+        """The source of each pair of a shard, its input or its cluster. Raises UnreadableError: of other pairs."""
         shard = self.shards[number]
         if shard.folder not in self.clusters:
             return table["source"].combine_chunks()
+        path = storage.join(shard.folder, "clusters", f"{shard.stem}.parquet")
         try:
-            found = pq.read_table(io.BytesIO(storage.read_bytes(shard.clusters)), use_threads=False)
+            rows = pq.read_table(io.BytesIO(storage.read_bytes(path)), use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise UnreadableError(f"{shard.clusters}: {error}; {_cluster_again(shard.folder)}") from None
-        if found.schema != CLUSTER or found["key"] != table["key"]:
-            raise UnreadableError(f"{shard.clusters}: not the clusters of {shard.name}; {_cluster_again(shard.folder)}")
+            raise UnreadableError(f"{path}: {error}; {_cluster_again(shard.folder)}") from None
+        if rows.schema != CLUSTER or rows["key"] != table["key"]:
+            raise UnreadableError(f"{path}: not the clusters of {shard.name}; {_cluster_again(shard.folder)}")
         digits = len(str(self.clusters[shard.folder][0] - 1))
-        names = [f"{shard.folder}#{cluster:0{digits}}" for cluster in found["cluster"].to_pylist()]
+        names = [f"{shard.folder}#{cluster:0{digits}}" for cluster in rows["cluster"].to_pylist()]
         return pa.array(names, pa.string())
 
 
@@ -153,7 +234,7 @@ def _manifest(folder: str) -> tuple[str, list[Shard]]:
     return sha256(data).hexdigest(), shards
 
 
-def _sidecar(shard: Shard, columns: list[str]) -> pa.Table:
+def _sidecar(shard: Shard, names: list[str]) -> pa.Table:
     path = shard.sidecar
     try:
         data = storage.read_bytes(path)
@@ -162,7 +243,7 @@ def _sidecar(shard: Shard, columns: list[str]) -> pa.Table:
     if sha256(data).hexdigest() != shard.sidecar_sha256:
         raise damaged(shard.folder, path, "its SHA-256 is not the one in manifest.json")
     try:
-        table = pq.read_table(io.BytesIO(data), columns=columns, use_threads=False)
+        table = pq.read_table(io.BytesIO(data), columns=names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged(shard.folder, path, f"cannot be read as Parquet ({error})") from None
     if len(table) != shard.rows:
@@ -171,11 +252,6 @@ def _sidecar(shard: Shard, columns: list[str]) -> pa.Table:
 
 
 def _clusters(folder: str, manifest: str) -> tuple[int, str]:
-    """How many clusters a run has, and the SHA-256 of its clusters.json.
-
-    Raises:
-        UsageError: there are none, or they are of other shards.
-    """
     path = storage.join(folder, "clusters", "clusters.json")
     facts = storage.read_json(path)
     if not facts:
@@ -187,3 +263,26 @@ def _clusters(folder: str, manifest: str) -> tuple[int, str]:
 
 def _cluster_again(folder: str) -> str:
     return f"`{command('score', folder, '--clusters', '100')}` makes them"
+
+
+def _columns(folder: str, selection: Selection) -> Known:
+    """The columns of a run, checked against the selection."""
+    kept, settings = list[str](), storage.join(folder, "config.toml")
+    # packed tars and tables have no settings, and keep no columns
+    if any(name.startswith(columns.EXTRA) for name in selection.columns) and storage.exists(settings):
+        kept = [name for source in CurateConfig.load(settings, []).input for name in source.keep_columns]
+    known, setting, weight = columns.known(folder, kept), "where", selection.weight_by
+    try:
+        for condition in selection.conditions:
+            where.check(condition, known.types)
+        setting = "weight_by"
+        kind = where.kind_of(weight, known.types) if weight else ""
+    except where.WhereError as error:
+        raise UsageError(f"[data] {setting}: {folder}: {error}") from None
+    if weight and kind != "a number":
+        raise UsageError(f"[data] weight_by: {folder}: {weight} is {kind}; give a column of numbers")
+    of_where = [name for condition in selection.conditions for name in condition.columns(but_of_nulls=True)]
+    missing = known.missing([*of_where, *([weight] if weight else [])])
+    if missing and not selection.nulls:
+        raise UsageError(f'{folder}: {missing}; say what becomes of those: [data] nulls = "drop", or "keep"')
+    return known

@@ -1,25 +1,23 @@
-"""The pairs of a training run, and their bytes, one read of a tar each.
-
-Those that are held out come image by image.
-"""
+"""The pairs of a training run, and their bytes, one read of a tar each; those held out come image by image."""
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from altalign import storage
 from altalign.data.shards import pair_range, read_pair
 from altalign.errors import UnreadableError
 from altalign.train.data import index
-from altalign.train.data.index import Pairs
-from altalign.train.data.pair_selection import Asked
+from altalign.train.data.augment import UndecodableError
+from altalign.train.data.index import Pairs, Weights
 from altalign.train.data.runs import Runs
-from altalign.train.data.weights import Weights
 
 _OPEN_AT_MOST = 128  # tars, of each process
 # bytes that are read for nothing: what a tar has between two pairs, the second's row in JSON above all
@@ -36,15 +34,19 @@ class HeldOut(NamedTuple):
     captions: list[str]
 
 
+class Decoded(NamedTuple):
+    """Keys and captions of some pairs, whether each image can be decoded, and pixels (k, …) of those that can."""
+
+    keys: list[str]
+    captions: list[str]
+    is_whole: list[bool]
+    pixels: torch.Tensor
+
+
 class Samples:
-    """The pairs that are trained on, numbered source by source in the order of their names.
+    """The pairs that are trained on, numbered source by source in the order of their names, with the index's `facts`.
 
-    Each of several processes maps the index anew.
-
-    Attributes:
-        runs: shards, and the digests of the manifests.
-        sources: pairs of each source.
-        facts: what index.json has.
+    Each of several processes maps the index anew. `sources` has the number of pairs of each source.
     """
 
     def __init__(self, folder: str, runs: Runs, facts: Mapping[str, Any]):
@@ -55,34 +57,22 @@ class Samples:
         self._tars = _Tars()
 
     @classmethod
-    def open(
-        cls,
-        folder: str,
-        runs: Sequence[str],
-        *,
-        held_out: float = 0.0,
-        pairs: int = 0,
-        clusters: bool = False,
-        asked: Asked | None = None,
-    ) -> "Samples":
-        """Open finished runs, with their index in a local folder, which is made where there is none.
+    def open(cls, folder: str, runs: Runs | Sequence[str], *, held_out: float = 0.0, pairs: int = 0) -> "Samples":
+        """The pairs of runs, with their index in a local folder. Raises as `Runs.open` and `index.build`.
 
-        Raises as `Runs.open` and `index.build`.
-
-        With `held_out` = 1 all pairs of the runs are held out: a set for evaluation. With `clusters` the sources are
-        those of `altalign score --clusters`. `asked` is what is asked of the pairs that are trained on.
+        With `held_out` = 1 all pairs are held out: a set for evaluation.
         """
-        return cls.of(folder, Runs.open(runs, clusters=clusters, asked=asked), held_out=held_out, pairs=pairs)
-
-    @classmethod
-    def of(cls, folder: str, runs: Runs, *, held_out: float, pairs: int) -> "Samples":
-        """The same of runs that are open. Raises as `index.build`."""
+        runs = runs if isinstance(runs, Runs) else Runs.open(runs)
         return cls(folder, runs, index.build(folder, runs, held_out=held_out, pairs=pairs))
 
     @property
     def weights(self) -> dict[str, Weights]:
         """The weights of the pairs of each source; empty: all are alike."""
         return index.weights_of(self._folder, self.facts)
+
+    @property
+    def _files(self) -> list[str]:
+        return [storage.join(self._folder, source["file"]) for source in self.facts["sources"].values()]
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -93,17 +83,13 @@ class Samples:
     def pairs(self, numbers: npt.NDArray[np.int64]) -> Pairs:
         """The index entries of pairs: `index.PAIR`[n] of int64[n]."""
         if self._mapped is None:
-            self._mapped = [
-                index.read_pairs(storage.join(self._folder, source["file"]))
-                for source in self.facts["sources"].values()
-            ]
-        found = np.empty(len(numbers), index.PAIR)
+            self._mapped = [index.read_pairs(file) for file in self._files]
+        rows = np.empty(len(numbers), index.PAIR)
         which = np.searchsorted(self._ends, numbers, side="right")
         for source in np.unique(which):
-            of_source = which == source
-            mapped = self._mapped[source]
-            found[of_source] = mapped[numbers[of_source] - (self._ends[source] - len(mapped))]
-        return found
+            of_source, mapped = which == source, self._mapped[source]
+            rows[of_source] = mapped[numbers[of_source] - (self._ends[source] - len(mapped))]
+        return rows
 
     def sources_of(self, numbers: npt.NDArray[np.int64]) -> list[str]:
         """The source of each pair."""
@@ -117,62 +103,73 @@ class Samples:
     def read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
         """Image and caption of each pair; neighbours by one read, and many reads at a time of an object store.
 
-        Raises:
-            UnreadableError: a tar is not there, or not as the index has it.
+        Raises UnreadableError: a tar is missing, or not as the index has it.
         """
-        of = next((folder for folder in self.runs.manifests if storage.is_remote(folder)), "")
-        together = neighbours(pairs)
-        read = storage.each(self._read, [pairs[places] for places in together], of=of)
-        found: dict[int, tuple[bytes, str]] = {}
-        for places, some in zip(together, read, strict=True):
-            found |= zip(places.tolist(), some, strict=True)
-        return [found[place] for place in range(len(pairs))]
+        together = _neighbours(pairs)
+        parts = storage.each(self._read, [pairs[places] for places in together], of=self.runs.remote)
+        read: dict[int, tuple[bytes, str]] = {}
+        for places, part in zip(together, parts, strict=True):
+            read |= zip(places.tolist(), part, strict=True)
+        return [read[place] for place in range(len(pairs))]
 
     def shard_of(self, pair: np.void) -> str:
         """Path of the tar of a pair."""
         return self.runs.shards[pair["shard"]].tar
 
     def held_out(self, images_at_most: int = 0) -> Iterator[HeldOut]:
-        """The images that are held out, in the order of their ids, each with its captions in the order of their keys.
-
-        With `images_at_most` those of the smallest ids, which are hashes. Holds the index of all that are held out in
-        memory.
-        """
+        """The images that are held out (or so many) in the order of their ids; captions in that of keys."""
         pairs = np.asarray(index.read_pairs(storage.join(self._folder, index.HELD_OUT)))
         pairs = pairs[np.lexsort([pairs[column][:, half] for column in ("key", "image_id") for half in (1, 0)])]
-        begins = (
-            [
-                0,
-                *(np.flatnonzero((pairs["image_id"][1:] != pairs["image_id"][:-1]).any(axis=1)) + 1).tolist(),
-                len(pairs),
-            ]
-            if len(pairs)
-            else [0]
-        )
+        is_next = (pairs["image_id"][1:] != pairs["image_id"][:-1]).any(axis=1)
+        begins = np.concatenate([[0], np.flatnonzero(is_next) + 1, [len(pairs)]])
         if images_at_most:
             begins = begins[: images_at_most + 1]
-        for first in range(0, len(begins) - 1, _AT_A_TIME):
-            part = begins[first : first + _AT_A_TIME + 1]
-            read = iter(self.read(pairs[part[0] : part[-1]]))
-            for begin, end in pairwise(part):
-                found = [next(read) for _ in range(begin, end)]
-                yield HeldOut(pairs[begin]["image_id"].tobytes().hex(), found[0][0], [caption for _, caption in found])
+        for first in range(0, len(begins) - 1 if len(pairs) else 0, _AT_A_TIME):
+            rows = pairs[begins[first] : begins[min(first + _AT_A_TIME, len(begins) - 1)]]
+            ids = (row["image_id"].tobytes().hex() for row in rows)
+            for image_id, group in groupby(zip(ids, self.read(rows), strict=True), key=lambda row: row[0]):
+                read = [pair for _, pair in group]
+                yield HeldOut(image_id, read[0][0], [caption for _, caption in read])
 
     def captions(self, at_most: int = 0) -> Iterator[list[str]]:
-        """Captions of the pairs that are trained on, in the order of the runs, a shard at a time.
-
-        With `at_most` those of so many smallest keys.
-        """
+        """Captions of the pairs, or those of so many smallest keys, in the order of the runs, a shard at a time."""
         last_key = self.facts["last_key"]
         if 0 < at_most < len(self):
-            files = [storage.join(self._folder, source["file"]) for source in self.facts["sources"].values()]
-            last_key = index.nth_key(files, at_most)[0].hex()
+            last_key = index.nth_key(self._files, at_most)[0].hex()
         return index.captions(self.runs, held_out=self.facts["asked"]["held_out"], last_key=last_key)
+
+    def decoded(
+        self,
+        decode: Callable[[bytes], torch.Tensor],
+        numbers: npt.NDArray[np.int64],
+        *,
+        size: int,
+        threads: int,
+        undecodable: tuple[type[Exception], ...] = (UndecodableError,),
+    ) -> Iterator[Decoded]:
+        """Yields the pairs of these numbers, `size` at a time; `undecodable` is what `decode` raises of an image."""
+
+        def pixels_of(image: bytes) -> torch.Tensor | None:
+            try:
+                return decode(image)
+            except undecodable:
+                return None
+
+        with ThreadPoolExecutor(threads) as pool:
+            for first in range(0, len(numbers), size):
+                rows = self.pairs(numbers[first : first + size])
+                images, captions = map(list, zip(*self.read(rows), strict=True))
+                pixels = list(pool.map(pixels_of, images))
+                whole = [one for one in pixels if one is not None]
+                is_whole = [one is not None for one in pixels]
+                stacked = torch.stack(whole) if whole else torch.empty(0)
+                yield Decoded(list(map(key_of, rows)), captions, is_whole, stacked)
 
     def _read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
         """Neighbours, in the order of their tar."""
         path = self.shard_of(pairs[0])
-        ranges = [pair_range(int(pair["block"]) * index.BLOCK, *_sizes(pair)) for pair in pairs]
+        sizes = [(int(pair["image_bytes"]), int(pair["caption_bytes"])) for pair in pairs]
+        ranges = [pair_range(int(pair["block"]) * index.BLOCK, *size) for pair, size in zip(pairs, sizes, strict=True)]
         first, after = ranges[0][0], max(offset + length for offset, length in ranges)
         try:
             data = self._tars.read(path, first, after - first)
@@ -180,21 +177,17 @@ class Samples:
                 read_pair(
                     data[offset - first : offset - first + length],
                     key=key_of(pair),
-                    tar_bytes=_sizes(pair)[0],
-                    caption_bytes=_sizes(pair)[1],
+                    tar_bytes=image_bytes,
+                    caption_bytes=caption_bytes,
                 )
-                for pair, (offset, length) in zip(pairs, ranges, strict=True)
+                for pair, (image_bytes, caption_bytes), (offset, length) in zip(pairs, sizes, ranges, strict=True)
             ]
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise UnreadableError(f"{path}: {why}") from None
 
 
-def _sizes(pair: np.void) -> tuple[int, int]:
-    return int(pair["image_bytes"]), int(pair["caption_bytes"])
-
-
-def neighbours(pairs: Pairs) -> list[npt.NDArray[np.int64]]:
+def _neighbours(pairs: Pairs) -> list[npt.NDArray[np.int64]]:
     """The places of pairs, those together that one read brings, each in the order of their tar: int64 (k,)."""
     if not len(pairs):
         return []
@@ -212,10 +205,7 @@ def key_of(pair: np.void) -> str:
 
 
 class _Tars:
-    """Local tars stay open, those that were read last; objects are asked for ranges.
-
-    Of one thread where files are local.
-    """
+    """Local tars stay open, those that were read last, in one thread; objects are asked for ranges."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()

@@ -1,15 +1,13 @@
 """WordPiece of the captions (section 5), trained on them or taken from a file; or BART's pairs of bytes.
 
-The same captions give the same bytes.
-
-The trainer of `tokenizers` numbers continuing letters ("##a") in the order of a hash table that is seeded anew in each
-process, and breaks ties between merges by these numbers. So the alphabet is counted and numbered here first, and given
-to the trainer; what it then does is a function of counts alone.
+The same captions give the same bytes. The trainer of `tokenizers` numbers continuing letters ("##a") in the order of a
+hash table that is seeded anew in each process, and breaks ties between merges by these numbers. So the alphabet is
+counted and numbered here first, and given to the trainer; what it then does is a function of counts alone.
 """
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -57,9 +55,11 @@ class CaptionTokenizer:
             each.encode_special_tokens = True  # as text: a caption may say "[PAD]"
         self._whole.no_truncation()
         self._tokenizer.enable_truncation(tokens_at_most)
+        if not self.is_of_bytes:
+            self._tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES, cleanup=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, (self.text, self.tokens_at_most)
+        return partial(CaptionTokenizer, tokens_at_most=self.tokens_at_most), (self.text,)
 
     @cached_property
     def is_of_bytes(self) -> bool:
@@ -87,13 +87,13 @@ class CaptionTokenizer:
 
     def encode_words(self, captions: Sequence[str]) -> list[list[list[int]]]:
         """The word pieces of each word of each caption: without [CLS] and [SEP], and not cut."""
-        found: list[list[list[int]]] = []
+        encoded: list[list[list[int]]] = []
         for encoding in self._whole.encode_batch(list(captions), add_special_tokens=False):
             words: dict[int | None, list[int]] = {}
             for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
                 words.setdefault(word, []).append(piece)
-            found.append(list(words.values()))
-        return found
+            encoded.append(list(words.values()))
+        return encoded
 
     def framed(self, pieces: Sequence[int]) -> list[int]:
         """Pieces as the text tower takes them: [CLS] first and [SEP] last, no more than `tokens_at_most`."""
@@ -101,15 +101,11 @@ class CaptionTokenizer:
         return [first, *pieces[: self.tokens_at_most - 2], last]
 
     def number(self, piece: str) -> int:
-        """The number of a piece.
-
-        Raises:
-            UsageError: the vocabulary does not have it.
-        """
-        found = self._tokenizer.token_to_id(piece)
-        if found is None:
+        """The number of a piece. Raises UsageError where the vocabulary does not have it."""
+        number = self._tokenizer.token_to_id(piece)
+        if number is None:
             raise UsageError(f"[tokenizer] the vocabulary has no {piece}; give another file, or train one")
-        return found
+        return number
 
     @cached_property
     def whole_words(self) -> npt.NDArray[np.int64]:
@@ -126,7 +122,6 @@ class CaptionTokenizer:
 
     @property
     def _begins(self) -> str:
-        """What a piece begins with that begins a word."""
         return _SPACE if self.is_of_bytes else ""
 
     def pieces(self, caption: str) -> list[str]:
@@ -135,29 +130,20 @@ class CaptionTokenizer:
 
     def shown(self, numbers: Sequence[int]) -> str:
         """Pieces by their numbers as text, for people: joined to words, without [CLS] and [SEP]."""
-        if self.is_of_bytes:
-            ends = {self.number(piece) for piece in (self.special.first, self.special.last)}
-            kept = [number for number in numbers if number not in ends]
-            return self._tokenizer.decode(kept, skip_special_tokens=False).strip()
-        pieces = [self._tokenizer.id_to_token(number) or "" for number in numbers]
-        words = " ".join(piece for piece in pieces if piece not in ("[CLS]", "[SEP]"))
-        return words.replace(f" {_CONTINUES}", "")
+        ends = {self.number(piece) for piece in (self.special.first, self.special.last)}
+        kept = [number for number in numbers if number not in ends]
+        return self._tokenizer.decode(kept, skip_special_tokens=False).strip()
 
     def write(self, path: str) -> None:
         """Write the JSON, which `transformers` and `tokenizers` read."""
         storage.write_bytes(path, self.text.encode())
 
 
-def _unpickled(text: str, tokens_at_most: int) -> CaptionTokenizer:
-    return CaptionTokenizer(text, tokens_at_most=tokens_at_most)
-
-
 def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
     """A `tokenizer.json`, of an earlier run or of others.
 
-    Raises:
-        UsageError: it is not there, or its numbers are not what the towers rely on: [PAD] = 0, [CLS] first, [SEP] last.
-        UnreadableError: it is no tokenizer.
+    Raises UsageError where it is missing, or its numbers are not what the towers rely on ([PAD] = 0, [CLS] first, [SEP]
+    last), UnreadableError where it is no tokenizer.
     """
     try:
         text = storage.read_bytes(path).decode()
@@ -172,15 +158,11 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
         raise UnreadableError(
             f"{path}: no tokenizer.json ({' '.join(str(error).split()):.120}); give another in [tokenizer] file"
         ) from None
-    _check(tokenizer, path)
-    return tokenizer
+    return _checked(tokenizer, path)
 
 
 def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | None:
-    """The tokenizer that the settings name, or that of the text tower's `weights`; None where one is to be trained.
-
-    Weights in a single file have none, and a folder need not. Raises as `read`.
-    """
+    """The tokenizer of the settings, or that in a folder of the text tower's `weights`; None: one is to be trained."""
     folder = (settings.file or weights).removeprefix(OF_RUN)
     if not folder:
         return None
@@ -201,11 +183,8 @@ def _of_vocabulary(path: str, tokens_at_most: int) -> CaptionTokenizer:
         raise UnreadableError(f"{path}: no vocabulary of BERT, without {', '.join(missing)}; give a tokenizer.json")
     settings = storage.read_json(storage.join(storage.folder_of(path), "tokenizer_config.json"))
     lower = bool(settings.get("do_lower_case", True))
-    made = CaptionTokenizer(
-        _json(pieces, normalizers.BertNormalizer(lowercase=lower, strip_accents=None)), tokens_at_most=tokens_at_most
-    )
-    _check(made, path)
-    return made
+    normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=None)
+    return _checked(CaptionTokenizer(_json(pieces, normalizer), tokens_at_most=tokens_at_most), path)
 
 
 def _of_merges(path: str, tokens_at_most: int) -> CaptionTokenizer:
@@ -223,34 +202,34 @@ def _of_merges(path: str, tokens_at_most: int) -> CaptionTokenizer:
     except Exception as error:  # `tokenizers` raises nothing more precise
         if isinstance(error, MemoryError):
             raise
-        said = " ".join(str(error).split())
+        why = " ".join(str(error).split())
         raise UnreadableError(
-            f"{path}: with vocab.json no tokenizer of BART ({said:.120}); give a tokenizer.json"
+            f"{path}: with vocab.json no tokenizer of BART ({why:.120}); give a tokenizer.json"
         ) from None
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.add_special_tokens(list(OF_BART))
     made.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)
-    found = CaptionTokenizer(made.to_str(), tokens_at_most=tokens_at_most)
-    _check(found, path)
-    return found
+    return _checked(CaptionTokenizer(made.to_str(), tokens_at_most=tokens_at_most), path)
 
 
 def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSettings) -> CaptionTokenizer:
     """Train on captions, which are gone through twice: `captions()` gives them anew, in parts.
 
     The vocabulary is: special tokens; letters; continuing letters; and merges, the most frequent first. Letters are the
-    most frequent of those that are there twice, a tenth of the vocabulary at most; captions with others have [UNK] for
-    those words.
+    most frequent of those that occur twice, a tenth of the vocabulary at most; words with others are [UNK].
 
-    Raises:
-        UsageError: no caption has a letter.
+    Raises UsageError: no caption has a letter.
     """
-    normalizer = _normalizer(settings)
-    letters, continuing = _alphabet(captions(), normalizer, _letters_at_most(settings.vocabulary_size))
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=settings.lower_case
+    )
+    size = settings.vocabulary_size
+    at_most = max(1, size // _LETTERS_SHARE, min(_LETTERS_AT_LEAST, (size - len(SPECIAL)) // 4))
+    letters, continuing = _alphabet(captions(), normalizer, at_most)
     if not letters:
         raise UsageError("[tokenizer] no caption to train on has a letter twice; give other [data] runs, or a file")
     trainer = trainers.WordPieceTrainer(
-        vocab_size=max(settings.vocabulary_size, len(SPECIAL) + len(letters) + len(continuing)),
+        vocab_size=max(size, len(SPECIAL) + len(letters) + len(continuing)),
         min_frequency=_FREQUENCY_AT_LEAST,
         special_tokens=[*SPECIAL, *continuing],  # so that they have numbers before the trainer meets them
         initial_alphabet=letters,
@@ -277,23 +256,10 @@ def _json(pieces: list[str], normalizer: normalizers.Normalizer) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
-def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:
-    return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=settings.lower_case
-    )
-
-
-def _letters_at_most(vocabulary_size: int) -> int:
-    return max(1, vocabulary_size // _LETTERS_SHARE, min(_LETTERS_AT_LEAST, (vocabulary_size - len(SPECIAL)) // 4))
-
-
 def _alphabet(
     captions: Iterable[Sequence[str]], normalizer: normalizers.Normalizer, at_most: int
 ) -> tuple[list[str], list[str]]:
-    """Letters, and with ## before them those that can stand within a word, both in the order of code points.
-
-    Normalising is letter by letter, so that the letters of captions are counted first and normalised then.
-    """
+    """Letters, and with ## before them those that can stand within a word, both in the order of code points."""
     counts = np.zeros(_CODE_POINTS, np.int64)
     for part in captions:
         points = np.frombuffer("".join(part).encode("utf-32-le"), np.uint32)
@@ -306,14 +272,13 @@ def _alphabet(
     frequent = np.flatnonzero(normalised >= _FREQUENCY_AT_LEAST)
     kept = sorted(frequent[np.argsort(-normalised[frequent], kind="stable")][:at_most].tolist())
     letters = [chr(point) for point in kept]
-    return letters, [_CONTINUES + letter for letter in letters if _is_one_word(f"a{letter}", normalizer)]
+    splitter = pre_tokenizers.BertPreTokenizer()
+    is_one_word = {c: len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{c}"))) == 1 for c in letters}
+    return letters, [_CONTINUES + letter for letter in letters if is_one_word[letter]]
 
 
-def _is_one_word(text: str, normalizer: normalizers.Normalizer) -> bool:
-    return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))) == 1
-
-
-def _check(tokenizer: CaptionTokenizer, path: str) -> None:
+def _checked(tokenizer: CaptionTokenizer, path: str) -> CaptionTokenizer:
+    """The same, where its numbers are what the towers rely on."""
     pieces, (ids,), special = tokenizer.pieces("a b"), tokenizer.encode(["a b"]), tokenizer.special
     if len(pieces) < 3 or (pieces[0], pieces[-1]) != (special.first, special.last):
         raise UsageError(
@@ -321,10 +286,11 @@ def _check(tokenizer: CaptionTokenizer, path: str) -> None:
             f"the text tower reads {special.first}; add a post-processor"
         )
     if tokenizer.is_of_bytes:  # BART's tower never looks at padding, whatever its number
-        return
+        return tokenizer
     padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get(special.padding)
     if padding != 0 or 0 in ids:
         raise UsageError(
             f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number "
             "it 0"
         )
+    return tokenizer

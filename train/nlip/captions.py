@@ -20,11 +20,9 @@ import torch
 from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval.encoded import ENCODED_TOGETHER
-from altalign.train.data import parts
+from altalign.train.data import by_key
 from altalign.train.data.batches import padded
-from altalign.train.data.batches_without_training import decoded
-from altalign.train.data.nlip_captions import Prompts
-from altalign.train.data.noise_losses import in_order
+from altalign.train.data.captions import Prompts
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import CAPTIONS, prompts_of, samples_of
 from altalign.train.exchange import encoders
@@ -69,7 +67,7 @@ def write(trained: Trained, data: TrainConfig, ranks: Ranks) -> None:
     prompts = ranks.first_then_others(lambda: prompts_of(config))
     captions = Captions(alone, prompts)
     samples = ranks.first_then_others(lambda: samples_of(data))
-    keys, numbers = in_order(samples)
+    keys, numbers = by_key.in_order(samples)
     place = training_folder.path(config, *CAPTIONS.split("/"))
     basis = {
         "checkpoint": trained.digest,
@@ -78,12 +76,12 @@ def write(trained: Trained, data: TrainConfig, ranks: Ranks) -> None:
         "learned_from": storage.read_json(str(trained.place / "state.json")).get("manifests", {}),
         "concepts": prompts.concepts.digest if prompts is not None and prompts.concepts is not None else None,
     }
-    is_new = parts.write(
+    is_new = by_key.write(
         place,
         SCHEMA,
         lambda first, after: captions.table(samples, numbers[first:after]),
         len(numbers),
-        asked=basis,
+        source=basis,
         size=_PART,
         ranks=ranks,
         what="captions",
@@ -112,7 +110,7 @@ class Captions:
     def table(self, samples: Samples, numbers: npt.NDArray[np.int64]) -> pa.Table:
         """Rows of the table for some pairs."""
         threads, rows = max(1, self._config.data.workers), list[tuple[str, str, float | None]]()
-        for some in decoded(self._encoders.decode, samples, numbers, size=ENCODED_TOGETHER, threads=threads):
+        for some in samples.decoded(self._encoders.decode, numbers, size=ENCODED_TOGETHER, threads=threads):
             written = iter(self.written(some.pixels, list(compress(some.keys, some.is_whole))))
             for key, own, is_whole in zip(some.keys, some.captions, some.is_whole, strict=True):
                 one = next(written) if is_whole else None

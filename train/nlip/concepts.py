@@ -24,9 +24,7 @@ from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval.encoded import Encoder
 from altalign.models import torch_models
-from altalign.train.data import parts
-from altalign.train.data.batches_without_training import decoded
-from altalign.train.data.noise_losses import in_order
+from altalign.train.data import by_key
 from altalign.train.data.samples import Samples
 from altalign.train.run.ranks import Ranks
 
@@ -39,7 +37,7 @@ SCHEMA = pa.schema(
 )
 WORDS_AT_MOST = 3  # of a noun of a list: "hot air balloon"
 TAGGER = "en_core_web_sm"  # spaCy's small English model, where it is installed
-_OURS = {"concepts.parquet", "concepts.json", "nouns.txt", "index", parts.PARTS}
+_OURS = {"concepts.parquet", "concepts.json", "nouns.txt", "index", by_key.PARTS}
 _BATCH = 256  # images, or prompts, that are encoded at a time
 _PART = 16 * _BATCH  # pairs that are done before a file is written: what a stop costs
 _THREADS = 2  # that decode
@@ -74,7 +72,7 @@ def retrieve(
     index = storage.join(storage.local_folder(out), "index")
     samples = Samples.open(index, runs)
     nouns = _nouns(samples, texts, known, texts_at_least)
-    keys, numbers = in_order(samples)
+    keys, numbers = by_key.in_order(samples)
     place = storage.join(out, "concepts.parquet")
     basis = {
         "runs": dict(samples.runs.manifests),
@@ -89,18 +87,18 @@ def retrieve(
         "nouns_sha256": sha256("\n".join(nouns).encode()).hexdigest(),
         "pairs": len(keys),
     }
-    if (before := parts.known(place)) and before != basis:
+    if (before := by_key.known(place)) and before != basis:
         changed = ", ".join(name for name in basis if before.get(name) != basis[name])
         raise UsageError(f"{out}: its concepts are of other {changed}; give a new folder")
     terminal.stderr().print(f"{len(nouns):,} nouns, {len(samples):,} pairs", soft_wrap=True)
     storage.write_bytes(storage.join(out, "nouns.txt"), "".join(f"{noun}\n" for noun in nouns).encode())
     concepts = Concepts(encoder, samples, nouns, prompt, top)
-    parts.write(
+    by_key.write(
         place,
         SCHEMA,
         lambda first, after: concepts.table(numbers[first:after]),
         len(numbers),
-        asked=basis,
+        source=basis,
         size=_PART,
         ranks=Ranks(0, 1, torch.device("cpu")),
         what="concepts",
@@ -126,8 +124,8 @@ class Concepts:
     @torch.no_grad()
     def table(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
         """Rows of the table for some pairs."""
-        batches = decoded(
-            self._encoder.decode, self._samples, numbers, size=_BATCH, threads=_THREADS, undecodable=_UNDECODABLE
+        batches = self._samples.decoded(
+            self._encoder.decode, numbers, size=_BATCH, threads=_THREADS, undecodable=_UNDECODABLE
         )
         tables = []
         for some in batches:

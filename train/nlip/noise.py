@@ -20,15 +20,14 @@ import torch
 from altalign import storage, terminal
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import ENCODED_TOGETHER
-from altalign.train.data import noise_estimates, noise_mixture
-from altalign.train.data.batches_without_training import decoded
-from altalign.train.data.noise_estimates import Keys
-from altalign.train.data.noise_losses import Losses, Measured, in_order, known, mark_of, table_of
+from altalign.train.data import noise_estimates
+from altalign.train.data.by_key import Keys, in_order
+from altalign.train.data.noise_estimates import Losses, Measured, known, mark_of, table_of
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import prepared
 from altalign.train.exchange import encoders
 from altalign.train.exchange.encoders import Encoders, Trained
-from altalign.train.report import write
+from altalign.train.report import page
 from altalign.train.run import training_folder
 from altalign.train.run.ranks import Ranks, joined
 from altalign.train.settings.training import TrainConfig
@@ -45,7 +44,7 @@ def measure(run: str, *, step: int | None = None, batch: int = 0) -> int:
         UnreadableError: no image can be decoded.
     """
     trained = encoders.trained(run, step=step)
-    noise_mixture.check_installed()
+    noise_estimates.check_installed()
     with joined(trained.config.loop.device) as ranks:
         of_trained(trained, ranks, batch=batch)
     return 0
@@ -75,7 +74,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             assert measured is not None
             terminal.stdout().print(_in_words(measured), soft_wrap=True)
             terminal.stdout().print(f"noise: {terminal.shown(table_of(config))}", soft_wrap=True)
-            write.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
+            page.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
     ranks.wait()  # none leaves before the first is done
 
 
@@ -113,7 +112,7 @@ def _fit(config: TrainConfig, keys: Keys, basis: Mapping[str, Any]) -> None:
     is_known = ~np.isnan(losses)
     if not is_known.any():
         raise UnreadableError(f"{config.run.folder}: none of {len(keys):,} images can be decoded; look at the shards")
-    fitted = noise_mixture.fitted(losses[is_known])
+    fitted = noise_estimates.fitted(losses[is_known])
     eps = np.zeros(len(losses), np.float32)
     eps[is_known] = fitted.noise(losses[is_known])
     noise_estimates.write(table_of(config), keys, losses, eps)
@@ -129,7 +128,7 @@ def losses_of(model: Encoders, samples: Samples, numbers: npt.NDArray[np.int64])
     """The losses of a batch; NaN where the image cannot be decoded, which then is nobody's negative either."""
     threads = max(1, model.config.data.workers)
     embeddings, is_known = list[tuple[torch.Tensor, torch.Tensor]](), list[bool]()
-    for some in decoded(model.decode, samples, numbers, size=ENCODED_TOGETHER, threads=threads):
+    for some in samples.decoded(model.decode, numbers, size=ENCODED_TOGETHER, threads=threads):
         is_known += some.is_whole
         if captions := list(compress(some.captions, some.is_whole)):
             embeddings.append((model.encode_image(some.pixels).float(), model.encode_text(captions).float()))

@@ -11,10 +11,10 @@ from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.settings.common import merged
 from altalign.train import loop
-from altalign.train.data import noise_mixture
+from altalign.train.data import noise_estimates
 from altalign.train.exchange import encoders
 from altalign.train.nlip import captions, noise
-from altalign.train.report import phases as report
+from altalign.train.report import page
 from altalign.train.run import training_folder
 from altalign.train.run.ranks import joined
 from altalign.train.settings.training import OF_RUN, TrainConfig
@@ -36,7 +36,7 @@ def train(config: TrainConfig, *, until: str = "") -> int:
         raise UsageError(f"[[phases]] {names[0]}: the first phase has nothing before it; give one that trains")
     of_phases = {phase.name: of_phase(config, phase.name) for phase in config.phases if phase.does == "train"}
     if any(phase.does == "noise" for phase in config.phases):
-        noise_mixture.check_installed()
+        noise_estimates.check_installed()
     with joined(config.loop.device) as ranks, loop.held(config, ranks):
         before = next(iter(of_phases.values()))
         for phase in config.phases:
@@ -44,7 +44,7 @@ def train(config: TrainConfig, *, until: str = "") -> int:
                 terminal.stderr().print(f"phase {phase.name}", soft_wrap=True)
             if phase.does == "train":
                 before = of_phases[phase.name]
-                if not ranks.told(ranks.is_first and _is_finished(before)):
+                if not ranks.of_first(ranks.is_first and _is_finished(before)):
                     loop.train(before)
             else:
                 run = before.run.folder
@@ -56,7 +56,7 @@ def train(config: TrainConfig, *, until: str = "") -> int:
             if phase.name == until:
                 break
         if ranks.is_first:
-            report.write(config, of_phases)
+            page.write_phases(config, of_phases)
     return 0
 
 

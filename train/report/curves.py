@@ -1,5 +1,6 @@
 """From lines of metrics to curves that fit on a page."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
@@ -10,6 +11,13 @@ from altalign.train.step.learner import NEGATIVES, OWN_LOSSES
 POINTS_AT_MOST = 300  # of a curve: a long run has a hundred thousand lines
 SOURCES_AT_MOST = 8  # curves that a chart can hold apart
 _TICKS = (1, 2, 5, 10)
+_TITLES = {
+    "Temperature": "temperature",
+    "Learning rate": "rate",
+    "Norm of the gradient": "gradient_norm",
+    "Drift": "drift",
+    "Pairs a second": "samples_per_s",
+}
 
 Line = Mapping[str, Any]
 
@@ -66,20 +74,8 @@ def _at(curve: Curve, step: int) -> str:
 
 def charts(lines: Sequence[Line], steps: int) -> list[Chart]:
     """Loss, temperature, rate, gradient and drift of the lines that have them."""
-    found = (
-        losses(lines, steps),
-        *(
-            _chart(title, lines, {title: name}, steps)
-            for title, name in (
-                ("Temperature", "temperature"),
-                ("Learning rate", "rate"),
-                ("Norm of the gradient", "gradient_norm"),
-                ("Drift", "drift"),
-                ("Pairs a second", "samples_per_s"),
-            )
-        ),
-    )
-    return [chart for chart in found if chart is not None]
+    others = [_chart(title, lines, {title: name}, steps) for title, name in _TITLES.items()]
+    return [chart for chart in (losses(lines, steps), *others) if chart is not None]
 
 
 def losses(lines: Sequence[Line], steps: int) -> Chart | None:
@@ -97,12 +93,8 @@ def recalls(lines: Sequence[Line], steps: int) -> Chart | None:
 
 def negatives(lines: Sequence[Line], steps: int) -> Chart | None:
     """Mean log p over the negatives of each source: ZeroVL's figure 4. Of many sources, those that were seen most."""
-    seen: dict[str, int] = {}
-    for line in lines:
-        for name in line:
-            if name.startswith(NEGATIVES):
-                seen[name] = seen.get(name, 0) + 1
-    names = sorted(sorted(seen, key=lambda name: -seen[name])[:SOURCES_AT_MOST])
+    seen = Counter(name for line in lines for name in line if name.startswith(NEGATIVES))
+    names = sorted(name for name, _ in seen.most_common(SOURCES_AT_MOST))
     return _chart("Mean log p of negatives", lines, {name.removeprefix(NEGATIVES): name for name in names}, steps)
 
 

@@ -1,6 +1,8 @@
-"""Writes metrics of a training run to `metrics.jsonl`, TensorBoard's events and, where it is wanted, Weights & Biases.
+"""Metrics of a training run: in `metrics.jsonl`, TensorBoard's events, Weights & Biases (`wandb`), on the terminal.
 
-Some are shown on the terminal.
+The environment of Weights & Biases says where they go: `WANDB_API_KEY`, `WANDB_ENTITY`, `WANDB_BASE_URL`; with
+`WANDB_MODE=offline` they stay in RUN/wandb until `wandb sync`. No source code is sent, nothing of git, and nothing of
+what is printed.
 """
 
 import json
@@ -10,14 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
 import torch
 from rich.console import Console
 
 from altalign import storage, terminal
-from altalign.errors import AltalignError
-from altalign.train.run import object_store_sync, training_folder, wandb_run
+from altalign.errors import AltalignError, UsageError, bring
+from altalign.train.run import object_store_sync, training_folder
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step import flops
@@ -25,6 +30,7 @@ from altalign.train.step.flops import Work
 
 _T = TypeVar("_T")
 LINE_EVERY_S = 30.0
+_CPU = torch.device("cpu")
 
 
 class Metrics:
@@ -37,7 +43,7 @@ class Metrics:
         first_step: int,
         console: Console,
         work: Work | None = None,
-        device: torch.device | None = None,
+        device: torch.device = _CPU,
     ):
         from torch.utils.tensorboard import SummaryWriter  # a second, which --dry-run need not wait for
 
@@ -51,19 +57,16 @@ class Metrics:
         ]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
         self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
-        self._wandb = wandb_run.opened(config) if config.loop.wandb_project else None
+        self._wandb = _opened_wandb(config) if config.loop.wandb_project else None
         self._files = object_store_sync.Published(config.run.folder)
         self._console, self._work, self._device = console, work, device
         self._begin = self._last = time.monotonic()
         self._first_step = self._last_step = first_step
         self._is_timed = False
-        self._said_at = self._begin
+        self._printed_at = self._begin
 
     def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
-        """A line of metrics after `step` steps, with samples seen, and what has passed since the last line.
-
-        That is samples a second, the arithmetic, and the share of the time that the steps waited for batches.
-        """
+        """A line of metrics after `step` steps, with pairs a second, arithmetic, and the share of time waited."""
         now = time.monotonic()
         line: dict[str, float] = {"step": step, "samples_seen": step * self._pairs, **values}
         if self._is_timed:
@@ -74,7 +77,7 @@ class Metrics:
         line["memory_bytes"] = most_memory(self._device)
         self._last, self._last_step = now, step
         self._append(line)
-        self._say(line)
+        self._print(line)
 
     def began(self, step: int) -> None:
         """The first step of this attempt is done: only what follows is timed, for that one starts and compiles much."""
@@ -84,12 +87,8 @@ class Metrics:
 
     def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """The metrics of an evaluation after `step` steps."""
-        self._append(
-            {
-                "step": step,
-                **{f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()},
-            }
-        )
+        flat = {f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()}
+        self._append({"step": step, **flat})
         self._last = time.monotonic()  # the next line's speed is that of training
 
     def published(self) -> None:
@@ -114,12 +113,12 @@ class Metrics:
         if self._wandb:
             self._wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
 
-    def _say(self, line: Mapping[str, Any]) -> None:
+    def _print(self, line: Mapping[str, Any]) -> None:
         """Print a line now and then, with the time left at the pace of this attempt."""
         now, step = time.monotonic(), line["step"]
-        if not self._console.is_terminal and now - self._said_at < LINE_EVERY_S and step < self._steps:
+        if not self._console.is_terminal and now - self._printed_at < LINE_EVERY_S and step < self._steps:
             return
-        self._said_at = now
+        self._printed_at = now
         left = timedelta(seconds=round((self._steps - step) * (now - self._begin) / max(1, step - self._first_step)))
         text = (
             f"step {step:,} of {self._steps:,}, "
@@ -160,15 +159,48 @@ def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: in
     metrics.close()
 
 
-def most_memory(device: torch.device | None) -> int:
+def check_wandb(config: TrainConfig) -> None:
+    """Raise UsageError where a project is given and the package is missing."""
+    if config.loop.wandb_project and find_spec("wandb") is None:
+        raise UsageError(
+            f"[loop] wandb_project = {config.loop.wandb_project!r} needs wandb, not installed here; {bring('wandb')}, "
+            "or leave the setting out"
+        )
+
+
+def _opened_wandb(config: TrainConfig) -> Any:
+    """The package's own run, with the id that RUN/wandb.json keeps however often training is stopped and goes on."""
+    library: Any = import_module("wandb")  # takes seconds
+    place = training_folder.path(config, "wandb.json")
+    if not storage.exists(place):
+        storage.write_json(place, {"id": uuid4().hex[:16]})
+    try:
+        return library.init(
+            project=config.loop.wandb_project,
+            id=storage.read_json(place)["id"],
+            resume="allow",
+            name=storage.name(config.run.folder),
+            dir=training_folder.local(config),
+            config=config.model_dump(mode="json"),
+            settings={"console": "off", "silent": True, "disable_git": True, "disable_job_creation": True},
+        )
+    except library.Error as error:
+        message = " ".join(str(error).split()).rstrip(".")
+        raise AltalignError(
+            f"[loop] wandb_project = {config.loop.wandb_project!r}: {message}; or give WANDB_MODE=offline, and send "
+            "the metrics later with `wandb sync`"
+        ) from None
+
+
+def most_memory(device: torch.device) -> int:
     """The most bytes that torch has taken of a GPU; on a CPU those that this process has held."""
-    if device is not None and device.type == "cuda":
+    if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)  # tensors of CUDA graphs do not count as allocated
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class Waits(Generic[_T]):
-    """Goes through batches, and knows how long they were waited for since it was last asked."""
+    """Goes through batches, and knows how long they were waited for since `taken` was called."""
 
     def __init__(self, batches: Iterator[_T]) -> None:
         self._batches, self._seconds = batches, 0.0
@@ -193,15 +225,15 @@ def read(path: str) -> list[dict[str, Any]]:
     """The lines of a metrics file, without a last line that a killed run left incomplete."""
     if not storage.exists(path):
         return []
-    found = []
+    lines = list[dict[str, Any]]()
     for line in storage.read_bytes(path).decode(errors="replace").splitlines(keepends=True):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and isinstance(value.get("step"), int):
-            found.append(value)
-    return found
+            lines.append(value)
+    return lines
 
 
 def _json(line: Mapping[str, object]) -> str:

@@ -9,9 +9,8 @@
       config.toml tokenizer.json
       manifest.json           SHA-256 of each; finished when it is there
 
-Of a run in an object store they are written to a local folder, then published; `train.stored` has how.
-
-There is no state of random numbers to keep: order, augmentation and dropout are functions of the seed and the step.
+Of a run in an object store they are written to a local folder, then published. There is no state of random numbers to
+keep: order, augmentation and dropout are functions of the seed and the step.
 """
 
 import json
@@ -32,9 +31,9 @@ from torch.optim import Optimizer
 from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.storage.local import naming_a_full_disk
-from altalign.train.run import moments as spread
 from altalign.train.run import object_store_sync, sharded_tensors
 from altalign.train.run.ranks import Ranks
+from altalign.train.run.sharded_tensors import Meeting, Parts
 
 _PARTIAL = ".partial"
 _OF_THE_OPTIMIZER = ("optimizer.", "moments/")  # names begin so
@@ -53,8 +52,8 @@ def place_of(run_folder: str, step: int) -> str:
 
 def finished(run_folder: str) -> list[int]:
     """Steps of the checkpoints that are there, the newest last."""
-    found = storage.below(storage.join(run_folder, "checkpoints"), "manifest.json")
-    names = map(storage.name, map(storage.folder_of, found))
+    manifests = storage.below(storage.join(run_folder, "checkpoints"), "manifest.json")
+    names = map(storage.name, map(storage.folder_of, manifests))
     numbers = (name.removeprefix("step-") for name in names if name.startswith("step-"))
     return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
 
@@ -63,18 +62,29 @@ def finished(run_folder: str) -> list[int]:
 class Kept:
     """Weights, and the optimiser's tensors and numbers, as they were after a step: copies, in the CPU's memory.
 
-    Of a sharded model `parts` are the tensors of which this rank has a part; only the first rank has the weights.
+    Of a sharded model `parts` are this rank's; only the first rank has the weights.
     """
 
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Tensor]
     numbers: Mapping[str, object]
-    parts: spread.Parts | None = None
+    parts: Parts | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, optimizer: Optimizer, meeting: spread.Meeting | None = None) -> Self:
+    def now(cls, model: nn.Module, optimizer: Optimizer, meeting: Meeting | None = None) -> Self:
         """Those of now. Of a sharded model all ranks call it, with where they meet."""
-        moments, numbers = _state_of(optimizer)
+        names, layout = _names(optimizer), optimizer.state_dict()
+        entries = {
+            f"{names[number]}/{key}": value
+            for number, of_parameter in layout["state"].items()
+            for key, value in of_parameter.items()
+        }
+        moments = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+        groups = [
+            {key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)}
+            for group in layout["param_groups"]
+        ]
+        numbers = {"state": {name: value for name, value in entries.items() if name not in moments}, "groups": groups}
         parts = meeting.parts_of(moments) if meeting is not None else None
         if parts is not None:
             moments = {name: value for name, value in moments.items() if name not in parts.tensors}
@@ -118,11 +128,7 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until all are written.
-
-        Raises:
-            FullDiskError: as `save`.
-        """
+        """Wait until all are written. Raises as `save`."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
@@ -142,21 +148,25 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
     Of a sharded model all ranks write their parts of moments, and the first the rest. Of a run in a store each machine
     has a folder of its own, and publishes the parts that are in it.
 
-    Raises:
-        FullDiskError: no space is left; the checkpoints before it stay.
+    Raises FullDiskError: no space is left; the checkpoints before it stay.
     """
-    place = folder_of(run_folder, step)
-    partial = place.with_name(place.name + _PARTIAL)
+    place, target = folder_of(run_folder, step), place_of(run_folder, step)
+    partial, parts = place.with_name(place.name + _PARTIAL), kept.parts
     is_remote, published = storage.is_remote(run_folder), dict[str, str]()
     with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
-        if kept.parts is None or kept.parts.meeting.has_own_folder(is_shared=not is_remote):
+        # with parts the folder is of the first of all, or of each machine, where machines share none
+        if parts is None or (parts.meeting.is_first_of_machine if is_remote else parts.meeting.is_first):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        if kept.parts is not None:
-            kept.parts.write(partial / "moments")
+        if parts is not None:
+            parts.write(partial / "moments")
             if is_remote:
-                published = _published_parts(kept.parts.meeting, partial, place_of(run_folder, step))
-            if not kept.parts.meeting.is_first:
+                mine = dict[str, str]()
+                if parts.meeting.is_first_of_machine:
+                    mine = object_store_sync.put_files(partial / "moments", f"{target}/moments")
+                machines = parts.meeting.gathered(mine)
+                published = {f"moments/{name}": digest for files in machines for name, digest in files.items()}
+            if not parts.meeting.is_first:
                 return
         _write_tensors(kept.weights, partial / "model.safetensors")
         _write_tensors(kept.moments, partial / "optimizer.safetensors")
@@ -164,25 +174,17 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
             storage.write_json(str(partial / name), value)
         for name in ("config.toml", "tokenizer.json"):
             (partial / name).write_bytes(storage.read_bytes(storage.join(run_folder, name)))
-        files = sorted(path for path in partial.rglob("*") if path.is_file())
-        names = [name for path in files if (name := path.relative_to(partial).as_posix()) not in published]
-        digests = published | {name: object_store_sync.sha256_of(partial / name) for name in names}
-        storage.write_json(str(partial / object_store_sync.MANIFEST), digests)
+        names = (path.relative_to(partial).as_posix() for path in sorted(partial.rglob("*")) if path.is_file())
+        own = {name: object_store_sync.sha256_of(partial / name) for name in names if name not in published}
+        storage.write_json(str(partial / object_store_sync.MANIFEST), published | own)
         shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
         partial.rename(place)
     if is_remote:
-        object_store_sync.publish_checkpoint(place, place_of(run_folder, step), digests, published)
+        object_store_sync.publish_checkpoint(place, target, published | own, published)
     old = finished(run_folder)[:-keep]
     storage.delete_units([place_of(run_folder, step) for step in old])
     for step in old:
         shutil.rmtree(folder_of(run_folder, step), ignore_errors=True)
-
-
-def _published_parts(meeting: spread.Meeting, partial: Path, there: str) -> dict[str, str]:
-    """Publish the parts of moments that ranks of this machine have written; gives SHA-256 of those of all machines."""
-    own = object_store_sync.put_files(partial / "moments", f"{there}/moments") if meeting.is_first_of_machine else {}
-    of_all = meeting.gathered(own)
-    return {f"moments/{name}": digest for digests in of_all for name, digest in digests.items()}
 
 
 def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
@@ -202,54 +204,45 @@ def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
 def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
     """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`.
 
-    Raises:
-        UsageError: it is not there.
-        DamagedError: it is not as it was written.
+    Raises UsageError where it is missing, DamagedError where it is not as it was written.
     """
-    place = newest(run_folder, goes_on=goes_on) if step is None else None
-    if step is not None and step in finished(run_folder):
+    place, steps = None, finished(run_folder)
+    if step is None:
+        place = newest(run_folder, goes_on=goes_on)
+    elif step in steps:
         place = brought(run_folder, step, goes_on=goes_on)
     if place is None:
-        there = ", ".join(map(str, finished(run_folder))) or "none"
-        raise UsageError(
-            f"{run_folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train "
-            "first, or give another step"
-        )
+        existing, which = ", ".join(map(str, steps)) or "none", "" if step is None else f" of step {step}"
+        raise UsageError(f"{run_folder}: no checkpoint{which} (there: {existing}); train first, or give another step")
     return place
 
 
 def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
-    """A checkpoint that is finished, on this machine and checked.
+    """A finished checkpoint, on this machine and checked. Raises DamagedError: it is not as it was written.
 
     Where no training `goes_on` with it, what only the optimiser has stays in the store.
-
-    Raises:
-        DamagedError: it is not as it was written.
     """
     place = folder_of(run_folder, step)
     if not storage.is_remote(run_folder):
         check(place)
         return place
     with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
-        there, but = place_of(run_folder, step), () if goes_on else _OF_THE_OPTIMIZER
-        object_store_sync.brought_checkpoint(there, place, of=_FILES, but=but)
+        but = () if goes_on else _OF_THE_OPTIMIZER
+        object_store_sync.bring_checkpoint(place_of(run_folder, step), place, needs=_FILES, but=but)
     return place
 
 
 def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks, *, goes_on: bool = True) -> Path | None:
-    """The checkpoint that the first rank has chosen and checked, where this rank's machine has it. A collective.
-
-    `goes_on` as for `brought`.
-    """
-    step = ranks.told(state_of(chosen)["step"] if chosen is not None else None)
+    """The checkpoint that the first rank has chosen, where this rank's machine has it. `goes_on` as for `brought`."""
+    step = ranks.of_first(state_of(chosen)["step"] if chosen is not None else None)
     if step is None:
         return None
 
-    def there() -> Path:
-        is_brought = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
-        return brought(run_folder, step, goes_on=goes_on) if is_brought else folder_of(run_folder, step)
+    def on_this_machine() -> Path:
+        is_missing = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
+        return brought(run_folder, step, goes_on=goes_on) if is_missing else folder_of(run_folder, step)
 
-    return ranks.first_then_others(there)
+    return ranks.first_then_others(on_this_machine)
 
 
 def sweep(run_folder: str) -> None:
@@ -259,23 +252,16 @@ def sweep(run_folder: str) -> None:
 
 
 def check(place: Path) -> None:
-    """Compare a checkpoint with its manifest.
-
-    Raises:
-        DamagedError: a file is missing or not as it was written.
-    """
+    """Compare a checkpoint with its manifest. Raises DamagedError: a file is missing or not as it was written."""
     try:
         digests = storage.read_json(str(place / "manifest.json"))
     except UnreadableError:
         digests = {}
-    for name in ("manifest.json", *sorted(_FILES | digests.keys())):
-        is_whole = (
-            digests.keys() >= _FILES
-            if name == "manifest.json"
-            else (place / name).is_file() and object_store_sync.sha256_of(place / name) == digests[name]
-        )
-        if not is_whole:
-            raise DamagedError(f"{place / name}: not as it was written; delete the folder {place}, or bring it back")
+    names = sorted(_FILES | digests.keys()) if digests.keys() >= _FILES else ["manifest.json"]
+    for name in names:
+        file = place / name
+        if not file.is_file() or object_store_sync.sha256_of(file) != digests.get(name):
+            raise DamagedError(f"{file}: not as it was written; delete the folder {place}, or bring it back")
 
 
 def state_of(place: Path | str) -> dict[str, Any]:
@@ -286,8 +272,7 @@ def state_of(place: Path | str) -> dict[str, Any]:
 def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
     """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone.
 
-    Raises:
-        DamagedError: they are another model's, or cut.
+    Raises DamagedError: they are another model's, or cut.
     """
     try:
         own = model.state_dict()
@@ -297,9 +282,9 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
             tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
-        said = str(error).strip().splitlines()[-1].strip()
+        why = str(error).strip().splitlines()[-1].strip()
         raise DamagedError(
-            f"{place / 'model.safetensors'}: not the weights of the model that config.toml describes ({said})"
+            f"{place / 'model.safetensors'}: not the weights of the model that config.toml describes ({why})"
         ) from None
 
 
@@ -311,11 +296,10 @@ def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]
 
 def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:
     """Give the optimiser a checkpoint's state; `optional` as for `load_model`, and groups keep their settings then."""
-    parameters = dict(
-        zip(_names(optimizer), (one for of in optimizer.param_groups for one in of["params"]), strict=True)
-    )
+    listed = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    parameters = dict(zip(_names(optimizer), listed, strict=True))
     own = _read(place / "optimizer.safetensors", lambda path: parameters.get(path.rpartition("/")[0]))
-    tensors = {**own, **spread.read(place / "moments", parameters)}
+    tensors = {**own, **sharded_tensors.read_moments(place / "moments", parameters)}
     numbers = storage.read_json(str(place / "optimizer.json"))
     layout = optimizer.state_dict()
     state: dict[int, dict[str, object]] = {}
@@ -334,24 +318,6 @@ def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ..
             if isinstance(value, Tensor) and value.shape == parameter.shape:
                 # in its memory format, of which the order of sums is
                 entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """The optimiser's tensors by name, and its numbers."""
-    names = _names(optimizer)
-    layout = optimizer.state_dict()
-    tensors, numbers = {}, {}
-    for number, entries in layout["state"].items():
-        for key, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"{names[number]}/{key}"] = value
-            else:
-                numbers[f"{names[number]}/{key}"] = value
-    groups = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)}
-        for group in layout["param_groups"]
-    ]
-    return tensors, {"state": numbers, "groups": groups}
 
 
 def _copy(value: Tensor) -> Tensor:

@@ -56,69 +56,64 @@ def put_index(run_folder: str) -> None:
     """Publish the index of the pairs, by which `altalign status --lineage` tells who saw a pair."""
     if not storage.is_remote(run_folder):
         return
-    local, there = (storage.join(folder, "index") for folder in (storage.local_folder(run_folder), run_folder))
+    local, remote = (storage.join(folder, "index") for folder in (storage.local_folder(run_folder), run_folder))
     mark = "index.json"
-    if storage.read_json(storage.join(there, mark)) != storage.read_json(storage.join(local, mark)):
-        storage.delete(storage.join(there, mark))
-        _put(Path(local), there, sorted(storage.names(local), key=lambda file: file == mark))
+    if storage.read_json(storage.join(remote, mark)) != storage.read_json(storage.join(local, mark)):
+        storage.delete(storage.join(remote, mark))
+        _put(Path(local), remote, sorted(storage.names(local), key=lambda file: file == mark))
 
 
-def put_files(local: Path, there: str) -> dict[str, str]:
-    """Publish all files below a local folder; gives SHA-256 of each by its name in there."""
+def put_files(local: Path, remote: str) -> dict[str, str]:
+    """Publish all files below a local folder; gives SHA-256 of each by its name in the folder."""
     names = [path.relative_to(local).as_posix() for path in _files(local)]
-    _put(local, there, names)
+    _put(local, remote, names)
     return {name: sha256_of(local / name) for name in names}
 
 
-def publish_checkpoint(local: Path, there: str, digests: Mapping[str, str], published: Collection[str]) -> None:
-    """Publish a whole checkpoint, of which machines have published some files before: the manifest goes last.
-
-    `digests` has all files of the checkpoint. Others that are there were left by a try that never ended.
-    """
-    storage.delete(storage.join(there, MANIFEST))
-    known = {storage.join(there, name) for name in digests}
-    for path in set(storage.files_below(there)) - known:
+def publish_checkpoint(local: Path, remote: str, digests: Mapping[str, str], published: Collection[str]) -> None:
+    """Publish a whole checkpoint, of which machines have published some files before: the manifest goes last."""
+    storage.delete(storage.join(remote, MANIFEST))
+    known = {storage.join(remote, name) for name in digests}
+    for path in set(storage.files_below(remote)) - known:
         storage.delete(path)
-    _put(local, there, [name for name in digests if name not in published])
-    storage.put_file(str(local / MANIFEST), storage.join(there, MANIFEST))
+    _put(local, remote, [*(name for name in digests if name not in published), MANIFEST])
 
 
-def brought_checkpoint(there: str, local: Path, *, of: Collection[str], but: tuple[str, ...] = ()) -> None:
-    """Have a published checkpoint, `of` these files at least, on this machine: what is there is not asked for.
+def bring_checkpoint(remote: str, local: Path, *, needs: Collection[str], but: tuple[str, ...] = ()) -> None:
+    """Have a published checkpoint, with these files at least, on this machine, but for names that begin with `but`.
 
-    Files whose names begin with one of `but` are not needed, and stay in the store.
-
-    Raises:
-        DamagedError: a file in the store is missing, or not as it was written.
+    Raises DamagedError: a file in the store is missing, or not as it was written.
     """
     try:
-        digests = storage.read_json(storage.join(there, MANIFEST))
+        digests = storage.read_json(storage.join(remote, MANIFEST))
     except UnreadableError:
         digests = {}
-    if not digests.keys() >= {*of}:
-        raise _damaged(there, MANIFEST)
+    if not digests.keys() >= {*needs}:
+        raise _damaged(remote, MANIFEST)
     for path in _files(local):
-        name = path.relative_to(local).as_posix()
-        if digests.get(name) != sha256_of(path):
+        if digests.get(path.relative_to(local).as_posix()) != sha256_of(path):
             path.unlink()
     missing = [name for name in digests if not name.startswith(but) and not (local / name).is_file()]
     for name in (*missing, MANIFEST):
         try:
-            storage.take_file(storage.join(there, name), str(local / name))
+            storage.take_file(storage.join(remote, name), str(local / name))
         except FileNotFoundError:
-            raise _damaged(there, name) from None
+            raise _damaged(remote, name) from None
         if name != MANIFEST and sha256_of(local / name) != digests[name]:
-            raise _damaged(there, name)
+            raise _damaged(remote, name)
 
 
-def _damaged(there: str, name: str) -> DamagedError:
-    return DamagedError(f"{there}/{name}: not as it was written; delete the folder {there}, or bring it back")
+def _damaged(remote: str, name: str) -> DamagedError:
+    return DamagedError(f"{remote}/{name}: not as it was written; delete the folder {remote}, or bring it back")
 
 
-def _put(local: Path, there: str, names: Sequence[str]) -> None:
-    """Many at a time, but for the last."""
-    put = lambda name: storage.put_file(str(local / name), storage.join(there, name))  # noqa: E731 - in a line
-    for _ in storage.each(put, names[:-1], of=there):
+def _put(local: Path, remote: str, names: Sequence[str]) -> None:
+    """Many at a time, but for the last, which goes when they are stored."""
+
+    def put(name: str) -> None:
+        storage.put_file(str(local / name), storage.join(remote, name))
+
+    for _ in storage.each(put, names[:-1], of=remote):
         pass
     for name in names[-1:]:
         put(name)
@@ -126,5 +121,5 @@ def _put(local: Path, there: str, names: Sequence[str]) -> None:
 
 def _files(place: Path) -> list[Path]:
     """The file itself, or all below a folder, but for those that are being written."""
-    found = [place, *sorted(place.rglob("*"))]
-    return [path for path in found if path.is_file() and not storage.is_partial(path.name)]
+    paths = [place, *sorted(place.rglob("*"))]
+    return [path for path in paths if path.is_file() and not storage.is_partial(path.name)]

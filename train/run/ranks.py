@@ -84,10 +84,7 @@ class Ranks:
         return parts
 
     def first_then_others(self, make: Callable[[], _T]) -> _T:
-        """The result of `make` on every rank: rank 0 goes first, and the others use what it left on disk.
-
-        Of other machines, which may have a disk of their own, the first rank goes before the others.
-        """
+        """The result of `make` on every rank: rank 0 first, then the first of each machine, then the others."""
         turn = 0 if self.is_first else 1 if self.is_first_of_machine else 2
         for _ in range(turn):
             self.wait()
@@ -96,8 +93,8 @@ class Ranks:
             self.wait()
         return made
 
-    def told(self, value: object) -> Any:
-        """Send rank 0's value to every rank."""
+    def of_first(self, value: object) -> Any:
+        """Rank 0's value, on every rank."""
         if self.ranks == 1:
             return value
         held = [value]
@@ -106,11 +103,7 @@ class Ranks:
 
 
 def device_of(device: Device) -> torch.device:
-    """What this process computes on; of several on a machine each has a GPU of its own.
-
-    Raises:
-        UsageError: a GPU is asked for and there is none.
-    """
+    """What this process computes on; of several on a machine each has a GPU. Raises UsageError: there is none."""
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
         raise UsageError('[loop] device = "cuda": torch sees no GPU here; give device = "auto" or "cpu"')
@@ -129,11 +122,7 @@ def device_of(device: Device) -> torch.device:
 def joined(device: Device) -> Iterator[Ranks]:
     """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; nothing to join where this one was started alone.
 
-    Within another, it is the other's: what has joined stays together until that ends.
-
-    Raises:
-        UsageError: a GPU is asked for and there is none.
-        AltalignError: another process has ended while this one waited for it.
+    Within another, it is the other's. Raises AltalignError: another process ended while this one waited for it.
     """
     chosen, ranks = device_of(device), int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = chosen.type == "cuda"
@@ -154,12 +143,12 @@ def joined(device: Device) -> Iterator[Ranks]:
         # not after an error: NCCL would wait there for the others, which wait for this one
         distributed.destroy_process_group()
     except RuntimeError as error:
-        said = " ".join(str(error).split())
-        if not isinstance(error, distributed.DistError) and "gloo" not in said:  # which has no type of error for it
-            _note("ended", rank, said)
+        message = " ".join(str(error).split())
+        if not isinstance(error, distributed.DistError) and "gloo" not in message:  # which has no type of error for it
+            _note("ended", rank, message)
             raise
-        words = said.rpartition("] ")[2].partition(". ")[0]
-        with interrupts.deferred():  # a launcher ends all when one has ended; what is known is said before
+        words = message.rpartition("] ")[2].partition(". ")[0]
+        with interrupts.deferred():  # a launcher ends all when one has ended; what is known is printed before
             lost = _lost(rank, ranks)
         raise AltalignError(
             f"another process of this training has ended, or is not heard any more ({words}){lost}; look at what it "
@@ -199,9 +188,9 @@ def _lost(rank: int, ranks: int) -> str:
     while silent and time.monotonic() < until:
         silent -= {other for other in silent if _noted("lost", other) or _noted("ended", other)}
         time.sleep(_ASK_AGAIN_S)
-    found = []
+    words = []
     for other in range(ranks):
         at, why = _noted("at", other), _noted("ended", other)
         if why is not None or other in silent:
-            found.append(f"rank {other} ({at or 'never heard'}): {why or 'it says nothing'}")
-    return ": " + "; ".join(found) if found else ""
+            words.append(f"rank {other} ({at or 'never heard'}): {why or 'it says nothing'}")
+    return ": " + "; ".join(words) if words else ""

@@ -15,13 +15,12 @@ from altalign import __version__, storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.settings.common import dump, flatten
 from altalign.train.run import object_store_sync
-from altalign.train.settings.removed import of_this_version
-from altalign.train.settings.training import TrainConfig
+from altalign.train.settings.training import TrainConfig, of_this_version
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
 # chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take
 # its statistics of chunks.
-FREE = (
+_FREE = (
     *("data.workers", "evaluation."),
     *("loop.device", "loop.timeout_s", "loop.speed", "loop.sharded", "loop.recompute", "loop.log_every"),
     *("loop.wandb_project", "loop.evaluate_every", "loop.checkpoint_every", "loop.keep_checkpoints"),
@@ -56,22 +55,16 @@ def _in(folder: str, parts: Sequence[str]) -> str:
 
 
 def check_folder(config: TrainConfig) -> None:
-    """Refuse a folder that this run may not be written to, before anything is.
-
-    Raises:
-        UsageError: the folder holds something else, or a run of other settings; or its store does not answer.
-    """
+    """Raise UsageError for a folder that holds something else, or a run of other settings; before any work."""
     folder = config.run.folder
-    if "\0" in folder:
-        raise UsageError(f"[run] folder = {folder!r}: a path with a zero byte; give another")
     storage.check(folder)
     kind = storage.kind(folder)
     if kind not in ("folder", "missing"):
         raise UsageError(f"[run] folder = {folder!r}: a file, where the folder of a run is meant; choose another")
-    if storage.exists(path(config, "config.toml")):
-        before = _settings(path(config, "config.toml"))
+    if storage.exists(place := path(config, "config.toml")):
+        before = _settings(place)
         if _has_begun(config):
-            check_same(config, before)
+            _check_same(config, before)
     elif any(name not in _BEFORE and not storage.is_partial(name) for name in storage.entries(folder)):
         raise UsageError(
             f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] "
@@ -80,25 +73,18 @@ def check_folder(config: TrainConfig) -> None:
 
 
 def open_run(config: TrainConfig) -> None:
-    """Write config.toml into the checked and locked folder.
-
-    A run that never began may get other settings, and then makes everything anew.
-    """
+    """Write config.toml into the checked and locked folder; a run that never began may get other settings."""
     for folder in {config.run.folder, storage.local_folder(config.run.folder)}:
         storage.sweep(folder)
     object_store_sync.take_growing(config.run.folder)
     place = path(config, "config.toml")
     if storage.exists(place) and not _has_begun(config) and _changed(config, _settings(place)):
         storage.delete(path(config, "tokenizer.json"))
-    storage.write_bytes(path(config, "config.toml"), resolved(config).encode())
+    storage.write_bytes(place, resolved(config).encode())
 
 
 def check_shared(config: TrainConfig) -> None:
-    """Refuse a rank that does not see what the first has written: its machine has another folder of that name.
-
-    Raises:
-        UsageError: saying on which machine.
-    """
+    """Raise UsageError for a rank whose machine has another folder of that name than the first rank's."""
     place = path(config, "config.toml")
     if not storage.exists(place):
         raise UsageError(
@@ -108,16 +94,13 @@ def check_shared(config: TrainConfig) -> None:
 
 
 def check_trained(config: TrainConfig) -> None:
-    """Refuse a folder that has no training run of these settings.
-
-    Raises:
-        UsageError: saying what to do.
-    """
-    if not storage.exists(path(config, "config.toml")):
+    """Refuse a folder that has no training run of these settings. Raises UsageError: saying what to do."""
+    place = path(config, "config.toml")
+    if not storage.exists(place):
         raise UsageError(
             f"{config.run.folder}: no training run is there; train first, or give its folder in [run] folder"
         )
-    check_same(config, _settings(path(config, "config.toml")))
+    _check_same(config, _settings(place))
 
 
 def resolved(config: TrainConfig) -> str:
@@ -128,12 +111,8 @@ def resolved(config: TrainConfig) -> str:
 def check_checkpoint(
     config: TrainConfig, place: Path, state: Mapping[str, object], lineage: Mapping[str, object]
 ) -> None:
-    """Refuse a checkpoint that another run left, or that was trained on other data.
-
-    Raises:
-        UsageError: naming what differs.
-    """
-    if name := next((name for name in _changed(config, _settings(str(place / "config.toml")))), ""):
+    """Raise UsageError for a checkpoint that another run left, or that was trained on other data."""
+    if name := next(iter(_changed(config, _settings(str(place / "config.toml")))), ""):
         raise UsageError(f"{place}: a checkpoint of other settings than this run's ({name} differs); move it away")
     is_before = any(change["step"] == state.get("step") for change in recorded(config).get("data_changes", []))
     of_old_data = OF_DATA if is_before else ()
@@ -146,21 +125,15 @@ def _has_begun(config: TrainConfig) -> bool:
 
 
 def _settings(place: str) -> dict[str, object]:
-    """Names and values of a config.toml.
-
-    Raises:
-        UsageError: it has none of training.
-    """
+    """Names and values of a config.toml."""
     try:
         values = tomllib.loads(storage.read_bytes(place).decode())
+        if others := sorted(values.keys() - TrainConfig.model_fields.keys()):
+            raise ValueError(f"it has [{others[0]}]")
     except ValueError as error:
         raise UsageError(
             f"{place}: not the settings of a training run ({error}); choose another [run] folder"
         ) from None
-    if values.keys() - TrainConfig.model_fields.keys():
-        raise UsageError(
-            f"{place}: not the settings of a training run, but of something else; choose another [run] folder"
-        )
     try:
         return dict(flatten(of_this_version(values)))
     except ValueError as error:
@@ -168,23 +141,16 @@ def _settings(place: str) -> dict[str, object]:
 
 
 def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tuple[object, object]]:
-    """Settings that may not change and did: what they were, and what they are.
-
-    A setting that is younger than the run has its default, with which everything is as it was before.
-    """
+    """Settings that may not change and did: what they were, and what they are."""
     now = dict(flatten(tomllib.loads(resolved(config))))
     before = {**dict(flatten(tomllib.loads(resolved(TrainConfig())))), **before}
-    free = FREE if config.image_tower.batch_norm in ("local", "sync") else (*FREE, "loop.chunk")
+    free = _FREE if config.image_tower.batch_norm in ("local", "sync") else (*_FREE, "loop.chunk")
     names = (name for name in {**before, **now} if not name.startswith(free))
     return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
 
-def check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
-    """Refuse other settings than a run began with.
-
-    Raises:
-        UsageError: naming the first.
-    """
+def _check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
+    """Raise UsageError where a run began with other settings, naming the first."""
     changed = _changed(config, before)
     for name, (old, new) in changed.items():
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -204,14 +170,8 @@ def _check_lineage(folder: str, before: Mapping[str, object], lineage: Mapping[s
 
 
 def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, ranks: int, device: str) -> None:
-    """Write run.json: versions, what the run is trained on, and this attempt beside those before it.
-
-    Raises:
-        UsageError: what it was trained on until now is not there any more as it was.
-    """
-    place = path(config, "run.json")
+    """Write run.json: versions, what the run is trained on, and this attempt beside those before it."""
     before = recorded(config)
-    _check_lineage(config.run.folder, before, lineage)
     attempt = {"started": _now(), "from_step": step, "ranks": ranks, "device": device}
     versions = {name: version(name) for name in ("torch", "timm", "transformers", "tokenizers")}
     facts = {
@@ -224,42 +184,30 @@ def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, rank
         "finished": None,
     }
     object_store_sync.put_index(config.run.folder)
-    storage.write_json(place, facts)
+    storage.write_json(path(config, "run.json"), facts)
 
 
 def end(config: TrainConfig) -> None:
     """Note in run.json that the last step is done."""
-    place = path(config, "run.json")
-    storage.write_json(place, {**recorded(config), "finished": _now()})
+    storage.write_json(path(config, "run.json"), {**recorded(config), "finished": _now()})
 
 
 def check_lineage(config: TrainConfig, lineage: Mapping[str, object]) -> None:
-    """Refuse to go on with other data than a run began with.
-
-    Raises:
-        UsageError: saying what is not as it was.
-    """
+    """Refuse to go on with other data than a run began with. Raises UsageError, which says what is not as it was."""
     _check_lineage(config.run.folder, recorded(config), lineage)
 
 
 def recorded(config: TrainConfig) -> dict[str, Any]:
-    """run.json, empty where there is none.
-
-    Raises:
-        DamagedError: it is not as it was written.
-    """
+    """run.json, empty where there is none. Raises DamagedError: it is not as it was written."""
     place = path(config, "run.json")
     try:
         facts = storage.read_json(place)
+        if not isinstance(facts.get("attempts", []), list):
+            raise UnreadableError(f"{place}: attempts are no list")
     except UnreadableError as error:
         raise DamagedError(
             f"{error}; bring it back, or delete it: the checkpoints know what they were trained on"
         ) from None
-    if not isinstance(facts.get("attempts", []), list):
-        raise DamagedError(
-            f"{place}: attempts are no list; bring it back, or delete it: the checkpoints know what they were trained "
-            "on"
-        )
     return facts
 
 

@@ -30,47 +30,37 @@ def read_into(
     unused: Sequence[str],
     renamed: Mapping[str, str] | None = None,
 ) -> None:
-    """Replace all weights and buffers of `module` by those of a file, or of a folder that has one.
+    """Replace all weights and buffers of `module` by those of a file, a folder, or the newest checkpoint of `run:RUN`.
 
     Names in the file may all the same begin with one of `prefixes` (the file is of a larger model, whose other parts
     are left out); names that then begin with one of `unused` are left out too, and those in `renamed` get its names.
-    Counts of batches may be missing. Of a longer table of positions the first are taken. `setting` names the setting
-    in errors. Of `run:RUN` they are those of its newest checkpoint. No pickle is read.
+    Counts of batches may be missing. Of a longer table of positions the first are taken. No pickle is read.
 
-    Raises:
-        UsageError: the file is not there, or its tensors are not the module's.
-        UnreadableError: it is no safetensors file.
+    Raises UsageError where it is missing, or the tensors are not the module's; UnreadableError: no safetensors.
     """
-    tensors = _own(_read(path.removeprefix("open_clip:"), setting), prefixes, unused)
-    _fill(module, {(renamed or {}).get(name, name): tensor for name, tensor in tensors.items()}, path, setting)
+    tensors = _read(path.removeprefix("open_clip:"), setting)
+    for prefix in prefixes:
+        if any(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(unused))}
+    _fill(module, {(renamed or {}).get(name, name): tensor for name, tensor in kept.items()}, path, setting)
 
 
 def read_projection_into(module: nn.Module, run: str, *, setting: str, prefix: str) -> None:
-    """Replace the weights of the layer after a tower by those of a run (`run:FOLDER`), whose names begin with `prefix`.
-
-    Raises:
-        UsageError: they are of another shape, or only one of both has such a layer.
-    """
-    tensors = {name: tensor for name, tensor in _read(run, setting).items() if name.startswith(prefix)}
-    _fill(module, {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}, run, setting)
+    """Replace the weights of the layer after a tower by those of a run whose names begin with `prefix`, if they fit."""
+    tensors = _read(run, setting).items()
+    of_layer = {name.removeprefix(prefix): tensor for name, tensor in tensors if name.startswith(prefix)}
+    _fill(module, of_layer, run, setting)
 
 
 def read_head_into(module: nn.Module, run: str, *, setting: str) -> None:
-    """Replace the weights of a classifier's head by those of a run (`run:FOLDER`), where it is one of classes.
-
-    Raises:
-        UsageError: they are of another number of classes.
-    """
+    """Replace the weights of a classifier's head by those of a run, where it is one of classes."""
     if any(name.startswith("head.") for name in _read(run, setting)):
         read_projection_into(module, run, setting=setting, prefix="head.")
 
 
 def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, setting: str) -> None:
-    """Replace all weights and buffers of a module.
-
-    Raises:
-        UsageError: the tensors are not the module's.
-    """
+    """Replace all weights and buffers of a module. Raises UsageError where the tensors are not the module's."""
     state = module.state_dict()
     for name in _POSITIONS:
         if name in state and name in tensors:
@@ -82,12 +72,8 @@ def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, settin
         for name in state
         if name in tensors and tensors[name].shape != state[name].shape
     ]
-    faults = [
-        f"{word} {few(names)}"
-        for word, names in (("missing:", missing), ("unexpected:", unexpected), ("of another shape:", odd))
-        if names
-    ]
-    if faults:
+    kinds = {"missing:": missing, "unexpected:": unexpected, "of another shape:": odd}
+    if faults := [f"{word} {few(names)}" for word, names in kinds.items() if names]:
         raise UsageError(
             f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, "
             "or change the settings"
@@ -108,7 +94,7 @@ def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
     if not storage.is_remote(path) and Path(path).is_dir():
         return {name: tensor for file in _files(path, setting) for name, tensor in _read(file, setting).items()}
     try:
-        return load(storage.read_bytes(path) if storage.is_remote(path) else Path(path).read_bytes())
+        return load(storage.read_bytes(path))
     except FileNotFoundError:
         raise _missing(path, setting) from None
     except SafetensorError as error:
@@ -137,20 +123,13 @@ def _files(folder: str, setting: str) -> list[str]:
     index = Path(folder, "model.safetensors.index.json")
     if index.is_file():
         return [str(Path(folder, name)) for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    found = [str(Path(folder, name)) for name in _OF_FOLDERS if Path(folder, name).is_file()]
-    if not found:
+    files = [str(Path(folder, name)) for name in _OF_FOLDERS if Path(folder, name).is_file()]
+    if not files:
         raise UsageError(
             f"{setting}: {folder}: a folder without {' or '.join(_OF_FOLDERS)}; give one with weights in safetensors, "
             "or the path of the file"
         )
-    return found[:1]
-
-
-def _own(tensors: dict[str, torch.Tensor], prefixes: Sequence[str], unused: Sequence[str]) -> dict[str, torch.Tensor]:
-    for prefix in prefixes:
-        if any(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(unused))}
+    return files[:1]
 
 
 def _shape(tensor: torch.Tensor) -> str:

@@ -1,12 +1,14 @@
-"""Settings of what is trained on: pairs and their order, and the tokenizer of their captions.
+"""Settings of what is trained on and measured: pairs, their order and tokenizer, classes, sets of evaluation.
 
 The docstring of a setting is its line in docs/reference/training-settings.md (`make docs`).
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from altalign.eval.settings import Set
 from altalign.filters import where
 from altalign.settings.common import Settings
 from altalign.train.settings.types import AtLeast0, Path, Positive, Share, Whole
@@ -109,3 +111,50 @@ class TokenizerSettings(Settings):
     """Lower the case of captions."""
     tokens_at_most: Annotated[Positive, Field(ge=3)] = 64
     """Most word pieces of a caption, `[CLS]` and `[SEP]` included; the rest is cut."""
+
+
+class ClassificationSettings(Settings):
+    """A linear layer on the image tower (section 5.3); captions, tokenizer, text tower, loss and temperature rest."""
+
+    train: str = ""
+    """Training images with classes, as `altalign eval --sets` reads them. Empty: train on captions."""
+    test: str = ""
+    """Images with classes to measure on."""
+    label_column: str = "label"
+    """Tables: column of the class, a number or a name."""
+    classes: str = ""
+    """`imagenet`, or a file with a class a line. Empty: as the images of `train` say."""
+    label_smoothing: Share = 0.0
+    """As in the loss of captions."""
+
+
+class RetrievalSet(Set):
+    """A set of images and captions to search in both directions: a `[[set]]` of an evaluation whose task is this."""
+
+    task: Literal["retrieval"] = "retrieval"  # type: ignore[assignment]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_task(cls, values: Any) -> Any:
+        values = {"task": "retrieval", **values} if isinstance(values, Mapping) else values
+        return super()._of_its_task(values)  # type: ignore[operator]
+
+
+class EvaluationSettings(Settings):
+    """What the model is measured on."""
+
+    retrieval: list[RetrievalSet] = Field(default_factory=list)
+    """Sets for image-text retrieval (section 5.1), one `[[evaluation.retrieval]]` each."""
+    resize_px: Whole = 0
+    """Side of the square before the central crop. `0`: as in training."""
+    crop_px: Whole = 0
+    """Side of the central crop. `0`: as in training."""
+    keep_aspect_ratio: bool = False
+    """Resize the short side instead of to a square before the crop (ZeroVL)."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [chosen.name for chosen in self.retrieval]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two sets of one name among {', '.join(names)}; give each its own")
+        return self

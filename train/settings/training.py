@@ -9,11 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from altalign.settings.common import Settings
-from altalign.train.settings.data import DataSettings, TokenizerSettings
-from altalign.train.settings.evaluation import ClassificationSettings, EvaluationSettings
+from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, without_removed
+from altalign.train.settings.data import ClassificationSettings, DataSettings, EvaluationSettings, TokenizerSettings
 from altalign.train.settings.nlip import CaptionerSettings, NoiseSettings, PhaseSettings, ReconstructionSettings
-from altalign.train.settings.removed import of_this_version
 from altalign.train.settings.types import (
     Above0,
     AtLeast0,
@@ -36,6 +34,37 @@ Architecture = Literal[
     "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
     "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
 ]  # fmt: skip
+
+# settings of earlier versions, which runs of them still name
+_REMOVED: Removed = {
+    "data.same_image_once_a_batch": (False, 'write sampling = "distinct_images"'),
+    "data.scaled_decoding": (False, 'write decoding = "scaled"'),
+    "data.decode_on": ("workers", 'write decoding = "device"'),
+    "tokenizer.strip_accents": (False, "give a tokenizer.json that does so in file"),
+    "tokenizer.captions_at_most": (20_000_000, TAKE_IT_OUT),
+    "image_tower.batch_norm_epsilon": (1e-3, TAKE_IT_OUT),
+    "image_tower.drop_path": (0.0, TAKE_IT_OUT),
+    "loss.block": (2048, TAKE_IT_OUT),
+    "noise.batch": (0, "give `altalign nlip noise --batch`, or [loop] global_batch"),
+    "captioner.prompt": ("a picture of", TAKE_IT_OUT),
+    "captioner.contrastive_text": ("caption", TAKE_IT_OUT),
+    "captioner.text_feature": ("encoder", TAKE_IT_OUT),
+    "captioner.decoding": ("beam", TAKE_IT_OUT),
+    "captioner.nucleus": (0.9, TAKE_IT_OUT),
+    "captioner.words_at_least": (5, TAKE_IT_OUT),
+    "optimizer.momentum": (0.9, "write beta1, which SGD and LARS read as their momentum"),
+    "optimizer.clip_norm": (0.0, TAKE_IT_OUT),
+    "schedule.factor": (0.2, TAKE_IT_OUT),
+    "evaluation.batch": (256, TAKE_IT_OUT),
+    "sweep.runs": (3, TAKE_IT_OUT),
+    "sweep.seed": (0, "write seed in [run]"),
+    "loop.memory_bytes": (0, "give a number of pairs in chunk"),
+    "loop.search_convolutions": (True, TAKE_IT_OUT),
+    "loop.activation_checkpointing": (False, 'write recompute = "all"'),
+    "loop.checkpointed_stages": (0, 'write recompute = "large"'),
+    "loop.compile": (False, 'write speed = "compiled"'),
+    "loop.cuda_graphs": (False, 'write speed = "recorded"'),
+}
 
 
 class RunSettings(Settings):
@@ -98,10 +127,7 @@ class ImageTowerSettings(Settings):
         if self.normalisation == "imagenet" and not self.is_vit:
             raise ValueError(f'normalisation = "imagenet", and {self.architecture} is no ViT; give "range", or a ViT')
         if self.token_drop and not self.is_vit:
-            raise ValueError(
-                f'token_drop is {self.token_drop:g}, and architecture = "{self.architecture}" has no tokens; give 0, '
-                "or a ViT"
-            )
+            raise ValueError(f"token_drop = {self.token_drop:g}, and {self.architecture} is no ViT; give 0, or a ViT")
         return self
 
 
@@ -128,9 +154,7 @@ class TextTowerSettings(Settings):
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(
-                f"width ({self.width}) is no multiple of heads ({self.heads}); give another number of heads"
-            )
+            raise ValueError(f"width ({self.width}) is no multiple of heads ({self.heads}); give other heads")
         return self
 
 
@@ -297,12 +321,9 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         self._check_data()
-        self._check_image_tower()
-        self._check_loss()
+        self._check_towers_and_loss()
         self._check_loop()
-        self._check_classification()
-        self._check_noise()
-        self._check_decoders()
+        self._check_nlip()
         return self
 
     def _check_data(self) -> None:
@@ -319,67 +340,6 @@ class TrainConfig(Settings):
                 f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
                 "the other"
             )
-
-    def _check_image_tower(self) -> None:
-        tower, chunk = self.image_tower, self.loop.chunk
-        if tower.is_vit:
-            patch = int(tower.architecture[-2:])
-            sides = {
-                "[data] crop_px": self.data.crop_px,
-                "[evaluation] crop_px": self.evaluation.crop_px,
-                "[image_tower] positions_px": tower.positions_px,
-            }
-            for name, side in sides.items():
-                if side % patch:
-                    raise ValueError(
-                        f"{name} ({side}) is no multiple of the patches of {tower.architecture} ({patch}); give a "
-                        "multiple"
-                    )
-        elif not chunk and tower.batch_norm in ("local", "sync"):
-            raise ValueError(
-                f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
-                "chunks: what is learned would depend on memory; give a number"
-            )
-        if tower.has_groups and chunk % tower.ghost_group and chunk < self.loop.global_batch:
-            raise ValueError(
-                f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
-                "multiple"
-            )
-
-    def _check_loss(self) -> None:
-        loss = self.loss
-        if not loss.mixup:
-            return
-        if loss.negatives < 1:
-            raise ValueError(
-                f"[loss] mixup = {loss.mixup:g} with negatives = {loss.negatives:g}: a partner may be no candidate; "
-                "give negatives = 1"
-            )
-        for name, size in (("chunk", self.loop.chunk), ("global_batch", self.loop.global_batch)):
-            if size % loss.mixup_group:
-                raise ValueError(
-                    f"[loop] {name} ({size}) is no multiple of [loss] mixup_group ({loss.mixup_group}); give a multiple"
-                )
-
-    def _check_loop(self) -> None:
-        loop, tower = self.loop, self.image_tower
-        if loop.recompute == "large" and tower.is_vit:
-            raise ValueError(f'[loop] recompute = "large": {tower.architecture} has no stages; give "all", or "none"')
-        if loop.sharded:
-            others = {'speed = "compiled"': loop.speed == "compiled"}
-            others["[classification] train"] = bool(self.classification.train)
-            _refuse_with("[loop] sharded = true", others)
-        if loop.speed == "recorded":
-            others = {
-                f'recompute = "{loop.recompute}"': loop.recompute != "none",
-                "sharded = true": loop.sharded,
-                'chunk = "auto"': not loop.chunk,
-                "[image_tower] frozen = true": tower.frozen,
-                '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
-            }
-            _refuse_with('[loop] speed = "recorded"', others)
-
-    def _check_classification(self) -> None:
         chosen = self.classification
         if bool(chosen.train) != bool(chosen.test):
             raise ValueError("[classification] has train or test, and not both; give the other")
@@ -391,35 +351,108 @@ class TrainConfig(Settings):
                 "captions; leave them out"
             )
 
-    def _check_noise(self) -> None:
-        noise = self.noise
-        if self.phases:  # each is checked by itself
-            return
-        if noise.captions and not noise.estimates:
-            raise ValueError("[noise] captions without estimates: nobody knows which pairs are noisy; give both")
-        if not noise.smoothing:
-            return
-        if not noise.estimates:
+    def _check_towers_and_loss(self) -> None:
+        tower, loss, chunk = self.image_tower, self.loss, self.loop.chunk
+        if tower.is_vit:
+            patch = int(tower.architecture[-2:])
+            sides = {
+                "[data] crop_px": self.data.crop_px,
+                "[evaluation] crop_px": self.evaluation.crop_px,
+                "[image_tower] positions_px": tower.positions_px,
+            }
+            for name, side in sides.items():
+                _check_multiple(name, side, f"the patches of {tower.architecture}", patch)
+        elif not chunk and tower.batch_norm in ("local", "sync"):
             raise ValueError(
-                f"[noise] smoothing = {noise.smoothing:g} without estimates; give what `altalign nlip noise` made of a "
-                "training run"
+                f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
+                "chunks: what is learned would depend on memory; give a number"
             )
-        if self.loss.label_smoothing or self.loss.mixup:
-            raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")
+        if tower.has_groups and chunk < self.loop.global_batch:
+            _check_multiple("[loop] chunk", chunk, "[image_tower] ghost_group", tower.ghost_group)
+        if not loss.mixup:
+            return
+        if loss.negatives < 1:
+            raise ValueError(
+                f"[loss] mixup = {loss.mixup:g} with negatives = {loss.negatives:g}: a partner may be no candidate; "
+                "give negatives = 1"
+            )
+        for name, size in (("chunk", self.loop.chunk), ("global_batch", self.loop.global_batch)):
+            _check_multiple(f"[loop] {name}", size, "[loss] mixup_group", loss.mixup_group)
 
-    def _check_decoders(self) -> None:
+    def _check_loop(self) -> None:
+        loop, tower = self.loop, self.image_tower
+        if loop.recompute == "large" and tower.is_vit:
+            raise ValueError(f'[loop] recompute = "large": {tower.architecture} has no stages; give "all", or "none"')
+        if loop.sharded:
+            is_compiled, has_classes = loop.speed == "compiled", bool(self.classification.train)
+            others = {'speed = "compiled"': is_compiled, "[classification] train": has_classes}
+            _refuse_with("[loop] sharded = true", others)
+        if loop.speed == "recorded":
+            others = {
+                f'recompute = "{loop.recompute}"': loop.recompute != "none",
+                "sharded = true": loop.sharded,
+                'chunk = "auto"': not loop.chunk,
+                "[image_tower] frozen = true": tower.frozen,
+                '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
+            }
+            _refuse_with('[loop] speed = "recorded"', others)
+
+    def _check_nlip(self) -> None:
+        noise, captioner = self.noise, self.captioner
+        if not self.phases:  # each is checked by itself
+            if noise.captions and not noise.estimates:
+                raise ValueError("[noise] captions without estimates: nobody knows which pairs are noisy; give both")
+            if noise.smoothing and not noise.estimates:
+                raise ValueError(
+                    f"[noise] smoothing = {noise.smoothing:g} without estimates; give what `altalign nlip noise` made "
+                    "of a training run"
+                )
+            if noise.smoothing and (self.loss.label_smoothing or self.loss.mixup):
+                raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")
         if self.reconstruction.weight and not self.image_tower.token_drop:
             raise ValueError("[reconstruction] weight without [image_tower] token_drop: no patch is masked; give 0.5")
-        if not self.captioner.weight:
-            return
-        if self.text_tower.architecture != "bart" or not self.image_tower.is_vit:
+        if captioner.weight and not (self.text_tower.architecture == "bart" and self.image_tower.is_vit):
             raise ValueError('[captioner] weight: it wants [text_tower] architecture = "bart", and a ViT; give both')
-        if self.loss.mixup or self.data.word_corruption:
+        if captioner.weight and (self.loss.mixup or self.data.word_corruption):
             raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
 
 
+def of_this_version(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a settings file without settings that were removed; those that one took the place of are in it.
+
+    Raises:
+        ValueError: a removed setting says something else than what holds now; the message names it, and what to do.
+    """
+    kept = without_removed(values, _REMOVED)
+    sections = {name: dict(section) for name, section in kept.items() if isinstance(section, Mapping)}
+    data, loss, evaluation = (sections.get(name, {}) for name in ("data", "loss", "evaluation"))
+    if "tars" in data or "tables" in data:
+        data["files"] = [*data.get("files", []), *data.pop("tars", []), *data.pop("tables", [])]
+    if "temperature_at_least" in loss or "temperature_at_most" in loss:
+        loss["temperature_range"] = [loss.pop("temperature_at_least", 1e-6), loss.pop("temperature_at_most", 1e6)]
+    if isinstance(evaluation.get("retrieval"), list):
+        evaluation["retrieval"] = [_with_path(chosen) for chosen in evaluation["retrieval"]]
+    return {**kept, **sections}
+
+
+def _with_path(chosen: Any) -> Any:
+    """A set with `path` or `held_out`, where earlier versions have `kind` and `paths`."""
+    if not isinstance(chosen, Mapping) or not ("kind" in chosen or "paths" in chosen):
+        return chosen
+    now = {name: value for name, value in chosen.items() if name not in ("kind", "paths")}
+    kind, paths = chosen.get("kind", "held_out"), chosen.get("paths", [])
+    if kind == "held_out" and not paths:
+        return {**now, "held_out": True}
+    if not isinstance(paths, list) or len(paths) != 1:
+        raise ValueError("kind and paths are path or held_out = true now; give one, and each of several paths a table")
+    return {**now, "path": paths[0]}
+
+
+def _check_multiple(name: str, number: int, group: str, size: int) -> None:
+    if number % size:
+        raise ValueError(f"{name} ({number}) is no multiple of {group} ({size}); give a multiple")
+
+
 def _refuse_with(setting: str, others: Mapping[str, bool]) -> None:
-    """Refuse a setting beside each other one that is given."""
-    for name, is_given in others.items():
-        if is_given:
-            raise ValueError(f"{setting} with {name}: they do not go together; give one of them")
+    if name := next((name for name, is_given in others.items() if is_given), ""):
+        raise ValueError(f"{setting} with {name}: they do not go together; give one of them")

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
-from altalign.train.data.noise_estimates import Estimates
+from altalign.train.data.by_key import ByKey
 from altalign.train.model import batch_norm, drawn, passes
 from altalign.train.model.dual_encoder import Classifier, DualEncoder, Temperature
 from altalign.train.model.image_tower import ImageTower
@@ -44,9 +44,7 @@ class NotFiniteError(AltalignError):
 class Learner:
     """The two towers, the temperature and the optimiser of one rank."""
 
-    def __init__(
-        self, config: TrainConfig, *, vocabulary: int, ranks: Ranks, estimates: Estimates | None = None
-    ) -> None:
+    def __init__(self, config: TrainConfig, *, vocabulary: int, ranks: Ranks, estimates: ByKey | None = None) -> None:
         self._config, self._estimates = config, estimates
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
         set_up_passes(self.model, config.loop)
@@ -120,7 +118,7 @@ class Learner:
         chosen = self._config.noise
         if not chosen.smoothing or self._estimates is None:
             return None
-        eps = torch.from_numpy(self._estimates.of(batch.keys)).to(self._device)
+        eps = torch.from_numpy(self._estimates.floats("eps", batch.keys)).to(self._device)
         return Noise(chosen.smoothing * eps, chosen.form)
 
 

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from altalign.filters import pixels
-from altalign.train.data.augment import UndecodableError, chosen, decode, evaluation_pixels, resize, training_pixels
+from altalign.train.data import augment
+from altalign.train.data.augment import UndecodableError, chosen, decode, evaluation_pixels, resize
+from altalign.train.settings.data import DataSettings
 from tests.train.run_folders import picture
 
 KEY = "0123456789abcdef0123456789abcdef"
+
+
+def training_pixels(data: bytes, *, seed: int = 0, epoch: int = 0, key: str = KEY, **given: object) -> torch.Tensor:
+    return augment.training_pixels(data, DataSettings(**given), seed=seed, epoch=epoch, key=key)
 
 
 def encoded(image: Image.Image, image_format: str, **given: object) -> bytes:
@@ -188,46 +194,26 @@ def test_pixels_that_were_scaled_in_the_dct_are_those_of_a_full_decode_but_for_s
     for epoch in range(6):
         slow, fast = (
             training_pixels(
-                data,
-                resize_px=96,
-                crop_px=80,
-                flip=True,
-                crop_area_at_least=area,
-                scaled_decoding=is_scaled,
-                seed=0,
-                epoch=epoch,
-                key=KEY,
+                data, resize_px=96, crop_px=80, crop_area_at_least=area, decoding=decoding, epoch=epoch
             ).int()
-            for is_scaled in (False, True)
+            for decoding in ("full", "scaled")
         )
         apart = (slow - fast).abs()
         assert apart.float().mean() < 2
         assert apart.max() <= 24
-        others = training_pixels(
-            data, resize_px=96, crop_px=80, flip=True, crop_area_at_least=area, seed=1, epoch=epoch, key=KEY
-        ).int()
+        others = training_pixels(data, resize_px=96, crop_px=80, crop_area_at_least=area, seed=1, epoch=epoch).int()
         assert (slow - others).abs().float().mean() > 8  # another crop is far from it
 
 
 @pytest.mark.parametrize("area", [0.0, 0.3])
 def test_what_need_not_be_scaled_has_the_same_pixels(area: float) -> None:
     """Small JPEGs, other formats, and a crop that needs all pixels that there are."""
-    asked = {
-        "resize_px": 40,
-        "crop_px": 40,
-        "flip": True,
-        "crop_area_at_least": area,
-        "seed": 0,
-        "epoch": 1,
-        "key": KEY,
-    }
+    given = {"resize_px": 40, "crop_px": 40, "crop_area_at_least": area, "epoch": 1}
     for data in (KINDS["jpeg"], KINDS["png"]):
-        whole, scaled = (training_pixels(data, scaled_decoding=is_scaled, **asked) for is_scaled in (False, True))
+        whole, scaled = (training_pixels(data, decoding=decoding, **given) for decoding in ("full", "scaled"))
         assert whole.equal(scaled)
-    large = {**asked, "resize_px": 790, "crop_px": 790}
-    whole, scaled = (
-        training_pixels(smooth_jpeg(1200, 800), scaled_decoding=is_scaled, **large) for is_scaled in (False, True)
-    )
+    large, data = {**given, "resize_px": 790, "crop_px": 790}, smooth_jpeg(1200, 800)
+    whole, scaled = (training_pixels(data, decoding=decoding, **large) for decoding in ("full", "scaled"))
     assert whole.equal(scaled)
 
 

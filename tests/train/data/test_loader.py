@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +21,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.errors import AltalignError, UnreadableError, UsageError
-from altalign.train.data import augment, loader, tokenizer, undecodable
+from altalign.train.data import augment, loader, tokenizer
 from altalign.train.data.batches import Batch, padded
-from altalign.train.data.loader import batches
-from altalign.train.data.order import DistinctImages, GlobalBatches, Order, Sampler
+from altalign.train.data.loader import Undecodable, batches
+from altalign.train.data.order import DistinctImages, GlobalBatches, OneSource, Order, Sampler
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.data.undecodable import Undecodable
 from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.train.run_folders import Pair, pairs, write_run
 
 SETTINGS = {"resize_px": 20, "crop_px": 16}
+ZEROVL = {
+    **{"resize_px": 40, "crop_px": 32, "crop_area_at_least": 0.6, "auto_augment": True, "word_corruption": 0.5},
+    **{"flip": False, "sampling": "one_source"},
+}
 BROKEN = {3, 17, 18}  # numbers of pairs whose image does not decode
 
 
@@ -41,9 +45,11 @@ class Data:
     samples: Samples
     tokenizer: CaptionTokenizer
     by_key: dict[str, Pair]
+    settings: dict[str, Any] = field(default_factory=lambda: SETTINGS)
 
-    def sampler(self, size: int = 12) -> Sampler:
-        return Sampler(Order(self.samples.sources, {}, 3), size)
+    def sampler(self, size: int = 12) -> Sampler | OneSource:
+        kind = OneSource if self.settings.get("sampling") else Sampler
+        return kind(Order(self.samples.sources, {}, 3), size)
 
     def batches(self, *, workers: int = 0, sampler: "GlobalBatches | None" = None, **given: object) -> list[Batch]:
         return list(self.iterator(workers=workers, sampler=sampler, **{"after_batch": 10, **given}))
@@ -51,7 +57,7 @@ class Data:
     def iterator(
         self, *, workers: int = 0, sampler: "GlobalBatches | None" = None, **given: object
     ) -> Generator[Batch, None, None]:
-        chosen = DataSettings(**SETTINGS, workers=workers)
+        chosen = DataSettings(**self.settings, workers=workers)
         defaults = {"seed": 3, "first_batch": 0, "undecodable": no_undecodable}
         return batches(self.samples, sampler or self.sampler(), self.tokenizer, chosen, **{**defaults, **given})
 
@@ -60,10 +66,10 @@ def no_undecodable(found: Undecodable) -> None:
     raise AssertionError(found)
 
 
-def made(folder: Path, of: list[Pair]) -> Data:
+def made(folder: Path, of: list[Pair], settings: dict[str, Any] = SETTINGS, **words: int) -> Data:
     samples = Samples.open(str(folder / "index"), [write_run(folder / "run", of)])
-    words = tokenizer.train(samples.captions, TokenizerSettings(vocabulary_size=100))
-    return Data(samples, words, {pair.key: pair for pair in of})
+    trained = tokenizer.train(samples.captions, TokenizerSettings(**{"vocabulary_size": 100, **words}))
+    return Data(samples, trained, {pair.key: pair for pair in of}, settings)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,7 @@ def plain(batch: Batch) -> list[tuple[object, ...]]:
     """What there is of each pair, without padding."""
     columns = (batch.keys, batch.sources, batch.epochs, batch.images, batch.tokens, batch.mask)
     return [
-        (key, source, epoch, image.tolist(), tokens[mask].tolist())
+        (key, source, epoch, image.numpy().tobytes(), tokens[mask].tolist())
         for key, source, epoch, image, tokens, mask in zip(*columns, strict=True)
     ]
 
@@ -104,9 +110,8 @@ def test_batches_have_what_sampler_augmentation_and_tokenizer_say(data: Data) ->
         assert (batch.keys, batch.epochs, len(batch)) == (keys, epochs.tolist(), 12)
         assert batch.sources == [data.by_key[key].source for key in keys]
         for key, epoch, image in zip(batch.keys, batch.epochs, batch.images, strict=True):
-            expected = augment.training_pixels(
-                data.by_key[key].image, **SETTINGS, flip=True, seed=3, epoch=epoch, key=key
-            )
+            chosen = DataSettings(**SETTINGS)
+            expected = augment.training_pixels(data.by_key[key].image, chosen, seed=3, epoch=epoch, key=key)
             assert image.equal(expected)
         assert [
             tokens[mask].tolist() for tokens, mask in zip(batch.tokens, batch.mask, strict=True)
@@ -204,14 +209,14 @@ def test_ranks_and_resumed_runs_take_the_same_spares(damaged: Data) -> None:
 
 def test_the_log_has_each_once(tmp_path: Path) -> None:
     found = [Undecodable(1, place, "k", "s.tar", "bröken", "other") for place in range(3)]
-    add = undecodable.log(str(tmp_path))
+    add = loader.log(str(tmp_path))
     for one in found[:2]:
         add(one)
-    add = undecodable.log(str(tmp_path))
+    add = loader.log(str(tmp_path))
     for one in found:
         add(one)
     lines = (tmp_path / "undecodable.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [one.to_json() for one in found]
+    assert [json.loads(line) for line in lines] == [asdict(one) for one in found]
 
 
 def test_shards_without_a_sound_image_stop_the_run(tmp_path: Path) -> None:
@@ -349,3 +354,45 @@ def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> Non
     )
     process.communicate(timeout=800)  # as long as a worker lives, somebody may write there
     assert process.returncode == -signal.SIGKILL
+
+
+# All of ZeroVL's parts ------------------------------------------------------------------------------------------------
+
+SIZE, BATCHES = 8, 14  # a source's pairs are gone through more than once
+
+
+@pytest.fixture(scope="module")
+def zerovl(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    rest = "over the green hills of a far country " + "and back again " * 8
+    of = [
+        Pair(pair.image, f"{pair.caption} {number} {rest}", pair.url, pair.source)
+        for number, pair in enumerate(pairs(50, sources=("a", "b", "a")))
+    ]
+    return made(tmp_path_factory.mktemp("zerovl"), of, ZEROVL, tokens_at_most=25)
+
+
+def of_zerovl(data: Data, **given: Any) -> list[list[tuple[object, ...]]]:
+    return [plain(batch) for batch in data.batches(sampler=data.sampler(SIZE), after_batch=BATCHES, **given)]
+
+
+@pytest.fixture(scope="module")
+def alone(zerovl: Data) -> list[list[tuple[Any, ...]]]:
+    return of_zerovl(zerovl)
+
+
+def test_a_batch_is_of_one_source_and_a_caption_has_25_tokens_at_most(alone: list[list[tuple[Any, ...]]]) -> None:
+    assert [len({source for _, source, *_ in batch}) for batch in alone] == [1] * BATCHES
+    assert {source for batch in alone for _, source, *_ in batch} == {"a", "b"}
+    assert max(epoch for batch in alone for _, _, epoch, *_ in batch) >= 1
+    assert max(len(tokens) for batch in alone for *_, tokens in batch) == 25
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_share_the_pairs_the_pixels_and_the_corruptions(zerovl: Data, alone: Any, ranks: int) -> None:
+    shares = [of_zerovl(zerovl, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert [[pair for share in shares for pair in share[number]] for number in range(BATCHES)] == alone
+
+
+@pytest.mark.trained
+def test_workers_and_a_start_in_the_middle_of_an_epoch_change_nothing(zerovl: Data, alone: Any) -> None:
+    assert of_zerovl(zerovl, workers=2, first_batch=5) == alone[5:]

@@ -34,6 +34,10 @@ def drawn(data: bytes, **given: object) -> Undecoded | None:
     return undecoded(data, chosen, seed=1, epoch=2, key=KEY)
 
 
+def by_a_worker(data: bytes, **given: object) -> torch.Tensor:
+    return augment.training_pixels(data, DataSettings(**{**CROP, **given}), seed=1, epoch=2, key=KEY)
+
+
 sides = st.integers(1, 60)
 
 
@@ -73,7 +77,7 @@ def test_it_sees_what_a_worker_would_have_made(kind: str, given: Mapping[str, An
     found = drawn(data, **given)
     assert found is not None
     (seen,) = Decoder(CPU, 32).pixels([found])
-    expected = augment.training_pixels(data, **{**CROP, "flip": True, **given}, seed=1, epoch=2, key=KEY)
+    expected = by_a_worker(data, **given)
     assert (seen.int() - expected.int()).abs().float().mean() < 1  # of 255: two decoders, two ways to resize
 
 
@@ -110,7 +114,7 @@ def test_an_orientation_of_any_type_turns_nothing(kind: int, value: int) -> None
     assert found is None or (kind, value) == (3, 1)
     if found is not None:
         (seen,) = Decoder(CPU, 32).pixels([found])
-        expected = augment.training_pixels(data, **CROP, flip=True, seed=1, epoch=2, key=KEY)
+        expected = by_a_worker(data)
         assert (seen.int() - expected.int()).abs().max() <= 1
 
 
@@ -123,7 +127,7 @@ def test_an_image_that_has_not_the_sides_of_its_header_is_decoded_as_workers_do(
     decode = decoder._decode_jpeg
     monkeypatch.setattr(decoder, "_decode_jpeg", lambda *given, **how: [one.mT for one in decode(*given, **how)])
     (seen,) = decoder.pixels([found])
-    expected = augment.training_pixels(found.data, **CROP, flip=True, seed=1, epoch=2, key=KEY)
+    expected = by_a_worker(found.data)
     assert (seen.int() - expected.int()).abs().max() <= 1
 
 
@@ -162,7 +166,7 @@ def test_where_a_call_fails_each_image_is_decoded_as_workers_do(monkeypatch: pyt
     monkeypatch.setattr(decoder, "_decode_jpeg", fails)
     alone = decoder.pixels(images)
     for one, image in zip(alone, images, strict=True):
-        expected = augment.training_pixels(image.data, **CROP, flip=True, seed=1, epoch=2, key=KEY)
+        expected = by_a_worker(image.data)
         assert (one.int() - expected.int()).abs().max() <= 1
     images[1] = images[1]._replace(data=images[1].data[:200])
     with pytest.raises(augment.UndecodableError):

@@ -4,6 +4,7 @@ batch.
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from altalign.errors import UsageError
 from altalign.train.data import order
+from altalign.train.data.index import Weights
 from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, keyed, permuted, quotas
 from tests.train.plain_draws import ALL_BITS, plain_keyed, plain_permuted
 
@@ -48,16 +50,6 @@ def test_it_is_a_permutation_and_agrees_with_its_plain_twin(size: int, key: int)
 def test_sizes_and_keys_may_be_mixed_and_huge(asked: list[tuple[int, int, int]]) -> None:
     places, sizes, keys = (np.array(column, np.uint64) for column in zip(*asked, strict=True))
     assert permuted(places, sizes, keys).tolist() == [plain_permuted(*each) for each in asked]
-
-
-def test_every_place_is_as_likely_for_every_number() -> None:
-    # Chi-squared of 4,000 keys over the 7 x 7 table of (place, where it goes): 36 degrees of freedom, of which 83 is
-    # exceeded once in 100,000.
-    counts = np.zeros((7, 7))
-    for key in range(4000):
-        counts[np.arange(7), whole(7, int(keyed(key)[0]))] += 1
-    expected = 4000 / 7
-    assert ((counts - expected) ** 2 / expected).sum() < 83
 
 
 def test_small_permutations_are_all_there_and_as_likely() -> None:
@@ -205,7 +197,7 @@ def test_an_image_is_once_in_a_batch_as_a_plain_loop_has_it(pairs: int, size: in
     images = (np.arange(pairs) % max(size, pairs // 3)).astype(np.uint64)
     stream = Order({"a": pairs}, {}, seed)
     expected = plain_distinct(stream, size, images, 8)
-    sampler = DistinctImages(stream, size, lambda asked: images[asked])
+    sampler = DistinctImages(stream, size, images.__getitem__)
     found = [list(zip(*(column.tolist() for column in sampler.batch(number)), strict=True)) for number in range(8)]
     assert found == expected
     assert all(len({images[pair] for pair, _ in batch}) == size for batch in found)
@@ -214,12 +206,12 @@ def test_an_image_is_once_in_a_batch_as_a_plain_loop_has_it(pairs: int, size: in
 def test_distinct_images_go_on_from_a_state_or_from_the_start() -> None:
     images = (np.arange(40) % 9).astype(np.uint64)
     stream = Order({"a": 40}, {}, 2)
-    straight = DistinctImages(stream, 8, lambda asked: images[asked])
+    straight = DistinctImages(stream, 8, images.__getitem__)
     expected = [straight.batch(number)[0].tolist() for number in range(12)]
-    replayed = DistinctImages(stream, 8, lambda asked: images[asked])
+    replayed = DistinctImages(stream, 8, images.__getitem__)
     assert replayed.batch(9)[0].tolist() == expected[9]
     assert replayed.batch(4)[0].tolist() == expected[4]
-    resumed = DistinctImages(stream, 8, lambda asked: images[asked])
+    resumed = DistinctImages(stream, 8, images.__getitem__)
     resumed.resume(7, straight.state(7))
     assert [resumed.batch(number)[0].tolist() for number in (7, 8, 9)] == expected[7:10]
     assert resumed.batch(3)[0].tolist() == expected[3]  # before what it was resumed from: again from the start
@@ -229,12 +221,12 @@ def test_distinct_images_go_on_from_a_state_or_from_the_start() -> None:
 def test_fewer_images_than_a_batch_has_pairs_are_refused() -> None:
     images = np.zeros(40, np.uint64)
     with pytest.raises(UsageError, match="1 images were found for a global batch of 2 pairs"):
-        DistinctImages(Order({"a": 40}, {}, 0), 2, lambda asked: images[asked]).batch(0)
+        DistinctImages(Order({"a": 40}, {}, 0), 2, images.__getitem__).batch(0)
 
 
 def test_a_queue_that_only_grows_is_refused() -> None:
     images = np.maximum(np.arange(40), 30).astype(np.uint64)  # 31 pairs of one image, 9 of others
-    sampler = DistinctImages(Order({"a": 40}, {}, 0), 8, lambda asked: images[asked])
+    sampler = DistinctImages(Order({"a": 40}, {}, 0), 8, images.__getitem__)
     with pytest.raises(UsageError, match="pairs wait, more than two epochs have"):
         [sampler.batch(number) for number in range(100)]
 
@@ -242,14 +234,11 @@ def test_a_queue_that_only_grows_is_refused() -> None:
 def test_the_queue_is_cut_off_from_states_that_nobody_will_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order.DistinctImages, "_KEPT", 3)
     images = (np.arange(40) % 9).astype(np.uint64)
-    sampler = DistinctImages(Order({"a": 40}, {}, 2), 8, lambda asked: images[asked])
+    sampler = DistinctImages(Order({"a": 40}, {}, 2), 8, images.__getitem__)
     for number in range(10):
         sampler.batch(number)
     assert sorted(sampler._states) == [7, 8, 9, 10]
-    assert (
-        sampler.batch(1)[0].tolist()
-        == DistinctImages(sampler.order, 8, lambda asked: images[asked]).batch(1)[0].tolist()
-    )
+    assert sampler.batch(1)[0].tolist() == DistinctImages(sampler.order, 8, images.__getitem__).batch(1)[0].tolist()
 
 
 # One source a batch --------------------------------------------------------------------------------------------------
@@ -326,14 +315,6 @@ def test_a_batch_of_one_source_is_that_of_a_plain_loop(sizes: list[int], seed: i
         assert (pairs.tolist(), rounds.tolist()) == plain_batch(sizes, number, 5, seed)
 
 
-def test_a_batch_out_of_turn_is_the_same() -> None:
-    order = Order({"a": 40, "b": 9}, {}, 3)
-    in_turn = OneSource(order, 8)
-    found = [in_turn.batch(number) for number in range(30)]
-    for number in reversed(range(30)):
-        assert all(map(np.array_equal, found[number], OneSource(order, 8).batch(number)))
-
-
 def test_a_source_with_less_than_a_batch_is_refused() -> None:
     with pytest.raises(UsageError, match=r'sampling = "one_source": b has 7 pairs, fewer than .* = 8; give'):
         OneSource(Order({"a": 40, "b": 7}, {}, 3), 8)
@@ -372,3 +353,48 @@ def test_runs_of_neighbours_are_of_other_pairs_in_each_round() -> None:
     assert (np.diff(pairs.reshape(-1, 10)) % 1000 == 1).all()
     assert len({int(pair) % 10 for pair in pairs[::10]}) > 5
     assert len({tuple(pairs[1000 * number : 1000 * number + 10].tolist()) for number in range(20)}) == 20
+
+
+# Weights of pairs -----------------------------------------------------------------------------------------------------
+
+
+class Sums(Weights):
+    """Running sums that are in memory."""
+
+    def __init__(self, weights: Sequence[float]):
+        super().__init__("")
+        self._mapped = np.cumsum(np.array(weights, np.float64))
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30), st.lists(st.integers(1, 9), max_size=9), st.integers(0, 5)
+)
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_a_round_has_a_pair_as_often_as_its_part_of_the_weights_rounded_up_or_down(
+    first: list[int], second: list[int], seed: int
+) -> None:
+    weights = {"a": first, "b": second}
+    given_weights = {name: Sums(of) for name, of in weights.items() if of}
+    stream = Order({"a": len(first), "b": len(second)}, {}, seed, pair_weights=given_weights)
+    draws = 5 * (len(first) + len(second))
+    pairs, rounds = stream.draws(0, draws)
+    of_a = (pairs < len(first)).sum()
+    assert abs(of_a - draws * sum(first) / sum(first + second)) <= 5  # of an epoch: rounded to a whole number
+    for begin, of in ((0, first), (len(first), second)):
+        mine = (pairs >= begin) & (pairs < begin + len(of))
+        for number in range(int(rounds[mine].max(initial=0))):  # but the last, which may have begun
+            times = np.bincount(pairs[mine & (rounds == number)] - begin, minlength=len(of))
+            exact = len(of) * np.array(of) / sum(of)
+            assert ((times == np.floor(exact)) | (times == np.ceil(exact))).all()
+    again = Order({"a": len(first), "b": len(second)}, {}, seed, pair_weights=given_weights)
+    assert again.draws(7, draws)[0].tolist() == pairs[7:].tolist()
+
+
+def test_equal_weights_draw_every_pair_once_and_a_mean_is_exact() -> None:
+    stream = Order({"a": 100}, {}, 4, pair_weights={"a": Sums([0.3] * 100)})
+    assert sorted(stream.draws(300, 400)[0].tolist()) == list(range(100))
+    heavy = Order({"a": 3}, {}, 4, pair_weights={"a": Sums([0.25, 0.5, 1.75])})
+    times = np.bincount(heavy.draws(0, 3 * 4000)[0]) / 4000  # 0.3, 0.6 and 2.1 of a round of three
+    assert times == pytest.approx([0.3, 0.6, 2.1], abs=0.05)
+    spares = np.bincount([heavy.spare(0, position, 0) for position in range(4000)], minlength=3) / 4000
+    assert spares == pytest.approx([0.1, 0.2, 0.7], abs=0.05)

@@ -7,6 +7,7 @@ import json
 import pickle
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,9 @@ from altalign.data.schema import CLUSTER
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
 from altalign.eval.sets import captioned_set
 from altalign.train.data import index
+from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples, key_of
-from tests.train.run_folders import Pair, pairs, picture, write_run
+from tests.train.run_folders import Pair, pairs, write_run
 
 
 def everything(samples: Samples) -> list[tuple[str, str, str, bytes]]:
@@ -33,6 +35,11 @@ def everything(samples: Samples) -> list[tuple[str, str, str, bytes]]:
         (source, key_of(row), caption, image)
         for source, row, (image, caption) in zip(samples.sources_of(numbers), rows, read, strict=True)
     ]
+
+
+def opened(folder: Path, of: list[Pair], *, per_shard: int = 10, **given: Any) -> Samples:
+    """The pairs of a run of their own."""
+    return Samples.open(str(folder / "index"), [write_run(folder / "run", of, per_shard=per_shard)], **given)
 
 
 def as_written(of: list[Pair]) -> list[tuple[str, str, str, bytes]]:
@@ -66,7 +73,7 @@ def clustered(folder: Path, of: list[Pair], clusters: int, *, per_shard: int = 1
 def test_clusters_are_sources(tmp_path: Path) -> None:
     first, second = pairs(36), pairs(12, first=100)
     runs = [clustered(tmp_path / "a", first, 11), clustered(tmp_path / "b", second, 2, per_shard=5)]
-    samples = Samples.open(str(tmp_path / "index"), runs, clusters=True)
+    samples = Samples.open(str(tmp_path / "index"), Runs.open(runs, clusters=True))
     names = [f"{runs[0]}#{number % 11:02}" for number in range(36)] + [f"{runs[1]}#{n % 2}" for n in range(12)]
     expected = sorted(zip(names, first + second, strict=True), key=lambda one: one[0])
     assert [(source, key) for source, key, *_ in everything(samples)] == [(name, of.key) for name, of in expected]
@@ -79,25 +86,25 @@ def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Pa
         UsageError,
         match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign score .* --clusters 100` makes them',
     ):
-        Samples.open(str(tmp_path / "index"), [run], clusters=True)
+        Samples.open(str(tmp_path / "index"), Runs.open([run], clusters=True))
     stale = clustered(tmp_path / "stale", pairs(10), 2)
     place = tmp_path / "stale" / "manifest.json"
     place.write_text(place.read_text(encoding="utf-8") + " ", encoding="utf-8")
     with pytest.raises(UsageError, match=r"clusters\.json: the clusters of other shards than there are now; `altalign"):
-        Samples.open(str(tmp_path / "index"), [stale], clusters=True)
+        Samples.open(str(tmp_path / "index"), Runs.open([stale], clusters=True))
     of = pairs(10)
     mixed = clustered(tmp_path / "mixed", of, 2)
     pq.write_table(pa.table([[of[0].key] * 10, [0] * 10], schema=CLUSTER), f"{mixed}/clusters/00000.parquet")
     with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: not the clusters of 00000\.tar; `altalign"):
-        Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
+        Samples.open(str(tmp_path / "index"), Runs.open([mixed], clusters=True))
     Path(mixed, "clusters", "00000.parquet").unlink()
     with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign score"):
-        Samples.open(str(tmp_path / "index"), [mixed], clusters=True)
+        Samples.open(str(tmp_path / "index"), Runs.open([mixed], clusters=True))
 
 
 def test_numbers_are_looked_up_in_any_order(tmp_path: Path) -> None:
     of = pairs(30, sources=("a", "b"))
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", of)])
+    samples = opened(tmp_path, of)
     numbers = np.array([29, 0, 15, 15, 3])
     assert [key_of(row) for row in samples.pairs(numbers)] == [everything(samples)[number][1] for number in numbers]
     images = {pair.key: int(pair.image_id[:16], 16) for pair in of}
@@ -109,13 +116,13 @@ def test_captions_of_any_script_and_images_of_any_size_are_read(tmp_path: Path) 
         Pair(bytes(size), caption, f"https://example.org/{size}")
         for size, caption in ((0, "leer"), (1, "日本語の凧"), (512, ""), (513, "ένα"), (1024, "x" * 600))
     ]
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", of)])
+    samples = opened(tmp_path, of)
     assert everything(samples) == as_written(of)
 
 
 def test_held_out_are_the_images_of_the_smallest_ids_with_all_their_captions(tmp_path: Path) -> None:
     of = pairs(200, images=60)
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", of)], held_out=0.25)
+    samples = opened(tmp_path, of, held_out=0.25)
     out = {pair.image_id for pair in of if int(pair.image_id[:16], 16) < 2**64 * 0.25}
     assert 5 < len(out) < 25
     assert everything(samples) == as_written([pair for pair in of if pair.image_id not in out])
@@ -133,7 +140,7 @@ def test_held_out_are_the_images_of_the_smallest_ids_with_all_their_captions(tmp
 
 
 def test_all_may_be_held_out(tmp_path: Path) -> None:
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", pairs(150))], held_out=1.0)
+    samples = opened(tmp_path, pairs(150), held_out=1.0)
     assert (len(samples), len(list(samples.held_out())), len(list(samples.held_out(70)))) == (0, 150, 70)
 
 
@@ -185,7 +192,7 @@ def test_the_nth_key_is_that_of_a_sorted_list(
 
 def test_captions_are_those_of_the_pairs_trained_on(tmp_path: Path) -> None:
     of = pairs(90, images=30)
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", of)], held_out=0.2, pairs=40)
+    samples = opened(tmp_path, of, held_out=0.2, pairs=40)
     mine = {key: caption for _, key, caption, _ in everything(samples)}
     assert sorted(caption for part in samples.captions() for caption in part) == sorted(mine.values())
     assert sorted(caption for part in samples.captions(15) for caption in part) == sorted(
@@ -224,7 +231,7 @@ def test_the_same_runs_give_the_same_index_wherever_they_are(tmp_path: Path) -> 
 
 
 def test_samples_travel_to_other_processes(tmp_path: Path) -> None:
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", pairs(12))])
+    samples = opened(tmp_path, pairs(12))
     before = everything(samples)
     data = pickle.dumps(samples)
     assert len(data) < 4000
@@ -234,7 +241,7 @@ def test_samples_travel_to_other_processes(tmp_path: Path) -> None:
 def test_many_tars_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("altalign.train.data.samples._OPEN_AT_MOST", 2)
     of = pairs(12)
-    samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", of, per_shard=2)])
+    samples = opened(tmp_path, of, per_shard=2)
     assert everything(samples) == as_written(of)
     assert len(samples._tars._open) == 2
 
@@ -300,10 +307,6 @@ def test_a_cut_index_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UnreadableError, match=r"pairs-0.bin: 575 bytes, no whole number of pairs"):
         everything(samples)
-
-
-def test_pictures_differ() -> None:
-    assert len({picture(number) for number in range(50)}) == 50
 
 
 @pytest.mark.engine

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from altalign.train.data import words
-from altalign.train.data.words import corrupted
+from altalign.train.data import captions
+from altalign.train.data.captions import corrupted
 from tests.train.plain_draws import halves, plain_keyed
 
 MASK, OTHERS = 4, np.arange(1000, 1050)
@@ -48,13 +48,13 @@ def plain(caption: list[list[int]], share: float, seed: int, epoch: int, key: st
     """What is left of a caption, word by word."""
     left = []
     for place, word in enumerate(caption):
-        fate = plain_keyed(seed, epoch, *halves(key), words._FATE, place) / 2**64
+        fate = plain_keyed(seed, epoch, *halves(key), captions._FATE, place) / 2**64
         if fate >= share:
             left += word
         elif fate < 0.5 * share:
             left.append(MASK)
         elif fate < 0.6 * share:
-            drawn = plain_keyed(seed, epoch, *halves(key), words._WORD, place)
+            drawn = plain_keyed(seed, epoch, *halves(key), captions._WORD, place)
             left.append(int(OTHERS[drawn % len(OTHERS)]))
     return left or caption[0]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from altalign.settings.common import merged
-from altalign.train.data import noise_estimates, parts
+from altalign.train.data import by_key, noise_estimates
 from altalign.train.nlip import captions, noise, phases
 from altalign.train.report import page
 from altalign.train.run import checkpoints
@@ -60,7 +60,7 @@ def config(tmp_path: Path, folder: str) -> TrainConfig:
     of = pairs(24)
     if not (tmp_path / "curated").exists():
         write_run(tmp_path / "curated", of)
-        keys = noise_estimates.numbers_of([pair.key for pair in of])  # so few losses fall into no two groups
+        keys = by_key.numbers_of([pair.key for pair in of])  # so few losses fall into no two groups
         eps = np.linspace(0, 1, len(of), dtype=np.float32)
         noise_estimates.write(str(tmp_path / "eps.parquet"), keys, eps, eps)
     *others, last = PHASES
@@ -98,7 +98,7 @@ POINTS: list[tuple[str, list[Point]]] = [
     ("estimate", [(noise, "losses_of", 2), (noise_estimates, "write", 1), (page, "html", 1)]),
     ("noise-aware", _OF_TRAINING),
     ("captioning", _OF_TRAINING),
-    ("captions", [(captions.Captions, "table", 2), (parts.pq, "ParquetWriter", 1)]),
+    ("captions", [(captions.Captions, "table", 2), (by_key.pq, "ParquetWriter", 1)]),
     ("concept-enhanced", _OF_TRAINING),
 ]
 

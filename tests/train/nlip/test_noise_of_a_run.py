@@ -1,5 +1,6 @@
 """`altalign nlip noise` of a small run: losses by plain loops, the table, the report, a stop, what is refused."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.train import loop
-from altalign.train.data import noise_estimates
-from altalign.train.data.noise_losses import table_of
+from altalign.train.data import by_key, noise_estimates
+from altalign.train.data.noise_estimates import table_of
 from altalign.train.exchange import encoders
 from altalign.train.nlip import noise, phases
 from altalign.train.settings.training import TrainConfig
@@ -98,28 +99,31 @@ def test_an_image_that_cannot_be_decoded_has_no_loss_and_trains_nobody(tmp_path:
     rows = {row["key"]: row for row in pq.read_table(Path(run, noise_estimates.FILE)).to_pylist()}
     assert rows[of[3].key] == {"key": of[3].key, "loss": None, "eps": None}
     assert sum(row["loss"] is None for row in rows.values()) == 1
-    assert noise_estimates.read(run).of([of[3].key]).tolist() == [0]
+    estimates = by_key.opened(
+        by_key.path_of(run, noise_estimates.FILE), str(tmp_path / "noise.arrow"), ["eps"], "[noise] estimates"
+    )
+    assert estimates.floats("eps", [of[3].key]).tolist() == [0]
 
 
 def test_estimates_are_found_by_key_whatever_the_order(tmp_path: Path) -> None:
     place = str(tmp_path / "some.parquet")
     keys = [f"{number * 7919 % 97:032x}" for number in range(60)]
     eps = np.linspace(0, 1, 60, dtype=np.float32)
-    noise_estimates.write(place, noise_estimates.numbers_of(keys), eps, eps)
-    found = noise_estimates.read(place)
-    assert found.of(keys[::-1]).tolist() == eps[::-1].tolist()
-    assert found.missing(noise_estimates.numbers_of(keys)) == 0
-    assert found.missing(noise_estimates.numbers_of([f"{98:032x}", keys[0], "f" * 32])) == 2
+    noise_estimates.write(place, by_key.numbers_of(keys), eps, eps)
+    estimates = by_key.opened(place, str(tmp_path / "noise.arrow"), ["eps"], "[noise] estimates")
+    assert estimates.floats("eps", keys[::-1]).tolist() == eps[::-1].tolist()
+    assert estimates.values("eps", [f"{98:032x}", keys[0], "f" * 32]) == [None, 0.0, None]
 
 
 def test_what_is_no_estimate_is_named(tmp_path: Path) -> None:
+    opened = partial(by_key.opened, place=str(tmp_path / "noise.arrow"), columns=["eps"], setting="[noise] estimates")
     with pytest.raises(
         UsageError, match=r"\[noise\] estimates: .*losses.parquet: no such file; `altalign nlip noise RUN`"
     ):
-        noise_estimates.read(f"run:{tmp_path}")
+        opened(by_key.path_of(f"run:{tmp_path}", noise_estimates.FILE))
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UnreadableError, match="no estimates of noise"):
-        noise_estimates.read(str(tmp_path / "x.parquet"))
+    with pytest.raises(UnreadableError, match=r"\[noise\] estimates: .*x.parquet: no columns key, eps"):
+        opened(str(tmp_path / "x.parquet"))
     with pytest.raises(UsageError, match=r"smoothing = 0\.5 without estimates"):
         TrainConfig.from_values({"noise": {"smoothing": 0.5}}, where="x")
     with pytest.raises(UsageError, match="the loss takes one; give 0"):

@@ -6,8 +6,7 @@ import pytest
 
 from altalign.train.nlip import phases
 from altalign.train.report import page
-from altalign.train.report.phases import PhaseView
-from altalign.train.report.samples import Seen
+from altalign.train.report.page import PhaseView, Seen
 from tests.train.nlip.phased import PHASES, config
 from tests.train.report.test_training_report import HOSTILE, PICTURE
 from tests.train.report.test_training_report import report as of_one
@@ -38,15 +37,15 @@ def test_the_page_has_a_section_of_each_phase(tmp_path: Path) -> None:
 def test_strangers_words_are_text() -> None:
     one = of_one()
     views = [
-        PhaseView("warm-up", "train", 3, is_there=True, results=one.results, charts=one.charts),
-        PhaseView("estimate", "noise", is_there=True, noise=one.noise),
-        PhaseView("captions", "captions", is_there=True, written=[Seen(PICTURE, HOSTILE, "eps 0.250", HOSTILE)]),
+        PhaseView("warm-up", "train", 3, is_finished=True, results=one["results"], charts=one["charts"]),
+        PhaseView("estimate", "noise", is_finished=True, noise=one["noise"]),
+        PhaseView("captions", "captions", is_finished=True, written=[Seen(PICTURE, HOSTILE, "eps 0.250", HOSTILE)]),
         PhaseView("last", "train"),
     ]
-    shown = page.html("phases.html", folder=f"runs/{HOSTILE}", phases=views, settings=one.settings).decode()
+    shown = page.html("phases.html", folder=f"runs/{HOSTILE}", phases=views, settings=one["settings"]).decode()
     assert "<script" not in shown
     assert "\u202e" not in shown
     assert "eps 0.250" in shown
     assert shown.count("Not finished yet") == 1
     assert "234 of 1,234 pairs" in shown
-    assert "234 of 1,234 pairs" in page.html("training.html", report=one).decode()
+    assert "234 of 1,234 pairs" in page.html("training.html", **one).decode()

@@ -27,7 +27,7 @@ def saved(folder: Path, step: int, *, name: str = "lamb") -> Path:
     optimizer = make_optimizer(model, OptimizerSettings(name=name))  # type: ignore[arg-type]
     model.image_tower(torch.rand(2, 3, 5, 5)).square().sum().backward()
     optimizer.step()
-    checkpoints.save(str(folder), step, checkpoints.Kept.of(model, optimizer), {}, keep=3)
+    checkpoints.save(str(folder), step, checkpoints.Kept.now(model, optimizer), {}, keep=3)
     return checkpoints.folder_of(str(folder), step)
 
 
