@@ -250,7 +250,9 @@ def word_similarity(pairs: Sequence[WordPair], encode_word: Callable[[list[str]]
     with torch.no_grad():
         encoded = [encode_word(words[first : first + ENCODED_TOGETHER]) for first in firsts]
     vectors = functional.normalize(torch.cat(encoded).double(), dim=1).cpu()
-    first, second = (vectors[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    first, second = (
+        vectors[[place[word] for word in side]] for side in zip(*(pair[:2] for pair in pairs), strict=True)
+    )
     subsets = sorted({name for pair in pairs for name in pair.subsets})
     members = {name: np.array([name in pair.subsets for pair in pairs]) for name in subsets}
     outcomes = {

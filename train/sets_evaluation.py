@@ -65,7 +65,6 @@ def evaluate(
         batch=ENCODED_TOGETHER,
         threads=max(1, config.data.workers) if config else 1,
         folder=training_folder.path(config, "eval", "features") if config else storage.join(folder, "features"),
-        say=lambda text: say(terminal.shown(text), style="yellow", soft_wrap=True),
     )
     measured = evaluation.evaluate(
         sets, features, held_out=held_out, runs=runs, say=lambda text: say(terminal.shown(text), soft_wrap=True)

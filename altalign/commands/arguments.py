@@ -134,7 +134,7 @@ def fitted(config: "CurateConfig") -> "CurateConfig":
     if fit == config.engine.threads:
         return config
     terminal.stderr().print(
-        f"{free.bytes // memory.MB:,} MB of memory are free ({free.of}), so workers = {fit}", soft_wrap=True
+        f"{free.bytes // memory.MB:,} MB of memory are free ({free.limit}), so workers = {fit}", soft_wrap=True
     )
     return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
 

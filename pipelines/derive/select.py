@@ -149,7 +149,10 @@ def select(selection: Selection, run: Run, flags: list[str]) -> int:
     labels = _labels(parent, known) if run.config.audit.keep_dropped and not selection.is_of_keys else ()
     of_scores = known.scores_of([*selection.columns, *labels])
     columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
-    light = {name: replace(score, files=score.files.sizes()) for name, score in of_scores.items()}
+    light = {
+        name: replace(score, files={shard: {"sha256": file["sha256"]} for shard, file in score.files.items()})
+        for name, score in of_scores.items()
+    }
     scores = {column: light[score.name] for column, score in known.scores.items() if score.name in light}
     selection = replace(selection, scores=scores, labels=labels)
     settings: dict[str, Any] = {

@@ -16,7 +16,8 @@ from altalign.data.schema import DROPPED, RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import STAGES, maker
 from altalign.errors import UnreadableError
 from altalign.filters import where
-from altalign.pipelines.card import CardFacts, readme
+from altalign.pipelines import card as dataset_card
+from altalign.pipelines.card import CardFacts
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
 from altalign.pipelines.run.shard_tables import ShardFacts
@@ -134,7 +135,7 @@ def write_manifest(
         storage.write_bytes(run.path(listing.FILE), list_of_files)
         conditions = where.of_reasons((more or {}).get("lineage"))
         is_grown = generations.ENTRY in (more or {})
-        card = readme.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
+        card = dataset_card.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
     if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
         paths = [run.path(name) for name in (listing.SETTINGS, *files)]
         # in a removal only what is new is there yet

@@ -129,7 +129,7 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
         storage.delete(run.path("work") if not had_work else run.work("score"))
     for settings in scores.score:
         if (measured := files.opened(run.folder, settings.name)) is not None:
-            rows, nulls = measured.files.sums([*measured.columns])
+            rows, nulls = measured.sums()
             missing = ", ".join(f"{column} {n:,}" for column, n in nulls.items() if n)
             without = f"; without a value: {missing}" if missing else ""
             line = f"{terminal.shown(measured.folder)}: {rows:,} samples, {', '.join(measured.columns)}{without}"

@@ -22,6 +22,7 @@ from altalign.errors import UnreadableError
 from altalign.filters import image, pixels
 from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
 from altalign.machine import interrupts, memory
+from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
 
 _SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
@@ -63,12 +64,12 @@ def read(name: str, *, rules: Rules, threads: int, bits: int) -> CheckedShard:
             is_kept = [_leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()] if bits else slice(None)
             checked.keys = keys[is_kept]
         tar = f"shards/{name}.tar"
-        with threads.OF_PROCESS.shared(threads) as pool:  # threads compare each image with its row, in order
+        with OF_PROCESS.shared(threads) as pool:  # threads compare each image with its row, in order
             begun = (
                 (None, pool.submit(check_image, data, row, rules, tar), len(data))
                 for row, data in _images(rules, rows, tar, checked)
             )
-            for _, findings in threads.in_order(begun, bytes_at_most=threads.AHEAD_BYTES):
+            for _, findings in in_order(begun, bytes_at_most=AHEAD_BYTES):
                 checked.findings.add(findings)
     return checked
 
