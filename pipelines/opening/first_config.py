@@ -3,20 +3,17 @@
 import json
 import re
 import tomllib
-from codecs import BOM_UTF8, getincrementaldecoder
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from shlex import quote
 from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
-from altalign.errors import UnreadableError, UsageError, bring
-from altalign.filters.image_headers import HAS_HEIF
+from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
+from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.tables import arrow, lines
@@ -148,7 +145,7 @@ def _guess(path: str) -> Guess:
     name = storage.name(paths[0]).lower()
     kind = _kind_of(name)
     if kind is None:
-        repair = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else _advice(paths[0])
+        repair = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else not_inputs.advice(paths[0])
         raise UsageError(f"{paths[0]}: not the name of a web archive, a table or a tar; {repair}")
     return _of_files(kind, [path], paths)
 
@@ -244,7 +241,7 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = 
 
 
 def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) -> Guess:
-    _check_text(path, lines.form_of(path))
+    not_inputs.check_text(path, lines.form_of(path))
     every = _columns(path)
     columns = {name: holds for name, holds in every.items() if holds != "number"}
     names = ", ".join(map(shown, list(columns)[:12]))
@@ -289,7 +286,7 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     stems = {name.rpartition(".")[0] for name in images}
     texts = sum(not file.is_image and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
-    comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_decoded(images)}"}
+    comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
     for name in tables if not texts else ():
         of_table = storage.join(path, name)
         columns = _columns(of_table)
@@ -383,57 +380,3 @@ def _holds(kind: Any) -> str:
         return "number"
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return "text" if is_text else ""
-
-
-# Files that no reader reads as they are -------------------------------------------------------------------------------
-
-# names of images that are counted as such, and whose content no decoder here reads
-_OF_HEIF = (".heic", ".heif")
-NOT_DECODED = (*(() if HAS_HEIF else _OF_HEIF), ".jp2", ".j2k", ".jxl", ".svg", ".psd")
-_LOOKED_AT_BYTES = 1 << 20
-_COCO = (
-    "u={i['id']:i for i in d['images']}; rows=[{**u[a['image_id']],**a} for a in d['annotations'] if 'caption' in a]"
-)
-
-
-def _advice(path: str) -> str:
-    """What a file of no known ending is, and what to do; in a line."""
-    name = storage.name(path).lower()
-    if name.endswith((".zip", ".7z", ".rar")):
-        return "an archive of files: unpack it, and give `altalign init` the folder that comes of it"
-    if name.endswith((".xlsx", ".xls", ".ods")):
-        return "a spreadsheet: save it as CSV in UTF-8, and give `altalign init` that file"
-    head = storage.read_range(path, 0, min(_LOOKED_AT_BYTES, storage.stamp(path).size)).removeprefix(BOM_UTF8)
-    is_array = head.lstrip()[:1] == b"["
-    if name.endswith(".json") and (is_array or b'"annotations"' in head or b'"images"' in head):
-        what, rows = ("rows in one JSON array", "rows=d") if is_array else ("captions of COCO, in one object", _COCO)
-        program = f"import json,sys; d=json.load(open(sys.argv[1],'rb')); {rows}; [print(json.dumps(r)) for r in rows]"
-        made = quote(f"{path[:-5]}.jsonl")
-        return f'{what}: `python3 -c "{program}" {quote(path)} > {made}`, then give that to `altalign init`'
-    if name.endswith(".txt") and b"," in head.split(b"\n", 1)[0]:
-        return f"a CSV by another name: `mv {quote(path)} {quote(f'{path[:-4]}.csv')}`, then give that or its folder"
-    return "it has no known ending"
-
-
-def _check_text(path: str, form: str) -> None:
-    """Refuse a table of text in another encoding than UTF-8."""
-    if form in lines.BINARY:
-        return
-    with lines.opened(path) as file:
-        head = file.read(_LOOKED_AT_BYTES)
-    is_utf_16, text = head[:2] in (b"\xff\xfe", b"\xfe\xff"), getincrementaldecoder("utf-8")("replace").decode(head)
-    # in other encodings a few letters may read as UTF-8, and a few rows of UTF-8 may be broken
-    if is_utf_16 or 2 * text.count("\ufffd") > len(text) - len(text.encode("ascii", "ignore")):
-        stem, _, ending = path.rpartition(".")
-        encoding, what = ("UTF-16", "but UTF-16") if is_utf_16 else ("ENCODING", "and in which encoding is not known")
-        repair = f"iconv -f {encoding} -t UTF-8 {quote(path)} > {quote(f'{stem}.utf8.{ending}')}"
-        fill_in = "" if is_utf_16 else "; write its name for ENCODING, often WINDOWS-1252"
-        raise UsageError(f"{path}: not UTF-8, {what}; `{repair}` makes it so{fill_in}")
-
-
-def not_decoded(names: Iterable[str]) -> str:
-    """Says of images by name how many are of formats that are not read; empty: none."""
-    endings = Counter(ending for name in names for ending in NOT_DECODED if name.lower().endswith(ending))
-    counts = ", ".join(f"{endings[ending]:,} {ending}" for ending in NOT_DECODED if ending in endings)
-    repair = f" (HEIC is read with the extra heif: {bring('heif')})" if {*_OF_HEIF} & endings.keys() else ""
-    return f"; not read, and dropped as image_undecodable: {shown(counts)}{repair}" if counts else ""

@@ -223,6 +223,7 @@ COCO = {
     "images": [{"id": 7, "file_name": "a_red_dog 0.png", "coco_url": "http://a/7.jpg", "license": 3}],
     "annotations": [{"image_id": 7, "id": 70, "caption": "a red dog"}, {"image_id": 7, "id": 71, "bbox": [1]}],
 }
+SENTENCES = [{"raw": "a red dog", "sentid": 1}]
 # what is there, what is given to init, the line's beginning, and what the same gives after its command
 NO_INPUTS: dict[str, tuple[Callable[[], object], str, str, str, dict[str, Any]]] = {
     "COCO": (
@@ -231,6 +232,13 @@ NO_INPUTS: dict[str, tuple[Callable[[], object], str, str, str, dict[str, Any]]]
         "captions of COCO, in one object: ",
         "in/captions_val2017.jsonl",
         {"url_column": "coco_url", "caption_column": "caption", "keep_columns": ["id", "image_id", "license"]},
+    ),
+    "Karpathy": (
+        lambda: _json("dataset.json", {"images": [{"filename": "a_red_dog 1.png", "sentences": SENTENCES}]}),
+        "in/dataset.json",
+        "captions of Karpathy's splits: ",
+        "in",
+        {"kind": "folder", "captions": "in/dataset.jsonl", "file_column": "filename"},
     ),
     "an array": (
         lambda: _json("rows.json", [{"url": "http://a/1", "caption": "a red dog"}]),
@@ -260,6 +268,13 @@ NO_INPUTS: dict[str, tuple[Callable[[], object], str, str, str, dict[str, Any]]]
         "in",
         {"kind": "folder", "file_column": "image"},
     ),
+    "Flickr's tokens": (
+        lambda: Path("in/results.token").write_text("a_red_dog1.png#0\ta dog\n", encoding="utf-8"),
+        "in/results.token",
+        "names and captions with tabs: ",
+        "",
+        {},
+    ),
     "Latin-1": (
         lambda: Path("in/some.csv").write_bytes("url,caption\nhttp://a/1,a café by night\n".encode("latin-1")),
         "in/some.csv",
@@ -281,8 +296,22 @@ NO_INPUTS: dict[str, tuple[Callable[[], object], str, str, str, dict[str, Any]]]
         "in/some.utf8.csv",
         {"url_column": "url"},
     ),
+    "a list of URLs": (
+        lambda: Path("in/urls.txt").write_text("http://a/1\nhttp://a/2\n", encoding="utf-8"),
+        "in/urls.txt",
+        "a list of URLs, without captions: write a CSV",
+        "",
+        {},
+    ),
     "a zip": (lambda: Path("in/all.zip").write_bytes(b"PK"), "in/all.zip", "an archive of files: unpack it", "", {}),
     "a sheet": (lambda: Path("in/all.xlsx").write_bytes(b"PK"), "in/all.xlsx", "a spreadsheet: save it as", "", {}),
+    "file://": (
+        lambda: Path("in/some.csv").write_text("url,caption\nfile:///a/1.jpg,a dog\n", encoding="utf-8"),
+        "in/some.csv",
+        "its URLs begin with file://",
+        "",
+        {},
+    ),
 }
 
 
