@@ -136,8 +136,6 @@ def test_a_folder_without_an_image_is_refused(tmp_path: Path, files: list[str]) 
 def test_a_path_where_nothing_is_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing is at .*nowhere"):
         test_sets.parts(named(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match=r"s3://"):
-        test_sets.parts(named("s3://bucket/images"))
 
 
 def test_many_images_make_several_parts(tmp_path: Path) -> None:

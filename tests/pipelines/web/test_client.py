@@ -646,7 +646,7 @@ def test_no_socket_is_left() -> None:
     before = open_sockets()
     with (
         Server({f"/{n}": [script(200, IMAGE), [HANG], [RESET]][n % 3] for n in range(60)}) as server,
-        Client(settings_of(server.port)) as client,
+        Client(settings_of(server.port, retries=0)) as client,
     ):
         Clock(client).go_on_while(server.hangs)
         inside = open_sockets()
