@@ -88,18 +88,43 @@ def watch(run: Run) -> type[progress.Watch]:
     return WebWatch if run.config.fetch.source == "web" else progress.Watch
 
 
+def requests_ahead(run: Run) -> str:
+    """A sentence on the images that are taken over, and those that the web will be asked for; empty of a first try."""
+    if run.config.fetch.source != "web" or not (fetched_before(run) or journal.names(run.work(FETCHED.step))):
+        return ""
+    finished, taken, to_request = {*run.finished(FETCHED.step)}, 0, 0
+    for unit in plan(run):
+        if unit["name"] in finished:
+            taken += unit["images"]
+            continue
+        rows = survivors(run, unit)
+        of_images, image_of = _by_image(rows)
+        from_web = set(np.flatnonzero(~fetch_from_files.in_hand(run, of_images)).tolist())
+        from_web -= (_blocked(run, of_images) | _removed(run, rows, image_of)).keys()
+        image_ids: list[Any] = identity.hexed(arrays.ids_of(of_images["image_id"])).to_pylist()
+        stem = run.work(FETCHED.step, unit["name"])
+        known = len(journal.known(run, stem, image_ids, from_web, partial(journal_grounds, run)))
+        taken, to_request = taken + known, to_request + len(from_web) - known
+    ends = "came or failed before and are" if taken != 1 else "came or failed before and is"
+    return f"fetch: {taken:,} image{'s' * (taken != 1)} {ends} taken over, {to_request:,} to ask for"
+
+
 def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
     """About how long these units take one core; 0 where they wait for the web, or a model has threads of its own."""
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
+def _by_image(rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The first row of each image, and for each row the number of its image."""
+    first_rows = first_of_each_image(rows)
+    return rows.take(first_rows), np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+
+
 def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
     rows = survivors(run, unit)
-    first_rows = first_of_each_image(rows)
-    of_images = rows.take(first_rows)
-    image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+    of_images, image_of = _by_image(rows)
     blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
     with STRICT_PILLOW:
         match run.config.fetch.source:

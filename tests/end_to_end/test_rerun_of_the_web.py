@@ -40,7 +40,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_was_fetched_is_taken_over(change: str, server: WebServer, folder: Path) -> None:
+def test_what_was_fetched_is_taken_over(
+    change: str, server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = folder / "input" / "pairs.parquet"
     rows = pq.read_table(path)
     pq.write_table(rows.append_column("number", pa.array(map(str, range(len(rows))))), path)
@@ -52,9 +54,12 @@ def test_what_was_fetched_is_taken_over(change: str, server: WebServer, folder: 
     for each in sorted((folder / "tests").iterdir())[3:]:
         each.unlink()
     history, since = len(tries(folder / "run")), len(server.requests())
+    capsys.readouterr()
     assert main(["curate", "config.toml", "--rerun", *sets(*CHANGES[change])]) == 0
     assert not asked_for(server, since=since)
     assert len(tries(folder / "run")) == history
+    said = capsys.readouterr().err
+    assert ("taken over, 0 to ask for" in said) != change.startswith(("the size", "near", "a test"))
     assert not (folder / "run/work/fetched").exists()
     assert main(["curate", "config.toml", "--set", "run.folder=fresh", *sets(*CHANGES[change])]) == 0
     assert tree(folder / "run") == tree(folder / "fresh")
