@@ -36,19 +36,6 @@ TEXT_MEASURES = AuditTable("audit/text_measures.parquet", MEASURED)
 
 IMAGE_MEASURES = AuditTable("audit/image_measures.parquet", MEASURED)
 
-IMAGE_VALUES = AuditTable(
-    "audit/image_values.parquet",
-    pa.schema(
-        [
-            ("source", pa.string()),  # An input.
-            ("verdict", pa.string()),  # `kept`, or the reason.
-            ("format", pa.string()),  # Of the image as found; null if unknown.
-            ("bytes_log2", pa.int32()),  # Eight times log2 of the bytes as found, rounded.
-            ("rows", pa.int64()),  # Candidates.
-        ]
-    ),
-)
-
 FREQUENT = AuditTable(
     "audit/frequent.parquet",
     pa.schema(

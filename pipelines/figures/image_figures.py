@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +16,11 @@ from altalign.data.audit_tables import (
     DROPPED_IMAGES,
     FUNNEL,
     HOSTS,
-    IMAGE_VALUES,
     SAMPLES,
     SHORT_SIDE_AT_MOST,
 )
 from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.data.schema import DROPPED
-from altalign.dedup.hash_tables import log2_counts
 from altalign.filters import image, pixels, thumbnails
 from altalign.filters.one_url import host_of
 from altalign.machine import interrupts
@@ -34,7 +31,6 @@ from altalign.pipelines.figures.text_figures import (
     is_new,
     shortened,
     smallest_pairs,
-    sum_of,
 )
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
@@ -68,19 +64,6 @@ def image_measures(rows: pa.Table) -> Values:
         "nsfw_percent": nsfw,
     }
     return {name: column.cast(pa.int64()).fill_null(UNKNOWN).to_numpy() for name, column in known.items()}
-
-
-def image_values(rows: pa.Table) -> pa.Table:
-    """The rows of `IMAGE_VALUES` for candidates with source, reason (null: kept), format and blob_bytes."""
-    sizes: Any = pa.array(log2_counts(rows["blob_bytes"].to_numpy()))
-    columns = {
-        "source": rows["source"],
-        "verdict": pc.fill_null(rows["reason"], pa.scalar(KEPT)),
-        "format": rows["format"],
-        "bytes_log2": sizes.cast(pa.int32()),
-        "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
-    }
-    return sum_of([pa.table(columns)], IMAGE_VALUES.schema)
 
 
 # Hosts, of a sample chosen by image_id -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.data.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
+from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import CountRow, FailedRow
 from altalign.data.schema import SAMPLE
 from altalign.pipelines.run.text_tables import GROUPED_SURVIVORS, PLACED_SURVIVOR
@@ -83,7 +83,6 @@ FETCHED_ROWS = Table(
 )
 FEATURES = Table("work/fetch/units/*.features", "of the kept images in their order, int16[n, d]; zeros: flat", _INT16)
 MEASURED_IMAGES = Table("work/fetch/units/*.measures", "a unit's part of the histograms", IMAGE_MEASURES.schema)
-VALUES_OF_IMAGES = Table("work/fetch/units/*.image_values", "a unit's part of formats and sizes", IMAGE_VALUES.schema)
 
 
 def image_range(run: Run, name: str, offset: int, size: int) -> Range:

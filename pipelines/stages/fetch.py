@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
-from altalign.data.audit_tables import IMAGE_MEASURES, IMAGE_VALUES
+from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import REASONS, DropReason, Stage, ask, reasons_of
 from altalign.data.schema import RULES_VERSION, STRINGS
@@ -36,7 +36,6 @@ from altalign.pipelines.run.image_tables import (
     FETCHED,
     FETCHED_ROWS,
     MEASURED_IMAGES,
-    VALUES_OF_IMAGES,
     FetchFacts,
     FetchUnit,
     first_of_each_image,
@@ -209,7 +208,6 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     measures = text_figures.Histograms(text_figures.OF_IMAGE)
     measures.add(image_figures.image_measures(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
     MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
-    VALUES_OF_IMAGES.write(run, image_figures.image_values(seen), unit["name"])
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
     features: Any = kept.take(first_of_each_image(kept))["features"]
     features = b"".join(pc.fill_null(features, pa.scalar(bytes(2 * dimensions))).to_pylist())
@@ -234,13 +232,9 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
 
 
 def conclude(run: Run) -> None:
-    """Write what was measured of images: `image_measures`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
-    for of_units, table in (
-        (MEASURED_IMAGES, IMAGE_MEASURES),
-        (VALUES_OF_IMAGES, IMAGE_VALUES),
-    ):
-        parts = storage.each(partial(of_units.read, run), run.finished(FETCHED.step), of=run.folder)
-        outputs.write_audit(run, table, text_figures.sum_of(parts, table.schema))
+    """Write what was measured of images: `audit/image_measures.parquet` and `audit/hosts.parquet`."""
+    parts = storage.each(partial(MEASURED_IMAGES.read, run), run.finished(FETCHED.step), of=run.folder)
+    outputs.write_audit(run, IMAGE_MEASURES, text_figures.sum_of(parts, IMAGE_MEASURES.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_figures.write_hosts(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
     if fetched_before(run):

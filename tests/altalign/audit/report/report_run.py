@@ -24,7 +24,6 @@ from altalign.data.audit_tables import (
     GALLERY,
     HOSTS,
     IMAGE_MEASURES,
-    IMAGE_VALUES,
     SAMPLES,
     SCRIPTS,
     SIMILARITY,
@@ -291,7 +290,7 @@ def _bounded(value: int, limit: int) -> int:
 
 
 def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
-    text, image, values = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
+    text, image = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
     for each in (each for each in pool if not each.extract):
         level = 255 if each.words == 0 else log2(each.rarest) if each.rarest >= limits.rarest else 0
         measured = {
@@ -313,9 +312,7 @@ def _write_measures(run: Path, pool: list[Candidate], limits: Limits) -> None:
         }
         failed = {*each.image(limits)}
         image.update((name, value, bool(failed - RULES_OF_MEASURE[name])) for name, value in sizes.items())
-        verdict = next(iter(each.image(limits)), "kept")
-        values[each.source, verdict, "jpeg" if known else None, 90 + each.number % 30] += 1
-    for table, rows in ((TEXT_MEASURES, text), (IMAGE_MEASURES, image), (IMAGE_VALUES, values)):
+    for table, rows in ((TEXT_MEASURES, text), (IMAGE_MEASURES, image)):
         _counted(run, table, rows)
 
 

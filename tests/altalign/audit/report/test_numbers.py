@@ -365,7 +365,7 @@ def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
 OPTIONAL = [
     *(f"audit/{name}.parquet" for name in (
         "failed", "samples", "frequent", "edge_ngrams", "hosts", "scripts", "near_duplicates/similarity",
-        "near_duplicates/gallery", "text_measures", "image_measures", "image_values", "funnel", "dropped_images",
+        "near_duplicates/gallery", "text_measures", "image_measures", "funnel", "dropped_images",
     )),
     "audit/near_duplicates/found.json",
     "audit/histograms.json",

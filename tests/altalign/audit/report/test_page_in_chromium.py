@@ -377,7 +377,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     replaced(audit / "edge_ngrams.parquet", number, ngram=texts, is_in=is_in)
     replaced(audit / "hosts.parquet", number, host=texts)
     replaced(audit / "scripts.parquet", number, script=texts, verdict=texts)
-    replaced(audit / "image_values.parquet", number, source=texts, verdict=texts, format=texts)
     near = pq.read_table(audit / "near_duplicates/gallery.parquet")
     kinds = ("just above", "dropped")
     rows = [
