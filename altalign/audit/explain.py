@@ -192,7 +192,7 @@ def _pair(row: Mapping[str, object]) -> list[str]:
 
 def _kept(run: RunFolder, row: FoundSample) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
-    generation = generations.of(storage.name(shard))
+    generation = generations.number_of(storage.name(shard))
     shard += f" (generation {generation})" if generation > 1 else ""
     measured = f"{many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
     stages = stages_of(run.facts["stages"])

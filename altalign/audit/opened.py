@@ -280,7 +280,7 @@ def _images(run: RunFolder, rows: Any) -> Iterator[bytes]:
         return image
 
     with own_files(run.folder):
-        yield from storage.each(read, places, of=run.folder)
+        yield from storage.each(read, places, place=run.folder)
 
 
 def _pictured_rows(run: RunFolder, shards: Sequence[str], where: pc.Expression | None) -> Iterator[dict[str, object]]:

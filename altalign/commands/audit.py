@@ -184,7 +184,7 @@ def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
             return run, checks
         # of a run that has grown, the shards that came are read, for the others were read before
         entries = storage.read_json(run.path("manifest.json")).get("shards", [])
-        numbers = [generations.of(str(entry["name"])) for entry in entries if "name" in entry]
+        numbers = [generations.number_of(str(entry["name"])) for entry in entries if "name" in entry]
         newest = max(numbers, default=1)
         came = numbers.count(newest) if newest > 1 else SHARDS_AFTER_A_CURATION
         return run, write(run, shards_at_most=min(SHARDS_AFTER_A_CURATION, came))

@@ -15,7 +15,7 @@ ENTRY = "generations"  # of the manifest
 _NAME = re.compile(r"g(\d{4,})-\d+")
 
 
-def of(shard: str) -> int:
+def number_of(shard: str) -> int:
     """The generation of a shard, by its name, with or without an ending; the first is 1."""
     match = _NAME.match(shard)
     return int(match[1]) if match else 1

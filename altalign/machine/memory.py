@@ -27,6 +27,9 @@ SMALL_BYTES = 32 * MB  # what a thread may take without asking: it is in _BYTES_
 _AMPLE_BYTES = 8_000 * MB  # more than two of the largest images of the default settings: nobody has to ask
 
 
+_NOTHING = "nothing"  # is known to limit memory
+
+
 class Free(NamedTuple):
     """Free bytes, what limits them, and whether the limit counts addresses instead of use."""
 
@@ -37,7 +40,7 @@ class Free(NamedTuple):
 
 def free(root: Path = Path("/")) -> Free:
     """The scarcest of what limits memory: the machine, control groups, `ulimit -v` and `-d`."""
-    limits = [Free(1 << 62, "nothing"), *_of_groups(root)]
+    limits = [Free(1 << 62, _NOTHING), *_of_groups(root)]
     facts = _numbers(root / "proc/meminfo")
     if "MemAvailable" in facts:
         limits.append(Free(facts["MemAvailable"] + facts.get("SwapFree", 0), "the machine"))
@@ -117,6 +120,14 @@ def spare() -> _Spare:
 def is_ample() -> bool:
     """Whether there is so much memory that no thread has to reserve it."""
     return spare().bytes >= _AMPLE_BYTES
+
+
+def processes_beside() -> int:
+    """How many processes there is memory for, beside what is ample; none where it is not known, or a `ulimit -v`."""
+    room = free()
+    if room.is_address_space or room.limit == _NOTHING:
+        return 0
+    return max(0, room.bytes - _BASE_BYTES - _BYTES_PER_THREAD - _AMPLE_BYTES * 4 // 3) // PROCESS_BYTES
 
 
 @contextmanager

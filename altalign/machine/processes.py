@@ -45,10 +45,12 @@ _PROGRAM = (
 def worth(seconds: float, at_most: int) -> int:
     """How many processes work that takes one core so many seconds is to have; 0 where threads do as well.
 
-    Each asks for memory by itself where large images are to wait for one another, so it has to be ample.
+    Each asks for memory by itself where large images are to wait for one another, so it has to be ample beside them.
     """
-    count = min(at_most, int(seconds / SECONDS_OF_WORK), memory.spare().bytes // memory.PROCESS_BYTES)
-    return count if count > 1 and memory.is_ample() else 0
+    count = min(at_most, int(seconds / SECONDS_OF_WORK))
+    if count > 1:
+        count = min(count, len(OF_COMMAND) + memory.processes_beside())
+    return count if count > 1 else 0
 
 
 class InProcesses(Generic[Item, Result]):
@@ -72,6 +74,9 @@ class InProcesses(Generic[Item, Result]):
 
 class Processes:
     """The processes of a command."""
+
+    def __len__(self) -> int:
+        return len(self._all)
 
     def __init__(self) -> None:
         self._all: list[_Process] = []

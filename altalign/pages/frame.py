@@ -74,7 +74,7 @@ def environment(folder: Path) -> Environment:
     environment.filters |= {
         "number": page_text.number,
         "size": page_text.size,
-        "said": said,
+        "isolated": isolated,
         "url": url,
         "code": code,
         "breakable": breakable,
@@ -108,7 +108,7 @@ def rendered(
 # Filters -------------------------------------------------------------------------------------------------------------
 
 
-def said(value: str, at_most: int = page_text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
+def isolated(value: str, at_most: int = page_text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
     """An untrusted string, isolated from the text direction around it; if it is cut, says by how many characters."""
     shown, cut = page_text.shown(value, at_most), Markup("")
     if shown.left_out:

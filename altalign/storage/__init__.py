@@ -211,12 +211,12 @@ def mappable(path: str) -> str:
     return at(path).mappable(path) if is_remote(path) else path
 
 
-def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator[_R]:
+def each(work: Callable[[_T], _R], things: Iterable[_T], *, place: str) -> Iterator[_R]:
     """The result of `work` for each thing, in order.
 
-    One after the other where the files are on a disk, many at a time where `of` is in a store.
+    One after the other where the files are on a disk, many at a time where `place` is in a store.
     """
-    if not is_remote(of):
+    if not is_remote(place):
         return map(work, things)
     from altalign.storage import clients
 
@@ -429,7 +429,7 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
 
 
 def _delete_files(paths: Sequence[str]) -> None:
-    for _ in each(lambda path: at(path).delete_file(path), paths, of=next(iter(paths), "")):
+    for _ in each(lambda path: at(path).delete_file(path), paths, place=next(iter(paths), "")):
         pass
     local.sync((), {folder_of(path) for path in paths})
 

@@ -111,7 +111,7 @@ def _finish(run_folder: str) -> None:
             )
 
     with storage.noted() as block:
-        for _ in storage.each(place, [name for name in comes if name != _LAST], of=run_folder):
+        for _ in storage.each(place, [name for name in comes if name != _LAST], place=run_folder):
             pass
         if _LAST in comes:
             place(_LAST)

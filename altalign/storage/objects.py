@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -34,7 +34,7 @@ __all__ = ["check", "delete_file"]
 
 _COPIED_AT_ONCE_BYTES = 8 << 20
 _COPIED_BYTES_AT_MOST = 5 << 30  # of S3's request CopyObject
-SENT_EVERY_S = 5.0  # a growing file
+SENT_EVERY_S, SENT_WITHIN_S = 5.0, 60.0  # a growing file
 LEASE_S = 120.0  # of a ticket
 REFRESH_EVERY_S = 20.0
 _TICKET = "lock-"
@@ -193,7 +193,7 @@ def _put(path: str, data: Any) -> None:
 class GrowingObject:
     """A file that grows in a store, which cannot append: bytes wait in a local file, and all of it goes up anew.
 
-    That is 5 seconds after the last time, or ten times as long as it took. Whoever is killed loses what came since.
+    That is 5 seconds after the last time, or ten times as long as it took, a minute at most; a kill loses the rest.
     """
 
     def __init__(self, path: str, file: IO[bytes], size: int):
@@ -217,22 +217,20 @@ class GrowingObject:
                 self._file.flush()
             self.bytes += len(data)
             if time.monotonic() >= self._due_s and (self._sending is None or self._sending.done()):
-                self._wait()
+                if self._sending is not None:
+                    self._sending.result()
                 self._sending = clients.threads("growing").submit(self._send, self.bytes)
-
-    def _wait(self) -> None:
-        if self._sending is not None:
-            self._sending.result()
 
     def _send(self, size: int) -> None:
         begun = time.monotonic()
         _put(self._path, _mapped(self._file, size))
         self._sent = size
-        self._due_s = time.monotonic() + max(SENT_EVERY_S, 10 * (time.monotonic() - begun))
+        self._due_s = time.monotonic() + min(max(SENT_EVERY_S, 10 * (time.monotonic() - begun)), SENT_WITHIN_S)
 
     def finish(self) -> None:
         """Upload what has come since the last time."""
-        self._wait()
+        if self._sending is not None:
+            wait([self._sending])  # where it failed, all of it is sent once more
         if self.bytes != self._sent:
             self._send(self.bytes)
 

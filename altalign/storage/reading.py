@@ -121,45 +121,52 @@ def _together(ranges: Iterable[tuple[int, int]]) -> Iterator[_Request]:
 
 
 class _Blocks:
-    """The blocks of a file that are in memory, by number; several threads may share them."""
+    """The parts of a file in memory, blocks and ranges that were asked for; several threads may share them."""
 
     def __init__(self, file: Source):
         self.file = file
         self._lock = threading.Lock()
-        self._blocks = OrderedDict[int, Future[bytes]]()  # what was used last is at the end
+        self._parts = OrderedDict[tuple[int, int], Future[bytes]]()  # by begin and end; used last: at the end
 
     def at(self, offset: int) -> memoryview:
         """Bytes from an offset on, at least one of them; none at the end."""
         if offset >= self.file.size:
             return memoryview(b"")
-        number, begin = divmod(offset, _BLOCK_BYTES)
         with self._lock:
-            block = self._begun(number)
-            if number - 1 in self._blocks:
+            place = next((each for each in reversed(self._parts) if each[0] <= offset < each[1]), None)
+            if place is None:
+                place = self._block(offset // _BLOCK_BYTES)
+            number = place[0] // _BLOCK_BYTES
+            if place == self._block_place(number) and self._block_place(number - 1) in self._parts:
                 end = -(-self.file.size // _BLOCK_BYTES)
                 for coming in range(number + 1, min(number + 1 + _BLOCKS_AHEAD, end)):
-                    self._begun(coming)
-            self._blocks.move_to_end(number)
+                    self._block(coming)
+            part = self._parts[place]
+            self._parts.move_to_end(place)
         interrupts.check()
-        data = block.result()
-        if len(data) <= begin:
+        data = part.result()
+        if len(data) <= offset - place[0]:
             raise StoreError(f"{self.file.path}: shorter than it was; it has changed while it was read")
-        return memoryview(data)[begin:]
+        return memoryview(data)[offset - place[0] :]
 
     def ask_for(self, offset: int, length: int) -> None:
-        end = min(offset + length, self.file.size)
+        end = min(offset + min(length, 2 * _BLOCK_BYTES), self.file.size)
         with self._lock:
-            for number in range(offset // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)):
-                self._begun(number)
+            if offset < end and not any(each[0] <= offset < each[1] for each in self._parts):
+                self._begun((offset, end))
 
-    def _begun(self, number: int) -> Future[bytes]:
-        block = self._blocks.pop(number, None)
-        if block is None:
-            while len(self._blocks) >= _BLOCKS_KEPT:
-                self._blocks.popitem(last=False)[1].cancel()
-            block = clients.threads("reads").submit(self.file.read_at, number * _BLOCK_BYTES, _BLOCK_BYTES)
-        self._blocks[number] = block
-        return block
+    def _block_place(self, number: int) -> tuple[int, int]:
+        return number * _BLOCK_BYTES, min((number + 1) * _BLOCK_BYTES, self.file.size)
+
+    def _block(self, number: int) -> tuple[int, int]:
+        return self._begun(self._block_place(number))
+
+    def _begun(self, place: tuple[int, int]) -> tuple[int, int]:
+        if place not in self._parts:
+            while sum(end - begin for begin, end in self._parts) + place[1] - place[0] > _BLOCKS_KEPT * _BLOCK_BYTES:
+                self._parts.popitem(last=False)[1].cancel()
+            self._parts[place] = clients.threads("reads").submit(self.file.read_at, place[0], place[1] - place[0])
+        return place
 
 
 class _File(io.RawIOBase):

@@ -269,7 +269,7 @@ def _take_over(before: Run, run: Run, marks: Marks[Facts], units: Set[str] | Non
         storage.link(mark, run.mark(marks.step, name))
 
     names = (name for name in before.finished(marks.step) if units is None or name in units)
-    for _ in storage.each(link, list(names), of=run.folder):
+    for _ in storage.each(link, list(names), place=run.folder):
         pass
 
 

@@ -229,7 +229,7 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
     sequences = dict[tuple[str, int], list[Part]]()  # each in the order of image_id and key
     for name, begin, end in unit["parts"]:
         for parts in of_parents.parts_of(*of_unit(parents, name), CHOSEN_ROWS.array(run, name)[begin:end]):
-            sequence = name.split("-")[0], generations.of(parts[0].shard)
+            sequence = name.split("-")[0], generations.number_of(parts[0].shard)
             sequences.setdefault(sequence, []).extend(parts)
     return copy_shards.copied(run.path("shards"), unit["name"], sequences.values())
 

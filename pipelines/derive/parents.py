@@ -156,7 +156,7 @@ def parts_of(parent: Parent, pieces: Sequence[Piece], rows: Numbers) -> list[lis
     for number in np.unique(places).tolist():
         piece, shard = pieces[number], parent.shards[pieces[number].shard]
         numbers = rows[places == number] - (ends[number] - piece.end)
-        parts.append((generations.of(shard.name), Part(parent.path("shards"), shard.name, numbers)))
+        parts.append((generations.number_of(shard.name), Part(parent.path("shards"), shard.name, numbers)))
     return [[part for _, part in group] for _, group in groupby(parts, lambda each: each[0])]
 
 
@@ -181,7 +181,7 @@ def as_one(parent: Parent) -> Parent:
     """A run with its units as the shards that it would have if they were of one generation, and full."""
     of_generations = [
         [(str(place), shard.rows) for place, shard in group]
-        for _, group in groupby(enumerate(parent.shards), lambda each: generations.of(each[1].name))
+        for _, group in groupby(enumerate(parent.shards), lambda each: generations.number_of(each[1].name))
     ]
     blocks = [
         (places_of(parent.sidecar(parent.shards[int(place)].name, ["image_id", "key"])) for place, _ in generation)

@@ -4,10 +4,11 @@ Verdicts read values as they are stored, so the same samples stay wherever it ru
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +47,7 @@ from altalign.pipelines.run.units import Run, Unit
 from altalign.storage import parquet
 
 Ordered = npt.NDArray[np.unsignedinteger[Any]]
+BUCKETS = 1 << 16  # of a histogram
 
 # What is selected ----------------------------------------------------------------------------------------------------
 
@@ -292,13 +294,13 @@ def _count_values(selection: Selection, run: Run, unit: ShardOfParent) -> Counte
 def _find_thresholds(selection: Selection, run: Run, _unit: Unit) -> ThresholdFacts:
     units, thresholds = list(run.all_facts(VALUES)), list[int | None]()
     for column, top in enumerate(selection.tops):
-        parts = storage.each(
-            lambda name, column=column: VALUES_OF_COLUMN.array(run, f"{name}.{column}"),
-            [name for name, _ in units],
-            of=run.folder,
-        )
-        thresholds.append(kth_largest(parts, rows_of_share(top.share, sum(facts.rows[column] for _, facts in units))))
+        k = rows_of_share(top.share, sum(facts.rows[column] for _, facts in units))
+        thresholds.append(kth_largest(partial(_parts, run, [name for name, _ in units], column), k))
     return ThresholdFacts(numbers=thresholds)
+
+
+def _parts(run: Run, names: Sequence[str], column: int) -> Iterator[Ordered]:
+    return storage.each(lambda name: VALUES_OF_COLUMN.array(run, f"{name}.{column}"), names, place=run.folder)
 
 
 def ordered(values: "pa.Array[Any]") -> Ordered:
@@ -323,16 +325,22 @@ def rows_of_share(share: Fraction, rows: int) -> int:
     return -((-share.numerator * rows) // share.denominator)
 
 
-def kth_largest(parts: Iterable[Ordered], k: int) -> int | None:
+def kth_largest(parts: Callable[[], Iterable[Ordered]], k: int) -> int | None:
     """The k-th largest number of all parts, each [2, n]: distinct numbers, and how often; None for the 0th.
 
-    Numbers that are the same stay together: no sample depends on another one's key. At most k distinct numbers are in
-    memory: scores are stored in steps, so these are few.
+    Numbers that are the same stay together: no sample depends on another one's key. Each pass over the parts finds 16
+    bits, the highest first, by a histogram: memory does not grow with the samples.
     """
-    largest, times = np.zeros(0, np.uint32), np.zeros(0, np.int64)
-    for numbers, counts in parts if k else ():
-        largest, places = np.unique(np.concatenate([largest, numbers]), return_inverse=True)
-        times = np.bincount(places, np.concatenate([times, counts]), len(largest)).astype(np.int64)
-        many = int(np.searchsorted(np.cumsum(times[::-1]), k)) + 1  # they have k rows
-        largest, times = largest[-many:], times[-many:]
-    return int(largest[0]) if len(largest) else None
+    bits = max((8 * part.dtype.itemsize for part in islice(parts(), 1)), default=0) if k else 0
+    high = 0  # the bits that are known; k counts within the numbers that have them
+    for shift in range(bits - 16, -1, -16):
+        counts = np.zeros(BUCKETS, np.int64)
+        for numbers, times in parts():
+            shifted = numbers >> numbers.dtype.type(shift)
+            is_in = shifted >> numbers.dtype.type(16) == high
+            np.add.at(counts, (shifted & numbers.dtype.type(BUCKETS - 1))[is_in], times[is_in].astype(np.int64))
+        from_above = np.cumsum(counts[::-1])
+        place = int(np.searchsorted(from_above, k))
+        k -= int(from_above[place - 1]) if place else 0
+        high = high << 16 | BUCKETS - 1 - place
+    return high if bits else None

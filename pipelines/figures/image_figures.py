@@ -226,7 +226,7 @@ def _extracted(run: Run) -> Iterator[Part]:
 def _judged(run: Run) -> Iterator[Part]:
     """The rows that units have chosen; then repeated pairs, each once, in the order of image_id."""
     rows, left = DROPPED.empty_table(), PER_REASON
-    for of_unit in storage.each(partial(JUDGE_SAMPLE.read, run), run.finished(JUDGED.step), of=run.folder):
+    for of_unit in storage.each(partial(JUDGE_SAMPLE.read, run), run.finished(JUDGED.step), place=run.folder):
         rows = smallest_pairs(pa.concat_tables([rows, of_unit]))
     yield rows, None
     for name in run.finished(GROUPED.step):
@@ -273,7 +273,7 @@ def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:
     `shards` are their names, generation after generation; None: those that the run has just written, all of one.
     """
     parts, pictured = list[pa.Table](), dict[str, bytes | None]()
-    for _, names in groupby(run.finished(WRITTEN.step) if shards is None else shards, generations.of):
+    for _, names in groupby(run.finished(WRITTEN.step) if shards is None else shards, generations.number_of):
         left, before = OF_KEPT, None
         for name in names:
             if not left:
@@ -333,7 +333,7 @@ def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
 
 
 def _pictures(run: Run, places: Sequence[Range]) -> list[bytes | None]:
-    images = storage.each(lambda at: storage.read_range(at.path, at.offset, at.length or 0), places, of=run.folder)
+    images = storage.each(lambda at: storage.read_range(at.path, at.offset, at.length or 0), places, place=run.folder)
     return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in images]
 
 

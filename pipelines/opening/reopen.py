@@ -318,9 +318,9 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         storage.delete_units([run.work(SET_ASIDE)])
         forget(run, STAGES[0], is_restart=True)
     elif first and record:
-        for line in (requests_of(run, decision), *_goes(run, record)):
+        for line, style in ((requests_of(run, decision), None), *((line, "yellow") for line in _goes(run, record))):
             if line:
-                terminal.stderr().print(terminal.shown(line), soft_wrap=True)
+                terminal.stderr().print(terminal.shown(line), style=style, soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
@@ -409,7 +409,7 @@ def _set_aside(run: Run) -> None:
         def link(name: str, step: str = step) -> None:
             storage.link(run.work(step, name), storage.join(folder, "work", step, name))
 
-        for _ in storage.each(link, storage.names(run.work(step), ending), of=run.folder):
+        for _ in storage.each(link, storage.names(run.work(step), ending), place=run.folder):
             pass
 
 

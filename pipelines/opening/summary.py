@@ -44,7 +44,7 @@ def print_plan(run: Run, out: Console, anew: str = "", requests: str = "") -> No
     sizes = [stamp.size for stamp in run.stamps()]
     pool.name_empty_files(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
     first = next((file.path for file in run.files), "")
-    rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=first))
+    rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, place=first))
     changed = _not_defaults(run.config)
     out.print("settings that are not the defaults:" if changed else "but for inputs and folder, all are the defaults")
     for name, value in changed:

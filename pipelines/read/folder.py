@@ -309,7 +309,7 @@ def _files(folder: str, names: Iterable[str]) -> Iterator[File]:
             return _GONE
 
     names = list(names)
-    return map(File, names, storage.each(stamp, names, of=folder))
+    return map(File, names, storage.each(stamp, names, place=folder))
 
 
 def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:

@@ -102,7 +102,7 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
     elif storage.name(first).lower().endswith(tar_members.NAMES):
         yield from _images_of_tar(part, first)
     else:
-        for path, data in zip(part.paths, storage.each(_bytes, part.paths, of=first), strict=True):
+        for path, data in zip(part.paths, storage.each(_bytes, part.paths, place=first), strict=True):
             yield _name(part, path), data
 
 
@@ -110,7 +110,9 @@ def stamps(every: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
     """Yields every file of these parts once, with its size and time of change."""
     paths = list(dict.fromkeys(path for part in every for path in part.paths))
     of_store = next(filter(storage.is_remote, paths), "")
-    yield from zip(paths, (stamp.to_json() for stamp in storage.each(storage.stamp, paths, of=of_store)), strict=True)
+    yield from zip(
+        paths, (stamp.to_json() for stamp in storage.each(storage.stamp, paths, place=of_store)), strict=True
+    )
 
 
 def _files(test_set: TestSet) -> tuple[str, list[str]]:
@@ -145,7 +147,8 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
         return places[0], files
     folders = [storage.folder_of(path).split("/") for path in files]
     common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
-    return "/".join(names[0] for names in common), files
+    root = "/".join(names[0] for names in common)
+    return {".": "", "": "/" if files and files[0].startswith("/") else ""}.get(root, root), files
 
 
 def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:

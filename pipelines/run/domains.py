@@ -16,7 +16,7 @@ from altalign.errors import UsageError
 
 @dataclass(frozen=True)
 class Domains:
-    """The domains of all lists, as `target.Target` spells hosts."""
+    """The domains of all lists, as `calls.Target` spells hosts."""
 
     names: frozenset[str] = frozenset()
 

@@ -63,7 +63,7 @@ def named(content: Mapping[str, Any]) -> dict[str, Written]:
 
 def outputs(run: Run) -> dict[str, Written]:
     """The files outside `work/` that marks vouch for."""
-    of_marks = storage.each(storage.read_sealed, [mark.path for mark in marks(run)], of=run.folder)
+    of_marks = storage.each(storage.read_sealed, [mark.path for mark in marks(run)], place=run.folder)
     return {path: file for content in of_marks for path, file in named(content).items() if not path.startswith("work/")}
 
 

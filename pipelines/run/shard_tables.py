@@ -115,7 +115,7 @@ class CountedFacts(Facts):
 
 @dataclass(frozen=True)
 class ThresholdFacts(Facts):
-    """For each column the smallest number (`tops.ordered`) that stays; None where no sample has a value."""
+    """For each column the smallest number (`select.ordered`) that stays; None where no sample has a value."""
 
     numbers: list[int | None]
 

@@ -28,7 +28,7 @@ IMAGES_PER_UNIT = 4_096
 
 
 class Unit(TypedDict):
-    """A unit of a plan, as JSON. Each step has a type of its own with more in it (`tables`)."""
+    """A unit of a plan, as JSON. Each step has a type of its own with more in it (`*_tables.py`)."""
 
     name: str
 
@@ -105,7 +105,7 @@ class Run:
         """The stamps of the input files, in order: as they are now, of a folder as it was when it was found."""
         first = next((file.path for file in self.files if storage.is_remote(file.path)), "")
         return storage.each(
-            lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, of=first
+            lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, place=first
         )
 
     # Marks ------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,9 @@ class Run:
     def all_facts(self, marks: Marks[F]) -> Iterator[tuple[str, F]]:
         """Yields name and facts of every finished unit of a step, in the order of `finished`."""
         names = self.finished(marks.step)
-        yield from zip(names, storage.each(lambda name: self.facts_of(marks, name), names, of=self.folder), strict=True)
+        yield from zip(
+            names, storage.each(lambda name: self.facts_of(marks, name), names, place=self.folder), strict=True
+        )
 
     def write_mark(self, step: str, name: str, facts: Mapping[str, object], block: storage.Block) -> None:
         """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""

@@ -233,7 +233,7 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
 
 def conclude(run: Run) -> None:
     """Write what was measured of images: `audit/image_measures.parquet` and `audit/hosts.parquet`."""
-    parts = storage.each(partial(MEASURED_IMAGES.read, run), run.finished(FETCHED.step), of=run.folder)
+    parts = storage.each(partial(MEASURED_IMAGES.read, run), run.finished(FETCHED.step), place=run.folder)
     outputs.write_audit(run, IMAGE_MEASURES, text_figures.sum_of(parts, IMAGE_MEASURES.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_figures.write_hosts(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

@@ -373,11 +373,11 @@ class Judge(beam.PTransform[Any, Any]):
 def conclude(run: Run) -> None:
     """Write histograms of what was measured, frequent strings, edge n-grams and scripts."""
     units = [unit["name"] for unit in pool.units(run)]
-    measures = storage.each(partial(text_tables.MEASURED_TEXTS.read, run), units, of=run.folder)
+    measures = storage.each(partial(text_tables.MEASURED_TEXTS.read, run), units, place=run.folder)
     outputs.write_audit(run, TEXT_MEASURES, text_figures.sum_of(measures, TEXT_MEASURES.schema))
     strings, scripts = {kind: dict[int, str]() for kind in text_figures.STRINGS_SOUGHT}, Counter[tuple[str, str]]()
     paths = [text_tables.SEEN_STRINGS.path(run, unit) for unit in units]
-    for part in storage.each(storage.read_json, paths, of=run.folder):
+    for part in storage.each(storage.read_json, paths, place=run.folder):
         scripts += Counter({(script, verdict): rows for script, verdict, rows in part["scripts"]})
         for kind, first in strings.items():  # of each string the first in input order
             strings[kind] = dict(part[kind]) | first

@@ -31,6 +31,7 @@ from altalign.settings.curate import FetchSettings
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
 EXTENDED_S = 60.0  # how much longer a call may take while the network or this machine is the bottleneck
+RULES_LAST_S = 60.0  # how long a robots.txt is waited for at least, whoever asked first
 NO_RULES_S = 300.0  # how long a site is not asked again for a robots.txt that it did not give
 
 _NO_ANSWER = frozenset({DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE})
@@ -249,7 +250,7 @@ class Fetching:
                 task.exception()  # otherwise asyncio would complain if all that waited have left
 
         if (task := self._robots.get(origin)) is None:
-            task = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call.lasts_s))
+            task = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call))
             self._robots[origin] = task
             task.add_done_callback(end)
         try:
@@ -257,9 +258,9 @@ class Fetching:
         except TryError as error:
             raise TryError(error.trouble, is_final=True) from None
 
-    async def _fetch_rules(self, target: Target, lasts_s: float) -> Rules:
-        call = Call((), lasts_s)  # of its own: whoever asked first may leave before others
-        call.ends_s = self._loop.time() + lasts_s
+    async def _fetch_rules(self, target: Target, first: Call) -> Rules:
+        call = Call((), first.lasts_s)  # of its own: whoever asked first may leave before others
+        call.ends_s = max(first.ends_s, self._loop.time() + RULES_LAST_S)
         fetch = Fetch(call, target, is_robots=True, worker=asyncio.current_task())
         try:
             answer = await self._tries(fetch)

@@ -146,7 +146,7 @@ def opened(path: str, grounds: JournalGrounds, measure: Callable[[int, bytes], M
         ranges = [(outcome.offset, outcome.bytes) for outcome in in_hand.values()]
         has_bytes = bool(ranges) and storage.exists(f"{path}.images")
         data_of = storage.read_ranges(f"{path}.images", ranges) if has_bytes else ()
-        for (number, outcome), data in zip(in_hand.items(), data_of, strict=False):
+        for (number, outcome), data in zip(in_hand.items(), data_of, strict=has_bytes):
             interrupts.check()
             if hashlib.sha256(data).hexdigest() == outcome.measured.found_sha256:
                 is_measured = before.grounds.measured == grounds.measured

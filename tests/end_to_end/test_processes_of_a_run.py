@@ -24,7 +24,7 @@ WATCHDOG_S = 800.0
 # processes do the work; and each says that it was there.
 _AT_START = """
 import altalign.machine.memory, altalign.machine.processes
-altalign.machine.memory.is_ample, altalign.machine.memory.PROCESS_BYTES = lambda: True, 1
+altalign.machine.memory.processes_beside = lambda: 8
 altalign.machine.processes.SECONDS_OF_WORK = 1e-9
 if sys.argv[:1] == ["-c"] and len(sys.argv) == 2:
     pathlib.Path(os.environ["ALTALIGN_TEST_BLOWS"], f"process-{os.getpid()}").touch()

@@ -151,7 +151,7 @@ class Runs:
     def sidecars(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """The side-cars, of these columns and those that the selection reads, with the numbers of their shards."""
         read = list(dict.fromkeys([*names, *columns.of_sidecar(self.selection.columns)]))
-        yield from enumerate(storage.each(lambda shard: _sidecar(shard, read), self.shards, of=self.remote))
+        yield from enumerate(storage.each(lambda shard: _sidecar(shard, read), self.shards, place=self.remote))
 
     @property
     def remote(self) -> str:

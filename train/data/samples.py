@@ -106,7 +106,7 @@ class Samples:
         Raises UnreadableError: a tar is missing, or not as the index has it.
         """
         together = _neighbours(pairs)
-        parts = storage.each(self._read, [pairs[places] for places in together], of=self.runs.remote)
+        parts = storage.each(self._read, [pairs[places] for places in together], place=self.runs.remote)
         read: dict[int, tuple[bytes, str]] = {}
         for places, part in zip(together, parts, strict=True):
             read |= zip(places.tolist(), part, strict=True)

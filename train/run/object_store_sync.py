@@ -113,7 +113,7 @@ def _put(local: Path, remote: str, names: Sequence[str]) -> None:
     def put(name: str) -> None:
         storage.put_file(str(local / name), storage.join(remote, name))
 
-    for _ in storage.each(put, names[:-1], of=remote):
+    for _ in storage.each(put, names[:-1], place=remote):
         pass
     for name in names[-1:]:
         put(name)

@@ -122,7 +122,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         totals.check_manifest(run, manifest, findings)
         # of the newest generation first, those with the smallest SHA-256
         entries = manifest.entries.items()
-        ordered = sorted((-generations.of(name), entry["sha256"], name) for name, entry in entries)
+        ordered = sorted((-generations.number_of(name), entry["sha256"], name) for name, entry in entries)
         names = sorted(name for *_, name in ordered[:shards_at_most])
         notes |= _check_rows(run, manifest, names, counts, rules, findings)
     return findings.checks(ABOUT, notes)
@@ -149,7 +149,7 @@ def _check_rows(
         totals.check_dropped(run, counts, keys, findings, files_at_most=files_at_most)
     notes = {"kept_or_dropped": f"searched for {many(len(keys), 'kept key(s)')}"}
     if not is_whole:
-        newest = ", of the newest generation first" if len({*map(generations.of, manifest.entries)}) > 1 else ""
+        newest = ", of the newest generation first" if len({*map(generations.number_of, manifest.entries)}) > 1 else ""
         of_all_shards = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}"
         sample = f"{of_all_shards}{newest}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")

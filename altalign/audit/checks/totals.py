@@ -138,7 +138,7 @@ def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> No
 def _check_names(manifest: Manifest, removed_from: Mapping[str, int], findings: Findings) -> None:
     """Checks that the names of shards count up, but for those of which nothing was left."""
     if manifest.is_grown:
-        places = [(generations.of(name), int(name.rpartition("-")[2])) for name in manifest.entries]
+        places = [(generations.number_of(name), int(name.rpartition("-")[2])) for name in manifest.entries]
         for name, (before, after) in zip([*manifest.entries][1:], pairwise(places), strict=True):
             if before >= after:
                 findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
@@ -158,7 +158,7 @@ def check_between(shards: Sequence[CheckedShard], findings: Findings) -> None:
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(bool(full)))
     for before, after in pairwise(full):
-        if generations.of(before.name) == generations.of(after.name):
+        if generations.number_of(before.name) == generations.number_of(after.name):
             last, first = (np.array([end.encode()], "S64") for end in (before.last, after.first))
             check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
 
@@ -251,7 +251,7 @@ def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedSha
 
 def _images(run: RunFolder, shards: list[CheckedShard], findings: Findings) -> int:
     """How many images the shards have, one that is in several generations once; checks that no key is in two."""
-    if all(generations.of(shard.name) == 1 for shard in shards):
+    if all(generations.number_of(shard.name) == 1 for shard in shards):
         shared = sum(before.last[:32] == after.first[:32] for before, after in pairwise(shards) if before.last)
         return sum(shard.images for shard in shards) - shared
     with rows.database() as connection:

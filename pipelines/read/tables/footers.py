@@ -250,11 +250,12 @@ def sizes(
                 rows = min(rows, max(1, _BATCH_OF_IMAGES_BYTES // max(1, pages.dictionary_bytes)))
             elif column.physical_type == "BYTE_ARRAY":
                 longest = _longest(file, table, pages)
-                if column.max_repetition_level and pages.chunk.values > _VALUES_AT_MOST:
+                is_long = longest > bounds.CAPTION_BYTES
+                if column.max_repetition_level and not is_long and pages.chunk.values > _VALUES_AT_MOST:
                     what = f"{pages.chunk.values} values in the lists of row group {number}"
                     raise pa.ArrowInvalid(f"{what}, more than {_VALUES_AT_MOST}; write smaller row groups")
                 in_lists = longest * pages.chunk.values if column.max_repetition_level else 0  # maybe all in one row
-                if longest > bounds.CAPTION_BYTES or in_lists > BATCH_BYTES:
+                if is_long or in_lists > BATCH_BYTES:
                     dictionaries[column.path] = None
                     longest = bounds.CAPTION_BYTES
                 row_bytes += longest * min(1.0, a_row)

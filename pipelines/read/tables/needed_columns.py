@@ -29,7 +29,7 @@ def columns(settings: InputSettings) -> list[str]:
 
 
 def text_columns(settings: InputSettings) -> list[str]:
-    """The columns that `texts` needs, each once."""
+    """The columns that `candidates` needs without names, each once."""
     return list(dict.fromkeys(name for name in url_caption_page(settings) if name))
 
 

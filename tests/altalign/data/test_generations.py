@@ -9,8 +9,8 @@ from altalign.data import generations
 @given(st.integers(1, 20_000), st.integers(0, 200_000))
 def test_a_name_says_its_generation_with_and_without_an_ending(generation: int, number: int) -> None:
     name = generations.named(generation, number)
-    assert generations.of(name) == generation
-    assert generations.of(f"{name}.tar") == generation
+    assert generations.number_of(name) == generation
+    assert generations.number_of(f"{name}.tar") == generation
 
 
 @given(st.lists(st.tuples(st.integers(1, 9_999), st.integers(0, 99_999))))

@@ -324,14 +324,14 @@ def test_signals_are_the_parents_to_answer(two: Processes) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "free", "count"),
-    [(4.0, 64_000, 0), (9.9, 64_000, 0), (10.0, 64_000, 2), (1e6, 64_000, 4), (1e6, 10_000, 0)],
+    [(4.0, 64_000, 0), (9.9, 64_000, 0), (10.0, 64_000, 2), (1e6, 64_000, 4), (1e6, 12_000, 2), (1e6, 11_000, 0)],
 )
 def test_as_many_as_there_are_work_and_memory_for(
     monkeypatch: pytest.MonkeyPatch, seconds: float, free: int, count: int
 ) -> None:
-    shared = memory._Spare(free * MB * 3 // 4)
-    monkeypatch.setattr(memory, "spare", lambda: shared)
-    assert processes.worth(seconds, 4) == count
+    for limit, expected in (("the machine", count), ("nothing", 0)):
+        monkeypatch.setattr(memory, "free", lambda limit=limit: memory.Free(free * MB, limit))
+        assert processes.worth(seconds, 4) == expected
 
 
 def test_where_the_system_starts_none_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ with storage.growing(sys.argv[1]) as file:
     for number in range(250):
         file._due_s = 0.0
         file.write(b"%03d\\n" % number)
-        file._wait()
+        file._sending.result()
     file._due_s = float("inf")
     file.write(b"lost")
     os.kill(os.getpid(), signal.SIGKILL)

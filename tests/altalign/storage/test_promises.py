@@ -203,11 +203,11 @@ def test_tables_and_arrays_go_through(base: str) -> None:
 
 def test_many_are_asked_for_and_given_in_order(base: str) -> None:
     paths = [f"{base}/{number:03}.json" for number in range(70)]
-    assert list(storage.each(lambda path: storage.write_json(path, {"path": path}), paths, of=base)) == [None] * 70
-    assert [facts["path"] for facts in storage.each(storage.read_json, paths, of=base)] == paths
-    assert len(set(storage.each(storage.stamp, paths, of=base))) == 70
+    assert list(storage.each(lambda path: storage.write_json(path, {"path": path}), paths, place=base)) == [None] * 70
+    assert [facts["path"] for facts in storage.each(storage.read_json, paths, place=base)] == paths
+    assert len(set(storage.each(storage.stamp, paths, place=base))) == 70
     with pytest.raises(FileNotFoundError):
-        list(storage.each(storage.read_bytes, [*paths, f"{base}/none"], of=base))
+        list(storage.each(storage.read_bytes, [*paths, f"{base}/none"], place=base))
 
 
 # What is there -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from transformers import BartConfig, BartModel
 
 from altalign.errors import UsageError
 from altalign.train.data.batches import Batch, padded
-from altalign.train.model.drawn import token_drop
+from altalign.train.model.drawn import TokenDrop, token_drop
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.model.vision_transformer import ImageDecoder, normalised, patches
 from altalign.train.run.ranks import Ranks
@@ -48,7 +48,7 @@ def batch(count: int = 6) -> Batch:
 
 
 def losses_of(model: DualEncoder, of: Batch, **more: Any) -> tuple[torch.Tensor, ...]:
-    kept = token_drop.TokenDrop(0.5, 16, 0, 1).kept(of.keys, of.images)
+    kept = TokenDrop(0.5, 16, 0, 1).kept(of.keys, of.images)
     return model(of.images, of.tokens, of.mask, kept=kept, prompted=of.prompted, has_losses=True, **more)
 
 
@@ -74,7 +74,7 @@ def test_the_caption_loss_is_that_of_tokens_one_after_the_other() -> None:
     model: Any = model_of(config(), vocabulary=VOCABULARY).eval()
     of = batch(3)
     captioner, tower, expected = model.captioner, model.text_tower, 0.0
-    kept = token_drop.TokenDrop(0.5, 16, 0, 1).kept(of.keys, of.images)
+    kept = TokenDrop(0.5, 16, 0, 1).kept(of.keys, of.images)
     assert of.prompted is not None
     for row in range(3):
         states = model.image_tower.states(of.images[row : row + 1], kept[row : row + 1])
