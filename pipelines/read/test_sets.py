@@ -124,10 +124,10 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
         what = f"cannot be reached ({error.strerror})"
         raise UsageError(f"[decontaminate] test_sets: {test_set.path}: {what}; make it readable") from None
     if not places:
-        repair = "look at what is there, and whether it may be listed"
-        if not storage.is_remote(test_set.path):
-            repair = f"give paths relative to the working directory, {Path.cwd()}"
-        raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r}; {repair}")
+        where, repair = f"{test_set.path!r} (from {Path.cwd()})", "give paths relative to the working directory"
+        if storage.is_remote(test_set.path):
+            where, repair = repr(test_set.path), "look at what is there, and whether it may be listed"
+        raise UsageError(f"[decontaminate] test_sets: nothing is at {where}; {repair}")
     files: list[str] = []
     seen: set[tuple[int, int]] = set()
     for place in places:
