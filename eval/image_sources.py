@@ -119,7 +119,8 @@ def files_in(folder: str, names: Sequence[str]) -> tuple[Images, list[str]]:
     """The images of these files of a folder, each once, and the names of those that are not there."""
     places = [Place(storage.join(folder, name), name=name) for name in dict.fromkeys(names)]
     existing = [place for place in places if storage.exists(place.path)]
-    missing = [place.name for place in places if place not in existing]
+    names_there = {place.name for place in existing}
+    missing = [place.name for place in places if place.name not in names_there]
     return Images.at([digest(data) for data in read_places(existing)], existing), missing
 
 
@@ -242,16 +243,16 @@ def _images_of(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | No
 
 def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
     """The images of rows, whose numbers rise."""
-    first, waiting = 0, list(rows)
+    first, waiting = 0, list(rows)[::-1]
     for batch in batches_of(path, (column,)):
         images = _images_of(batch, column, path)
-        while waiting and waiting[0] < first + len(batch):
-            yield images[waiting.pop(0) - first] or b""
+        while waiting and first <= waiting[-1] < first + len(batch):
+            yield images[waiting.pop() - first] or b""
         first += len(batch)
         if not waiting:
             return
     raise UnreadableError(
-        f"{path}: ends before row {waiting[0]:,}; it was changed since it was listed: give a whole one"
+        f"{path}: ends before row {waiting[-1]:,}; it was changed since it was listed: give a whole one"
     )
 
 

@@ -211,7 +211,7 @@ def sampled_spearman(
     generator = torch.Generator().manual_seed(seed)
     order = query.argsort(stable=True)
     _, counts = query[order].unique_consecutive(return_counts=True)
-    draws = [order[drawn(counts, generator)] for _ in range(samples)]
+    draws = (order[drawn(counts, generator)] for _ in range(samples))
     values = torch.tensor([spearman(similarity[rows], rating[rows]) for rows in draws], dtype=torch.float64)
     return float(values.mean()), float(values.std(unbiased=False))
 

@@ -49,11 +49,17 @@ TASKS: Mapping[str, Task] = {
     "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
 _OF_ALL = ("task", "name", "metric")
-# Settings of earlier versions, which stored settings still name, and the value that holds now.
-_REMOVED = {
-    "index_split": "train", "train_split": "train", "samples": 1_000, "image_weight": 1, "text_weight": 2,
-    "repeated_captions": True, "test_set": "",
-}  # fmt: skip
+# Settings of earlier versions: the value that holds now (None: there is none), and what to do about another.
+_REMOVED: Mapping[str, tuple[object, str]] = {
+    "index": (None, "is train now; rename it"),
+    "index_split": ("train", 'is always "train" now; leave it out'),
+    "train_split": ("train", 'is always "train" now; leave it out'),
+    "samples": (1_000, "is always 1,000 now; leave it out"),
+    "image_weight": (1, "is always 1 now; leave it out"),
+    "text_weight": (2, "is always 2 now; leave it out"),
+    "repeated_captions": (True, "is always true now; leave it out"),
+    "test_set": ("", "is gone; give the set the name that it has in [decontaminate] test_sets"),
+}
 
 
 class Set(Settings):
@@ -111,7 +117,10 @@ class Set(Settings):
         """Fill in what the task has as a default."""
         if not isinstance(values, dict):
             return values
-        values = {name: value for name, value in values.items() if _REMOVED.get(name, ...) != value}
+        for name, (value, advice) in _REMOVED.items():
+            if values.get(name, value) != value:
+                raise ValueError(f"{name} {advice}")
+        values = {name: value for name, value in values.items() if name not in _REMOVED}
         task = TASKS.get(str(values.get("task")))
         return {"metric": task.metrics[0], **task.defaults, **values} if task else values
 

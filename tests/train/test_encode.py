@@ -77,7 +77,7 @@ def test_a_folder_of_images_and_a_file_of_captions_are_inputs(
         (["RUN", "RUN", "RUN"], "it is there already; give a new folder"),
         (["RUN", "x/*.tar", "OUT"], "nothing is at 'x/*.tar'"),
         (["RUN", "RUN/../curated", "OUT", "--checkpoint", "9"], "no checkpoint of step 9 (there: 1, 2)"),
-        (["RUN", "RUN", "OUT", "--batch", "0"], "0: not a whole number above 0"),
+        (["RUN", "RUN", "OUT", "--batch", "0"], "0: not a whole number of 1 or more"),
     ],
 )
 def test_what_cannot_be_encoded_is_one_line(

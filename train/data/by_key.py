@@ -31,6 +31,7 @@ MAKES = {  # the commands that make what settings name
     "[noise] captions": "altalign nlip caption RUN",
     "[captioner] concepts": "altalign nlip concepts",
 }
+NUMBERS = {"eps"}  # columns
 PARTS = "parts"
 _ENDING = ".parquet"
 
@@ -89,6 +90,8 @@ class ByKey:
 
     @property
     def _keys(self) -> Keys:
+        if not len(self._table):
+            return np.empty(0, "S16")
         column = self._table.column("key").chunk(0)
         return np.frombuffer(column.buffers()[1], "S16")[: len(column)]  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -135,6 +138,9 @@ def opened(path: str, place: str, columns: Sequence[str], setting: str) -> ByKey
     if storage.read_json(f"{place}.json").get("digest") != digest or not storage.exists(place):
         try:
             table = pq.read_table(pa.BufferReader(data), columns=["key", *columns])
+            for place_of, name in enumerate(columns, 1):  # text that is no number is refused here, not in the middle
+                if name in NUMBERS:
+                    table = table.set_column(place_of, name, table[name].cast(pa.float32()))
             keys = numbers_of([str(key) for key in table["key"].to_pylist()])
         except (pa.ArrowException, KeyError, ValueError) as error:
             why = " ".join(str(error).split())

@@ -151,7 +151,9 @@ def nth_key(files: Sequence[str], n: int, kind: "np.dtype[np.void]" = PAIR) -> t
 
     Returns too how many pairs of this very key are among the n smallest.
     """
-    halves = np.concatenate([chunk["key"][:, 0].astype(np.uint64) for chunk in _chunks(files, kind)])
+    halves, end = np.empty(sum(storage.stamp(file).size for file in files) // kind.itemsize, np.uint64), 0
+    for chunk in _chunks(files, kind):
+        halves[end : (end := end + len(chunk))] = chunk["key"][:, 0]
     halves.partition(n - 1)
     half, before = halves[n - 1], int(np.count_nonzero(halves[:n] < halves[n - 1]))
     equal = [chunk["key"][chunk["key"][:, 0] == half] for chunk in _chunks(files, kind)]
