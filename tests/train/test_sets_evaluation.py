@@ -87,13 +87,12 @@ def test_a_second_evaluation_encodes_nothing_and_gives_the_same(folder: Path, mo
     assert first == second
 
 
-def test_a_damaged_file_of_features_is_made_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_of_features_is_made_anew(folder: Path) -> None:
     given = ["eval", str(folder / "run"), "--sets", str(folder / "sets.toml"), "--out"]
     cli.main([*given, str(folder / "before")])
     for path in (folder / "run" / "eval" / "features").glob("*.npy"):
         path.write_bytes(path.read_bytes()[:-8])
     cli.main([*given, str(folder / "after")])
-    assert "not as it was written; it is made anew" in capsys.readouterr().err
     before, after = ((folder / name / "metrics.json").read_bytes() for name in ("before", "after"))
     assert before == after
 
