@@ -468,7 +468,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
         ({"loss": {"mixup": 0.1, "negatives": 0.5}}, 2, "a partner may be no candidate; give negatives = 1"),
         ({"loss": {"mixup": 0.1, "mixup_group": 3}}, 2, "is no multiple of [loss] mixup_group (3)"),
         ({"data": {"sampling": "one_source"}}, 2, 'is all there is; give more sources, or "random"'),
-        ({"image_tower": {"token_drop": 0.25}}, 2, 'architecture = "b0" has no tokens'),
+        ({"image_tower": {"token_drop": 0.25}}, 2, "token_drop = 0.25, and b0 is no ViT"),
         ({"image_tower": {"architecture": "vit_ti16"}, "data": {"crop_px": 30}}, 2, "no multiple of the patches"),
         (
             {"loop": {"speed": "recorded", "recompute": "large"}},
