@@ -32,7 +32,7 @@ from altalign.pipelines.web.calls import Response, Try
 from altalign.pipelines.web.journal import Gathered
 from altalign.terminal import bar_columns, shown
 
-SECONDS_BETWEEN_STATS = 1.0  # also between looks at them
+SECONDS_BETWEEN_STATS = SECONDS_BETWEEN_LOOKS = 1.0  # of statistics, and at them
 HOSTS_AT_MOST = 20  # in statistics and progress: those with the most failures
 HOSTS_COUNTED = 100_000  # above this number, hosts with the fewest failures are forgotten
 
@@ -217,7 +217,7 @@ class WebWatch(progress.Watch):
             return
         line_at, is_over = self._begin + progress.LINE_EVERY_S, False
         while not is_over:
-            is_over = self.stop.wait(min(SECONDS_BETWEEN_STATS, progress.LINE_EVERY_S))
+            is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
             self._update()
             if is_over or time.monotonic() >= line_at:
                 self._console.print(self._summary(), soft_wrap=True)
@@ -301,7 +301,7 @@ class WebWatch(progress.Watch):
         with Live(Group(bar, below), console=self._console):
             is_over = False
             while not is_over:
-                is_over = self.stop.wait(SECONDS_BETWEEN_STATS)
+                is_over = self.stop.wait(SECONDS_BETWEEN_LOOKS)
                 self._update()
                 bar.update(task, completed=self._totals.ended, speed=f"{self._images_per_s():,.0f} images/s")
                 below.plain = self._outcomes()

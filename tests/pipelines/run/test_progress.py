@@ -120,7 +120,7 @@ def test_a_store_that_does_not_answer_for_a_while_does_not_end_the_watch(
 ) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
     monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(web_progress, "SECONDS_BETWEEN_STATS", 0.001)
+    monkeypatch.setattr(web_progress, "SECONDS_BETWEEN_LOOKS", 0.001)
     run, file, asked, names = run_of(tmp_path), io.StringIO(), threading.Event(), storage.names
     units: list[Unit] = [{**unit, "images": 1_000} for unit in UNITS]
     watch = web_progress.WebWatch if kind == "web" else progress.Watch
