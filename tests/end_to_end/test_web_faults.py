@@ -330,7 +330,6 @@ import sys
 from altalign.cli import main
 from altalign.errors import AltalignError
 from altalign.pipelines.images import measuring
-from altalign.pipelines.stages import fetch_from_web
 real = measuring.measure
 def measure(data, *, url, **rest):
     if "trouble" in url:

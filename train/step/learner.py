@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 from torch.nn import functional
@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
-from altalign.train.data.by_key import ByKey
 from altalign.train.model import batch_norm, drawn, passes
 from altalign.train.model.dual_encoder import Classifier, DualEncoder, Temperature
 from altalign.train.model.image_tower import ImageTower
@@ -25,6 +24,9 @@ from altalign.train.step import accumulation, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, StepResult, check_sync, chunk_seed
 from altalign.train.step.global_batch import global_batch
 from altalign.train.step.loss import Noise, contrastive_loss, negatives_log_p
+
+if TYPE_CHECKING:
+    from altalign.train.data.by_key import ByKey
 
 _BLOCK, _BLOCK_OF_A_GPU = 2048, 8192  # rows and columns of the logits that are in memory at a time
 _LARGE_STAGES = 2  # of EfficientNet's seven: their maps are the largest
@@ -44,7 +46,7 @@ class NotFiniteError(AltalignError):
 class Learner:
     """The two towers, the temperature and the optimiser of one rank."""
 
-    def __init__(self, config: TrainConfig, *, vocabulary: int, ranks: Ranks, estimates: ByKey | None = None) -> None:
+    def __init__(self, config: TrainConfig, *, vocabulary: int, ranks: Ranks, estimates: "ByKey | None" = None) -> None:
         self._config, self._estimates = config, estimates
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
         set_up_passes(self.model, config.loop)

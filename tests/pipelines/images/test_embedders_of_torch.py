@@ -181,7 +181,7 @@ def test_no_code_of_a_checkpoint_is_run(tmp_path: Path, model: str) -> None:
     for name in ("evil.pt", "old.pt"):
         with pytest.raises(
             UsageError,
-            match=rf"{name} cannot be read as weights \(.*\); give safetensors, or weights that torch\.save wrote",
+            match=rf"{name} cannot be read as weights \(.*\); give safetensors, or a state_dict that torch\.save wrote",
         ):
             embedders.load(f"{model}:{tmp_path / name}")
     assert not trace.exists()
