@@ -47,8 +47,9 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
     elif folder:
         with suppress(OSError):
             status = os.statvfs(existing(folder))
-            has_files_left = status.f_favail or not status.f_files
-            what += f" ({status.f_bavail * status.f_frsize:,} bytes free{'' if has_files_left else ', no file more'})"
+            is_full_of_files = status.f_files and not status.f_favail
+            left = f"{status.f_bavail * status.f_frsize:,} bytes free"
+            what += f" ({'it holds as many files as it can' if is_full_of_files else left})"
     return FullDiskError(
         f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it "
         "continues"
