@@ -126,47 +126,65 @@ class _Blocks:
     def __init__(self, file: Source):
         self.file = file
         self._lock = threading.Lock()
-        self._parts = OrderedDict[tuple[int, int], Future[bytes]]()  # by begin and end; used last: at the end
+        # by where each begins: its end, and its bytes; what was used last is at the end
+        self._parts, self._bytes = OrderedDict[int, tuple[int, Future[bytes]]](), 0
 
     def at(self, offset: int) -> memoryview:
         """Bytes from an offset on, at least one of them; none at the end."""
         if offset >= self.file.size:
             return memoryview(b"")
         with self._lock:
-            place = next((each for each in reversed(self._parts) if each[0] <= offset < each[1]), None)
-            if place is None:
-                place = self._block(offset // _BLOCK_BYTES)
-            number = place[0] // _BLOCK_BYTES
-            if place == self._block_place(number) and self._block_place(number - 1) in self._parts:
+            begin = self._part_with(offset)
+            if begin is None:
+                begin = self._begun(*self._block(offset // _BLOCK_BYTES))
+            self._parts.move_to_end(begin)  # before others come, for which the oldest go
+            number = begin // _BLOCK_BYTES
+            if self._has_block(number) and self._has_block(number - 1):
                 end = -(-self.file.size // _BLOCK_BYTES)
                 for coming in range(number + 1, min(number + 1 + _BLOCKS_AHEAD, end)):
-                    self._block(coming)
-            part = self._parts[place]
-            self._parts.move_to_end(place)
+                    self._begun(*self._block(coming))
+            part = self._parts[begin][1]
         interrupts.check()
         data = part.result()
-        if len(data) <= offset - place[0]:
+        if len(data) <= offset - begin:
             raise StoreError(f"{self.file.path}: shorter than it was; it has changed while it was read")
-        return memoryview(data)[offset - place[0] :]
+        return memoryview(data)[offset - begin :]
 
     def ask_for(self, offset: int, length: int) -> None:
         end = min(offset + min(length, 2 * _BLOCK_BYTES), self.file.size)
         with self._lock:
-            if offset < end and not any(each[0] <= offset < each[1] for each in self._parts):
-                self._begun((offset, end))
+            if offset < end and self._part_with(offset) is None:
+                self._begun(offset, end)
 
-    def _block_place(self, number: int) -> tuple[int, int]:
-        return number * _BLOCK_BYTES, min((number + 1) * _BLOCK_BYTES, self.file.size)
+    def _part_with(self, offset: int) -> int | None:
+        """Where the part begins that has this offset: most are read from their first byte on, or are blocks."""
+        for begin in (offset, offset // _BLOCK_BYTES * _BLOCK_BYTES):
+            if begin in self._parts and offset < self._parts[begin][0]:
+                return begin
+        return next((begin for begin, (end, _) in reversed(self._parts.items()) if begin <= offset < end), None)
 
     def _block(self, number: int) -> tuple[int, int]:
-        return self._begun(self._block_place(number))
+        return number * _BLOCK_BYTES, min((number + 1) * _BLOCK_BYTES, self.file.size)
 
-    def _begun(self, place: tuple[int, int]) -> tuple[int, int]:
-        if place not in self._parts:
-            while sum(end - begin for begin, end in self._parts) + place[1] - place[0] > _BLOCKS_KEPT * _BLOCK_BYTES:
-                self._parts.popitem(last=False)[1].cancel()
-            self._parts[place] = clients.threads("reads").submit(self.file.read_at, place[0], place[1] - place[0])
-        return place
+    def _has_block(self, number: int) -> bool:
+        begin, end = self._block(number)
+        return begin in self._parts and self._parts[begin][0] == end
+
+    def _begun(self, begin: int, end: int) -> int:
+        """Where the part begins; what is shorter from there on gives way to it."""
+        if begin not in self._parts or self._parts[begin][0] < end:
+            if begin in self._parts:
+                self._forget(begin)
+            while self._parts and self._bytes + end - begin > _BLOCKS_KEPT * _BLOCK_BYTES:
+                self._forget(next(iter(self._parts)))
+            self._parts[begin] = end, clients.threads("reads").submit(self.file.read_at, begin, end - begin)
+            self._bytes += end - begin
+        return begin
+
+    def _forget(self, begin: int) -> None:
+        end, part = self._parts.pop(begin)
+        part.cancel()
+        self._bytes -= end - begin
 
 
 class _File(io.RawIOBase):
