@@ -23,7 +23,7 @@ from altalign.errors import UsageError
 from altalign.terminal import command
 
 TAKE_IT_OUT = "take it out"
-Removed = Mapping[str, tuple[object, str]]  # SECTION.SETTING: the value that holds now, and what to do about another
+Removed = Mapping[str, tuple[object, str]]  # [SECTION.]SETTING: the value that holds now, and what to do about another
 
 
 @dataclass(frozen=True)
@@ -203,12 +203,16 @@ def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, An
     """
     kept = dict(values)
     for name, (now, advice) in removed.items():
-        section, setting = name.split(".")
-        table = kept.get(section)
+        section, _, setting = name.rpartition(".")  # one without a section is of these values themselves
+        table = kept.get(section) if section else kept
         if not isinstance(table, Mapping) or setting not in table:
             continue
         if (value := table[setting]) != now:
-            raise ValueError(f"[{section}] {setting} = {value!r}: there is no such setting any more; {advice}")
+            where = f"[{section}] " * bool(section)
+            raise ValueError(f"{where}{setting} = {value!r}: there is no such setting any more; {advice}")
+        if not section:
+            del kept[setting]
+            continue
         kept[section] = {other: value for other, value in table.items() if other != setting}
         if not kept[section]:
             del kept[section]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from altalign.data.schema import SAMPLE
-from altalign.settings.common import Settings
+from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, without_removed
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Kind = Literal["text", "language", "image", "similarity", "linear", "noise", "own"]
@@ -26,7 +26,7 @@ _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "noise": (("model",), ()),
     "own": (("function",), ("settings",)),
 }
-_REMOVED = {"script_veto": True, "activation": "none"}  # settings of earlier versions: what holds now
+_REMOVED: Removed = {"script_veto": (True, TAKE_IT_OUT), "activation": ("none", TAKE_IT_OUT)}
 
 
 class ScoreSettings(Settings):
@@ -65,10 +65,7 @@ class ScoreSettings(Settings):
             return values
         if "run" in values:
             raise ValueError(f'run is a model now; give model = "run:{values["run"]}"')
-        for name, now in _REMOVED.items():
-            if name in values and values[name] != now:
-                raise ValueError(f"{name} = {values[name]!r}: there is no such setting any more; take it out")
-        return {name: value for name, value in values.items() if name not in _REMOVED}
+        return without_removed(values, _REMOVED)
 
     @field_validator("name")
     @classmethod
