@@ -148,7 +148,9 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
     folders = [storage.folder_of(path).split("/") for path in files]
     common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
     root = "/".join(names[0] for names in common)
-    return {".": "", "": "/" if files and files[0].startswith("/") else ""}.get(root, root), files
+    if root in ("", "."):
+        root = "/" if files and files[0].startswith("/") else ""
+    return root, files
 
 
 def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
