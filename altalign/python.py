@@ -134,8 +134,9 @@ def _is_for_users(record: logging.LogRecord) -> bool:
 def _at_work() -> Iterator[None]:
     """Runs a command's work: Ctrl-C ends it cleanly, its processes end with it, and Beam logs nothing."""
     with _ONE_AT_A_TIME, interrupts.handled(in_a_call=True):
-        with startup.imports():
-            from altalign.machine import processes
+        startup.place_kernels()
+        from altalign.machine import processes
+
         root, of_beam = logging.getLogger(), logging.getLogger("apache_beam")
         before = of_beam.level
         root.addFilter(_is_for_users)

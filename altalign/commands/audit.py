@@ -200,9 +200,9 @@ def write(
     run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str] | None = None, is_full: bool = False
 ) -> "list[Check]":
     """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
-    with startup.imports():
-        # Arrow, NumPy, templates: half a second, which --help need not wait for
-        from altalign.audit.report import page
+    startup.place_kernels()
+    # Arrow, NumPy, templates: half a second, which --help need not wait for
+    from altalign.audit.report import page
 
     checks = _checks(run, shards_at_most, is_full=is_full)
     report = page.gather(run, checks, words)

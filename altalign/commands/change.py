@@ -60,9 +60,9 @@ def remove(argv: Sequence[str]) -> int:
     if not lists:
         raise UsageError(f"nothing is named that should go; give one or more of {', '.join(map(_flag, _LISTS))}")
     config = config_of_run(arguments.run)
-    with startup.imports():
-        # Arrow, NumPy, the card: most of a second, which --help need not wait for
-        from altalign.pipelines.change import remove as removing
+    startup.place_kernels()
+    # Arrow, NumPy, the card: most of a second, which --help need not wait for
+    from altalign.pipelines.change import remove as removing
 
     code = removing.main(
         config, lists, arguments.near, by=arguments.by, because=arguments.because, is_dry_run=arguments.dry_run
@@ -115,9 +115,9 @@ def add(argv: Sequence[str]) -> int:
     if arguments.set and not arguments.test_set:
         raise UsageError(f"--set {arguments.set[0]}: an addition has the settings of the run; leave it out")
     config = config_with_test_sets(arguments) if arguments.test_set else config_of_curation(arguments.run)
-    with startup.imports():
-        from altalign.pipelines.change import add as adding
-        from altalign.pipelines.change import finish_anew
+    startup.place_kernels()
+    from altalign.pipelines.change import add as adding
+    from altalign.pipelines.change import finish_anew
 
     if arguments.test_set:
         code = finish_anew.add_test_sets(config, flags)
@@ -157,8 +157,8 @@ def score(argv: Sequence[str]) -> int:
             raise UsageError("--clusters: takes --embedder alone; leave --anew, --set and flags for Beam out")
         if arguments.clusters < 1:
             raise UsageError(f"--clusters {arguments.clusters}: not a number of clusters; give 1 or more")
-        with startup.imports():
-            from altalign.pipelines.near import shard_images
+        startup.place_kernels()
+        from altalign.pipelines.near import shard_images
 
         return shard_images.cluster(arguments.run, k=arguments.clusters, embedder=arguments.embedder or "dct")
     if arguments.embedder:
@@ -168,8 +168,8 @@ def score(argv: Sequence[str]) -> int:
 
     scores = ScoreConfig.load(arguments.scores)
     config = fitted(config_of_run(arguments.run, arguments.set))
-    with startup.imports():
-        from altalign.pipelines.score import scoring
+    startup.place_kernels()
+    from altalign.pipelines.score import scoring
 
     return scoring.score(config, scores, str(arguments.scores), flags, anew=arguments.anew)
 
@@ -199,10 +199,10 @@ def select(argv: Sequence[str]) -> int:
         raise UsageError(f"{_flag(lone[0])}: nothing is balanced; give --balance ENTRIES too, or leave it out")
     of_run = config_of_run(arguments.run)
     config = config_in(arguments.run, arguments.out[0], arguments.set)
-    with startup.imports():
-        from altalign.pipelines.derive import balance, parents, subset
-        from altalign.pipelines.derive import select as selecting
-        from altalign.pipelines.run.units import Run
+    startup.place_kernels()
+    from altalign.pipelines.derive import balance, parents, subset
+    from altalign.pipelines.derive import select as selecting
+    from altalign.pipelines.run.units import Run
 
     run, is_of_keys = Run(config.run.folder, config, ()), arguments.keys_only
     if arguments.list:
@@ -267,8 +267,8 @@ def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
             raise UsageError(f"{one}: the same folder as {other}, or inside it; give each share a folder apart")
     config = config_of_run(arguments.run)
     made = [config_in(arguments.run, out, arguments.set) for out in arguments.out]
-    with startup.imports():
-        from altalign.pipelines.derive import parents, subset
+    startup.place_kernels()
+    from altalign.pipelines.derive import parents, subset
 
     code = subset.split(parents.opened_in_order(config.run.folder, config), made, shares, near, flags)
     return max(code, *(after_curation(each.run.folder) for each in made))
@@ -299,9 +299,9 @@ def merge(argv: Sequence[str]) -> int:
         raise UsageError("several runs make a new one; give its folder, --to OUT")
     configs = [config_of_run(run) for run in arguments.run]
     made = configs[0] if is_one else config_in(arguments.run[0], to)
-    with startup.imports():
-        from altalign.pipelines.change import merge as merging
-        from altalign.pipelines.derive import parents
+    startup.place_kernels()
+    from altalign.pipelines.change import merge as merging
+    from altalign.pipelines.derive import parents
 
     if is_one:
         merging.compact(made)

@@ -52,8 +52,8 @@ def init(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.to.exists():
         raise UsageError(f"{arguments.to}: is there already; give another file with --to, or remove it")
-    with startup.imports(compiles=False):
-        from altalign.pipelines.opening import first_config
+    startup.place_kernels(compiles=False)
+    from altalign.pipelines.opening import first_config
 
     name = arguments.paths[0].rstrip("/").rpartition("/")[2].partition(".")[0].strip("*?[]") or "mine"
     text = first_config.first_config(arguments.paths, run_folder=arguments.run or f"runs/{name}")
@@ -137,9 +137,9 @@ def curate(argv: Sequence[str]) -> int:
         return _repair(arguments, flags)
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
-    with startup.imports():
-        # Beam, kernels and codecs take most of a second
-        from altalign.pipelines import curate
+    startup.place_kernels()
+    # Beam, kernels and codecs take most of a second
+    from altalign.pipelines import curate
 
     request = curate.Request(arguments.until, arguments.rerun, arguments.restart, flags)
     if arguments.dry_run:
@@ -155,8 +155,8 @@ def _repair(arguments: argparse.Namespace, flags: list[str]) -> int:
     if arguments.dry_run or arguments.restart or arguments.set or not is_whole:
         raise UsageError("--repair: makes the files of a run as they were; leave the other options out")
     config = config_of_curation(config_of_file(str(arguments.config), ()).run.folder)
-    with startup.imports():
-        from altalign.pipelines.change import finish_anew
+    startup.place_kernels()
+    from altalign.pipelines.change import finish_anew
 
     return finish_anew.repair(config, flags)
 
@@ -174,8 +174,8 @@ def curated(
     Raises:
         AltalignError: nothing is left of the pool.
     """
-    with startup.imports():
-        from altalign.pipelines import curate
+    startup.place_kernels()
+    from altalign.pipelines import curate
 
     shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
     request = curate.Request(rerun=rerun, is_restart=is_restart, shown=shown)
@@ -216,8 +216,8 @@ def retry(argv: Sequence[str]) -> int:
         )
         return 0
     check_work(config.run.folder)
-    with startup.imports():
-        from altalign.pipelines.change import finish_anew
+    startup.place_kernels()
+    from altalign.pipelines.change import finish_anew
 
     code = finish_anew.retry(config, reasons, flags)
     return after_curation(config.run.folder) or code
@@ -245,10 +245,10 @@ def trial(argv: Sequence[str]) -> int:
     if not 0 <= arguments.seed < 1 << 32:
         raise UsageError(f"--seed {arguments.seed}: no seed; give a whole number from 0 to {(1 << 32) - 1}")
     config = fitted(config_of_file(str(arguments.config), arguments.set))
-    with startup.imports():
-        from altalign.audit.report import FOLDER
-        from altalign.pages import frame
-        from altalign.pipelines.trial import trial
+    startup.place_kernels()
+    from altalign.audit.report import FOLDER
+    from altalign.pages import frame
+    from altalign.pipelines.trial import trial
 
     done = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
     page = frame.rendered(FOLDER, "trial.html", run=done.run.folder, **trial.for_page(done))
@@ -282,8 +282,8 @@ def calibrate(argv: Sequence[str]) -> int:
         )
     arguments.set.insert(0, 'engine.runner="embedded"')  # the threads belong to this process, too
     config = config_with_test_sets(arguments)
-    with startup.imports():
-        from altalign.pipelines.near import calibration, calibration_report
+    startup.place_kernels()
+    from altalign.pipelines.near import calibration, calibration_report
 
     out = arguments.out.rstrip("/") or "/"
     request = calibration.CalibrationRequest(

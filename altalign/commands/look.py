@@ -40,8 +40,8 @@ def explain(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
-        with startup.imports(compiles=False):
-            from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
+        startup.place_kernels(compiles=False)
+        from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
 
         text = explain.explain(
             run, url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key

@@ -232,8 +232,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
         try:
             if pickled is not None:
                 work = None  # before the next one is there
-                with startup.imports():
-                    work = pickle.loads(pickled)
+                startup.place_kernels()
+                work = pickle.loads(pickled)
                 pickled = None
             with interrupts.part_of(given_up):
                 answer = pickle.dumps((False, work(item)), pickle.HIGHEST_PROTOCOL)

@@ -5,8 +5,7 @@ import os
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from altalign.errors import UsageError
@@ -42,17 +41,11 @@ def _mallopt(option: int, value: int) -> None:
         library.mallopt(option, value)
 
 
-@contextmanager
-def imports(*, compiles: bool = True) -> Iterator[None]:
-    """Around heavy imports; `compiles` says whether kernels are called afterwards, and so compiled the first time."""
-    place_kernels(compiles=compiles)
-    yield
-
-
 def place_kernels(package: Path = Path(__file__).parents[1], *, compiles: bool = True) -> None:
     """Choose where compiled kernels are kept, before they are imported: Numba fails if it finds no place.
 
     `NUMBA_CACHE_DIR` comes first, then the package, then the user's cache; else they stay as long as the command.
+    `compiles` says whether kernels are called afterwards, and so compiled the first time.
 
     Raises:
         UsageError: not even temporary files can be written.

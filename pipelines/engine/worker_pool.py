@@ -30,9 +30,9 @@ _WORKER = """
 import os, sys
 from altalign.machine import startup
 startup.prepare()
-with startup.imports():
-    from apache_beam.runners.worker.sdk_worker import SdkHarness
-    from altalign.pipelines import curate
+startup.place_kernels()
+from apache_beam.runners.worker.sdk_worker import SdkHarness
+from altalign.pipelines import curate
 os.write(1, b"ready")
 os.dup2(2, 1)
 SdkHarness(sys.argv[1], worker_id=sys.argv[2]).run()
