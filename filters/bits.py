@@ -113,7 +113,7 @@ def address_of(_typing_context: object, array: Kind) -> Intrinsic:
 
 
 @njit(nogil=True)
-def load_index(address: int, k: int) -> int:
+def load_index(address: int, k: int) -> np.int64:
     """Item k of an array of 8-byte integers."""
     return np.int64(load64(address, k * 8))
 
