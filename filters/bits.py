@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import extending, njit, types
 from numba.core import cgutils
@@ -18,7 +19,7 @@ from numba.core.base import BaseContext
 from numba.core.typing.templates import Signature
 
 # Types of what numba's intrinsics are given and give back, which write LLVM's code themselves.
-Kind: TypeAlias = types.Type  # of an operand, as Numba infers it
+Kind: TypeAlias = types.Type  # of an operand, as numba infers it
 Context: TypeAlias = BaseContext
 Builder: TypeAlias = Any  # of LLVM's instructions; llvmlite makes its methods by decorators without types
 Arguments: TypeAlias = Sequence[ir.Value]
@@ -28,30 +29,77 @@ Intrinsic: TypeAlias = tuple[Signature, Codegen]
 # what it makes is called with other parameters than it is defined with, and by kernels alone
 intrinsic = cast("Callable[[Callable[..., Intrinsic]], Any]", extending.intrinsic)
 
+# Arrays that kernels take.
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
-UNDEFINED, ZEROS = ir.Constant(BYTES_64, ir.Undefined), ir.Constant(BYTES_64, None)
+UNDEFINED = ir.Constant(BYTES_64, ir.Undefined)
 FIRST_LANE = ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
 
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
 
 
-def _pointer(builder: Builder, arguments: Arguments, kind: ir.Type) -> ir.Value:
-    return builder.inttoptr(builder.add(arguments[0], arguments[1]), kind.as_pointer())
+def _pointer(builder: Builder, arguments: Arguments, bits: int) -> ir.Value:
+    return builder.inttoptr(builder.add(arguments[0], arguments[1]), ir.IntType(bits).as_pointer())
 
 
-def _load_wide(builder: Builder, arguments: Arguments, kind: ir.Type) -> ir.Value:
-    return builder.zext(builder.load(_pointer(builder, arguments, kind), align=1), WORD)
+def _loading(bits: int, kind: Kind) -> Any:
+    """`load(address, at)`: the number of so many bits from `address + at` on, the first byte in the low bits."""
+
+    @intrinsic
+    def load(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
+        def codegen(_context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
+            return builder.zext(builder.load(_pointer(builder, arguments, bits), align=1), WORD)
+
+        return kind(types.intp, types.intp), codegen
+
+    return load
 
 
-def _compare(builder: Builder, arguments: Arguments, operator: str) -> ir.Value:
-    chunk = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
-    lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
-    byte = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
-    if operator == "&":
-        chunk, byte, operator = builder.and_(chunk, byte), ZEROS, "!="
-    return builder.bitcast(builder.icmp_unsigned(operator, chunk, byte), WORD)
+def _storing(bits: int, kind: Kind) -> Any:
+    """`store(address, at, value)`: stores so many low bits of a value from `address + at` on, the low byte first."""
+
+    @intrinsic
+    def store(_typing_context: object, address: Kind, at: Kind, value: Kind) -> Intrinsic:
+        def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
+            number = builder.trunc(arguments[2], ir.IntType(bits))
+            builder.store(number, _pointer(builder, arguments, bits), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, kind), codegen
+
+    return store
+
+
+def _comparing(operator: str) -> Any:
+    """`compare(address, at, byte: uint8) -> uint64`: for which of 64 bytes it holds; bit 0 is the first."""
+
+    @intrinsic
+    def compare(_typing_context: object, address: Kind, at: Kind, byte: Kind) -> Intrinsic:
+        def codegen(_context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
+            pointer = builder.bitcast(_pointer(builder, arguments, 8), BYTES_64.as_pointer())
+            chunk = builder.load(pointer, align=1)
+            lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
+            every = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
+            if operator == "&":
+                holds = builder.icmp_unsigned("!=", builder.and_(chunk, every), ir.Constant(BYTES_64, None))
+            else:
+                holds = builder.icmp_unsigned(operator, chunk, every)
+            return builder.bitcast(holds, WORD)
+
+        return types.uint64(types.intp, types.intp, types.uint8), codegen
+
+    return compare
+
+
+load8, load16, load32 = (_loading(bits, types.int64) for bits in (8, 16, 32))  # unsigned
+load64 = _loading(64, types.uint64)
+store8, store64 = _storing(8, types.int64), _storing(64, types.uint64)
+any_bit64, equal64, below64 = map(_comparing, ("&", "==", "<"))  # bytes that have one of the bits, equal, are less
 
 
 @intrinsic
@@ -64,69 +112,10 @@ def address_of(_typing_context: object, array: Kind) -> Intrinsic:
     return types.intp(array), codegen
 
 
-@intrinsic
-def load8(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
-    """`load8(address, at) -> int64`: the byte at `address + at`."""
-    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
-        builder, arguments, BYTE
-    )
-
-
-@intrinsic
-def load16(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
-    """`load16(address, at) -> int64`: the two bytes from `address + at` on, unsigned."""
-    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
-        builder, arguments, ir.IntType(16)
-    )
-
-
-@intrinsic
-def load32(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
-    """`load32(address, at) -> int64`: the four bytes from `address + at` on, unsigned."""
-    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
-        builder, arguments, ir.IntType(32)
-    )
-
-
-@intrinsic
-def load64(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
-    """`load64(address, at) -> uint64`: the eight bytes from `address + at` on, the first in the low bits."""
-    return types.uint64(types.intp, types.intp), lambda _context, builder, _signature, arguments: builder.load(
-        _pointer(builder, arguments, WORD), align=1
-    )
-
-
-@intrinsic
-def load_index(_typing_context: object, address: Kind, k: Kind) -> Intrinsic:
-    """`load_index(address, k) -> int64`: item k of an array of 8-byte integers."""
-
-    def codegen(_context: object, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-        offset = builder.mul(arguments[1], ir.Constant(WORD, 8))
-        return builder.load(_pointer(builder, (arguments[0], offset), WORD), align=1)
-
-    return types.int64(types.intp, types.intp), codegen
-
-
-@intrinsic
-def store8(_typing_context: object, address: Kind, at: Kind, value: Kind) -> Intrinsic:
-    """`store8(address, at, value: int64)`: stores the low byte of `value` at `address + at`."""
-
-    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-        builder.store(builder.trunc(arguments[2], BYTE), _pointer(builder, arguments, BYTE))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.int64), codegen
-
-
-@intrinsic
-def store64(_typing_context: object, address: Kind, at: Kind, value: Kind) -> Intrinsic:
-    """`store64(address, at, value: uint64)`: stores 8 bytes at `address + at`, the low bits first."""
-
-    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-        builder.store(arguments[2], _pointer(builder, arguments, WORD), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.uint64), codegen
+@njit(nogil=True)
+def load_index(address: int, k: int) -> np.int64:
+    """Item k of an array of 8-byte integers."""
+    return np.int64(load64(address, k * 8))
 
 
 @intrinsic
@@ -150,30 +139,6 @@ def fill(_typing_context: object, to: Kind, size: Kind, byte: Kind) -> Intrinsic
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.uint8), codegen
-
-
-@intrinsic
-def any_bit64(_typing_context: object, address: Kind, at: Kind, bits: Kind) -> Intrinsic:
-    """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; bit 0 is the first."""
-    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
-        builder, arguments, "&"
-    )
-
-
-@intrinsic
-def equal64(_typing_context: object, address: Kind, at: Kind, byte: Kind) -> Intrinsic:
-    """`equal64(address, at, byte: uint8) -> uint64`: which of 64 bytes equal this one; bit 0 is the first."""
-    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
-        builder, arguments, "=="
-    )
-
-
-@intrinsic
-def below64(_typing_context: object, address: Kind, at: Kind, byte: Kind) -> Intrinsic:
-    """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; bit 0 is the first."""
-    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
-        builder, arguments, "<"
-    )
 
 
 @njit(nogil=True)

@@ -9,13 +9,14 @@ from html.entities import html5
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import unicodedata2
 from numba import njit
 
 from altalign.filters import one_caption, unicode_data
 from altalign.filters.bits import (
+    Bytes,
+    Longs,
     address_of,
     any_bit64,
     below64,
@@ -28,6 +29,7 @@ from altalign.filters.bits import (
     load8,
     store8,
 )
+from altalign.filters.unicode_data import COMBINING, CONTROL, NFC_CHECK, WHITE_SPACE, UnicodeTable
 from altalign.filters.utf8 import decode, entry_of, place_of
 from altalign.filters.words import text_buffers
 
@@ -58,9 +60,8 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     """
     captions = _strings(captions)
     data, offsets = text_buffers(captions)
-    blocks, entries, combining = unicode_data.table()
     needs = np.zeros(len(captions), np.uint8)
-    if not look(data, offsets, blocks, entries, combining, needs):
+    if not look(data, offsets, unicode_data.table(), needs):
         return captions
     fixed = _clean_texts(data, offsets, needs)
     if not needs.any():
@@ -69,22 +70,14 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     fixed_offsets = np.cumsum([0, *map(len, fixed)], dtype=np.int64)
     out = np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8)
     out_offsets = np.empty(len(captions) + 1, np.int64)
-    size = rebuild(data, offsets, blocks, entries, needs, fixed_data, fixed_offsets, out, out_offsets)
+    size = rebuild(data, offsets, unicode_data.table(), needs, fixed_data, fixed_offsets, out, out_offsets)
     return _array(out[:size], out_offsets)
 
 
 def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
     """Captions with HTML character references decoded once, as in an attribute's value; call it before `clean`.
 
-    Args:
-        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "". In rows that hold "&",
-            bytes that are not UTF-8 become U+FFFD.
-
-    Returns:
-        n captions without nulls; the same buffers where no row holds "&".
-
-    Raises:
-        ValueError: the captions hold more than 2 GiB.
+    Takes, returns and raises what `clean` does, but leaves bytes that are not UTF-8 in rows without "&".
     """
     captions = _strings(captions)
     data, offsets = text_buffers(captions)
@@ -112,22 +105,18 @@ def decode_entities_in(text: str) -> str:
 
 
 def _character(reference: re.Match[str]) -> str:
-    name, digits = reference["name"], reference["hex"] or reference["decimal"]
-    if name is not None:
-        if reference["end"] == ";":
-            return html5.get(name + ";", reference[0])
-        return html5.get(name, reference[0]) if reference["end"] == "" else reference[0]
-    if len(digits.lstrip("0")) > MOST_DIGITS:
+    if name := reference["name"]:
+        return reference[0] if reference["end"] == "=" else html5.get(name + reference["end"], reference[0])
+    digits = (reference["hex"] or reference["decimal"]).lstrip("0")
+    if not 1 <= len(digits) <= MOST_DIGITS:
         return REPLACEMENT
     point = int(digits, 16 if reference["hex"] else 10)
-    if point == 0 or point >= unicode_data.CODE_POINTS or 0xD800 <= point < 0xE000:
+    if point >= unicode_data.CODE_POINTS or 0xD800 <= point < 0xE000:
         return REPLACEMENT
     return WINDOWS_1252.get(point) or chr(point)
 
 
-def _clean_texts(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], needs: npt.NDArray[np.uint8]
-) -> list[bytes]:
+def _clean_texts(data: Bytes, offsets: Longs, needs: Bytes) -> list[bytes]:
     # The clean texts of the rows that need TEXT; rows that prove clean lose that need.
     rows = np.flatnonzero(needs & TEXT)
     texts, clean_rows, view = [], [], data.data
@@ -152,7 +141,7 @@ def _strings(captions: "pa.Array[Any]") -> pa.StringArray:
     return cast(pa.StringArray, captions.fill_null("") if captions.null_count else captions)
 
 
-def _array(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.StringArray:
+def _array(data: Bytes, offsets: Longs) -> pa.StringArray:
     if data.size > BYTES_AT_MOST:
         raise ValueError(
             f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: "
@@ -167,8 +156,6 @@ def _array(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.St
 SPACES = 1  # the row has white space or controls to mend
 TEXT = 2  # the row may not be NFC, or is not UTF-8: it is left to Python
 
-CONTROL, WHITE_SPACE = unicode_data.CONTROL, unicode_data.WHITE_SPACE
-NFC_CHECK, COMBINING = unicode_data.NFC_CHECK, unicode_data.COMBINING
 # First bytes of U+00C0 to U+02FF and of U+0400 to U+047F, each range with the byte after its last. These code points
 # are in none of the classes that matter here.
 LATIN, LATIN_END, CYRILLIC, CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
@@ -176,33 +163,17 @@ SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80)
 
 
 @njit(nogil=True, cache=True)
-def look(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    blocks: npt.NDArray[np.uint16],
-    entries: npt.NDArray[np.uint32],
-    combining: npt.NDArray[np.uint8],
-    needs: npt.NDArray[np.uint8],
-) -> int:
+def look(data: Bytes, offsets: Longs, table: UnicodeTable, needs: Bytes) -> int:
     """Fill `needs` (uint8[n]) with what each row needs: 0, SPACES, TEXT or both. Returns how many rows need anything.
 
-    Shapes: data uint8[bytes], offsets int64[n + 1], and the three columns of the Unicode table.
+    Rows are the bytes of `data` between `offsets` (int64[n + 1]).
     """
-    count = 0
+    count, of_unicode = 0, (address_of(table.blocks), address_of(table.entries), address_of(table.combining))
     edge = np.empty(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
     edge_from = max(0, data.size - 64)
     copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
     for row in range(offsets.size - 1):
-        need = _look_at_row(
-            address_of(data),
-            data.size,
-            address_of(edge),
-            offsets[row],
-            offsets[row + 1],
-            address_of(blocks),
-            address_of(entries),
-            address_of(combining),
-        )
+        need = _look_at_row(address_of(data), data.size, address_of(edge), offsets[row], offsets[row + 1], *of_unicode)
         needs[row] = need
         count += need != 0
     return count
@@ -268,15 +239,14 @@ def _look_at_point(
 
 @njit(nogil=True, cache=True)
 def rebuild(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    blocks: npt.NDArray[np.uint16],
-    entries: npt.NDArray[np.uint32],
-    needs: npt.NDArray[np.uint8],
-    fixed: npt.NDArray[np.uint8],
-    fixed_offsets: npt.NDArray[np.int64],
-    out: npt.NDArray[np.uint8],
-    out_offsets: npt.NDArray[np.int64],
+    data: Bytes,
+    offsets: Longs,
+    table: UnicodeTable,
+    needs: Bytes,
+    fixed: Bytes,
+    fixed_offsets: Longs,
+    out: Bytes,
+    out_offsets: Longs,
 ) -> int:
     """Write clean rows; returns the number of bytes written.
 
@@ -284,23 +254,21 @@ def rebuild(
     Shapes: out uint8[bytes of data and fixed], out_offsets int64[n + 1].
     """
     to, of_fixed, row = 0, 0, 0
+    source, target, blocks, entries = (
+        address_of(data),
+        address_of(out),
+        address_of(table.blocks),
+        address_of(table.entries),
+    )
     out_offsets[0] = 0
     while row < needs.size:
         if needs[row] & TEXT:
             start, end = fixed_offsets[of_fixed], fixed_offsets[of_fixed + 1]
-            copy(address_of(out) + to, address_of(fixed) + start, end - start)
+            copy(target + to, address_of(fixed) + start, end - start)
             to += end - start
             of_fixed += 1
         elif needs[row]:
-            to = _mend(
-                address_of(data),
-                offsets[row],
-                offsets[row + 1],
-                address_of(blocks),
-                address_of(entries),
-                address_of(out),
-                to,
-            )
+            to = _mend(source, offsets[row], offsets[row + 1], blocks, entries, target, to)
         else:
             first = row
             while row + 1 < needs.size and needs[row + 1] == 0:
@@ -308,7 +276,7 @@ def rebuild(
             for i in range(first, row):
                 out_offsets[i + 1] = to + offsets[i + 1] - offsets[first]
             start, end = offsets[first], offsets[row + 1]
-            copy(address_of(out) + to, address_of(data) + start, end - start)
+            copy(target + to, source + start, end - start)
             to += end - start
         out_offsets[row + 1] = to
         row += 1

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from altalign.filters.bits import ALL, address_of, copy, fill, load8, load64
+from altalign.filters.bits import ALL, Bytes, Hashes, Longs, address_of, copy, fill, load8, load64
 from altalign.filters.words import HASH_VERSION, text_buffers
 
 IMAGE_HASH_VERSION = 1  # version of `image_hash`
 HASH_VERSIONS = {"words": HASH_VERSION, "images": IMAGE_HASH_VERSION}  # stored in the JSON of each table of hashes
 
 
-def image_hash(identities: pa.StringArray) -> npt.NDArray[np.uint64]:
+def image_hash(identities: pa.StringArray) -> Hashes:
     """Hash of each image identity (UTF-8), uint64[n]; 0 for nulls, which the caller masks."""
     hashes = np.empty(len(identities), np.uint64)
     _hash_rows(*text_buffers(identities), hashes)
@@ -26,17 +26,15 @@ def image_hash(identities: pa.StringArray) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def image_ids(identities: pa.StringArray) -> npt.NDArray[np.uint8]:
+def image_ids(identities: pa.StringArray) -> Bytes:
     """image_id of every row, uint8[n, 16]; the bytes sort as their hex does. A null identity counts as empty."""
-    return _digests(*_filled_buffers(identities), np.empty(0, np.uint8), np.empty(0, np.int64))
+    return _digests(identities, pa.array([], pa.string()))
 
 
-def ids(identities: pa.StringArray, captions: pa.StringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """image_id and key of every row, each uint8[n, 16]; the bytes sort as their hex does.
+def ids(identities: pa.StringArray, captions: pa.StringArray) -> tuple[Bytes, Bytes]:
+    """image_id and key of every row, each uint8[n, 16], of image identities and cleaned captions without nulls.
 
-    Args:
-        identities: image identities of n rows; null counts as the empty one.
-        captions: their cleaned captions, without nulls.
+    The bytes sort as their hex does. A null identity counts as empty.
 
     Raises:
         ValueError: there are nulls among the captions, or not as many captions as identities.
@@ -46,51 +44,35 @@ def ids(identities: pa.StringArray, captions: pa.StringArray) -> tuple[npt.NDArr
             f"keys of {len(identities)} identities, {len(captions)} captions, of these {captions.null_count} nulls: "
             "give one caption each"
         )
-    buffers = _filled_buffers(identities)
-    return _digests(*buffers, np.empty(0, np.uint8), np.empty(0, np.int64)), _digests(*buffers, *text_buffers(captions))
+    return image_ids(identities), _digests(identities, captions)
 
 
-def rows_of(ids: npt.NDArray[np.uint8], rows: npt.NDArray[np.integer | np.bool_]) -> npt.NDArray[np.uint8]:
+def rows_of(ids: Bytes, rows: npt.NDArray[np.integer | np.bool_]) -> Bytes:
     """Some rows of uint8[n, 16]. Each is taken as one item, which needs an eighth of the time."""
     return ids.view("V16")[rows, 0].view(np.uint8).reshape(-1, 16)
 
 
-KERNEL_FROM_ROWS = 30_000  # a third of a millisecond of Python's own; the first call of the kernel takes longer
-
-
-def hexed(rows: npt.NDArray[np.uint8], is_known: pa.BooleanArray | None = None) -> pa.StringArray:
+def hexed(rows: Bytes, is_known: pa.BooleanArray | None = None) -> pa.StringArray:
     """The rows of uint8[n, 16] as strings of 32 lower-case hex digits; null where `is_known` (bool[n]) is false."""
-    data = np.ascontiguousarray(rows).reshape(-1)
-    if len(rows) < KERNEL_FROM_ROWS:
-        digits = np.frombuffer(hexlify(data.data), np.uint8)
-    else:
-        digits = np.empty(2 * len(data), np.uint8)
-        _write_hex(data, digits)
+    digits = hexlify(np.ascontiguousarray(rows).data)
     offsets = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
-    texts = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
+    texts = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits))
     if is_known is None or is_known.true_count == len(rows):
         return texts
     return pc.if_else(is_known, texts, pa.scalar(None, pa.string()))
 
 
-def _filled_buffers(identities: pa.StringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    return text_buffers(cast(pa.StringArray, identities.fill_null("")) if identities.null_count else identities)
-
-
-def _digests(
-    first: npt.NDArray[np.uint8],
-    first_offsets: npt.NDArray[np.int64],
-    second: npt.NDArray[np.uint8],
-    second_offsets: npt.NDArray[np.int64],
-) -> npt.NDArray[np.uint8]:
-    second.setflags(write=False)  # one signature of the kernel
-    digests = np.empty((len(first_offsets) - 1, 2), np.uint64)
-    hash_rows(first, first_offsets, second, second_offsets, digests)
+def _digests(identities: pa.StringArray, captions: pa.StringArray) -> Bytes:
+    """Digests of identities and captions, uint8[n, 16]; without captions, of identities alone."""
+    first = cast(pa.StringArray, identities.fill_null("")) if identities.null_count else identities
+    digests = np.empty((len(identities), 2), np.uint64)
+    (data, offsets), (second, ends) = text_buffers(first), text_buffers(captions)
+    hash_rows(data, offsets, second, ends if len(captions) else ends[:0], digests)
     return digests.view(np.uint8).reshape(-1, 16)
 
 
 @njit(nogil=True, cache=True)
-def _hash_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]) -> None:
+def _hash_rows(data: Bytes, offsets: Longs, hashes: Hashes) -> None:
     """Fill `hashes`, 8 bytes of text at a step; each step is MurmurHash3's finaliser (Appleby, public domain)."""
     address = address_of(data)
     for row in range(len(hashes)):
@@ -118,21 +100,9 @@ def _step(h: np.uint64) -> np.uint64:
     return h ^ (h >> np.uint64(33))
 
 
-@njit(nogil=True, cache=True)
-def _write_hex(data: npt.NDArray[np.uint8], digits: npt.NDArray[np.uint8]) -> None:
-    # Without branches and tables, so that the compiler makes vector code of it.
-    for i in range(len(data)):
-        high, low = data[i] >> np.uint8(4), data[i] & np.uint8(15)
-        digits[2 * i] = np.uint8(high + np.uint8(48) + (np.uint8(39) if high > np.uint8(9) else np.uint8(0)))
-        digits[2 * i + 1] = np.uint8(low + np.uint8(48) + (np.uint8(39) if low > np.uint8(9) else np.uint8(0)))
-
-
 # BLAKE2b-128 (RFC 7693) of many short messages: `hashlib` gives the same digests, at twice the time -------------------
 
 BLOCK_BYTES, BLOCK_WORDS = 128, 16
-Bytes = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 # RFC 7693, section 2.6: the fractional parts of the square roots of the first eight primes
 _IV = np.array([isqrt(prime << 128) & (2**64 - 1) for prime in (2, 3, 5, 7, 11, 13, 17, 19)], np.uint64)
 _START = _IV ^ np.array([0x01010010] + [0] * 7, np.uint64)  # fan-out 1, depth 1, no key, digest of 16 bytes
@@ -165,7 +135,7 @@ def _mix(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> tuple[Any, Any, Any,
 
 
 @njit(nogil=True)
-def _compress(state: Words, m: Words, size: np.uint64, last: np.uint64) -> None:
+def _compress(state: Hashes, m: Hashes, size: np.uint64, last: np.uint64) -> None:
     """Section 3.2: a block, with the message's bytes up to its end, and all ones if it is the last."""
     v0, v1, v2, v3, v4, v5, v6, v7 = state  # variables, which stay in registers
     v8, v9, v10, v11, v12, v13, v14, v15 = _IV
@@ -185,7 +155,7 @@ def _compress(state: Words, m: Words, size: np.uint64, last: np.uint64) -> None:
 
 
 @njit(nogil=True, cache=True)
-def hash_rows(first: Bytes, first_offsets: Offsets, second: Bytes, second_offsets: Offsets, digests: Words) -> None:
+def hash_rows(first: Bytes, first_offsets: Longs, second: Bytes, second_offsets: Longs, digests: Hashes) -> None:
     """Fill `digests` (uint64[n, 2], little-endian) with those of n messages.
 
     A message is `first`, a zero byte and `second`, or `first` alone where `second_offsets` is empty. Parts are bytes

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from numba import njit
 
 from altalign.filters import unicode_data
-from altalign.filters.bits import address_of
-from altalign.filters.unicode_data import CODE_POINTS
+from altalign.filters.bits import Bytes, Longs, address_of
+from altalign.filters.unicode_data import CODE_POINTS, LETTER, UnicodeTable
 from altalign.filters.utf8 import decode, entry_of
 from altalign.filters.words import text_buffers
 
@@ -25,11 +25,9 @@ NONE = "none"  # no letter has a script of its own
 
 @cache
 def table() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8], tuple[str, ...]]:
-    """Runs of code points of one script.
+    """Runs of code points of one script: where each begins (rising from 0), the number of its script; and the names.
 
-    Returns:
-        Where each run begins (uint32[runs], ascending, the first 0), the number of its script (uint8[runs]), and the
-        names of the scripts by number. Number 0 is no script of its own: Common, Inherited, unassigned.
+    Number 0 is no script of its own: Common, Inherited, unassigned.
     """
     with np.load(Path(__file__).with_name("scripts_16.npz")) as stored:
         return stored["starts"], stored["scripts"], tuple(stored["names"].tolist())
@@ -43,19 +41,11 @@ def _of_points() -> npt.NDArray[np.uint8]:
 
 
 def main_scripts(captions: pa.StringArray) -> "pa.DictionaryArray[Any, Any]":
-    """The script of most letters of each caption ("Latin", "Han"), or NONE; of a tie, the name that sorts first.
-
-    Args:
-        captions: n captions without nulls.
-
-    Returns:
-        dictionary<string>[n], with the names of all scripts.
-    """
+    """The script of most letters of n captions ("Latin", "Han"), or NONE; of a tie, the name that sorts first."""
     _, _, names = table()
     data, offsets = text_buffers(captions)
-    blocks, entries, _ = unicode_data.table()
     numbers_of_rows = np.zeros(len(captions), np.uint8)
-    _fill_main_scripts(data, offsets, blocks, entries, _of_points(), len(names), numbers_of_rows)
+    _fill_main_scripts(data, offsets, unicode_data.table(), _of_points(), len(names), numbers_of_rows)
     numbers: Any = pa.array(numbers_of_rows)
     return pa.DictionaryArray.from_arrays(numbers, pa.array([NONE, *names[1:]], pa.string()))
 
@@ -114,23 +104,15 @@ def is_vetoed(captions: pa.StringArray, labels: "pa.Array[Any]") -> npt.NDArray[
     is_other = np.array(
         [[name != NONE and code in _SCRIPTS and name not in _SCRIPTS[code] for name in names] for code in codes], bool
     ).reshape(len(codes), len(names))
-    if not len(captions):
-        return np.zeros(0, bool)
     return is_other[languages.indices.to_numpy(), scripts.indices.to_numpy()]
 
 
 @njit(nogil=True, cache=True)
 def _fill_main_scripts(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    blocks: npt.NDArray[np.uint16],
-    entries: npt.NDArray[np.uint32],
-    script_of: npt.NDArray[np.uint8],
-    scripts: int,
-    main: npt.NDArray[np.uint8],
+    data: Bytes, offsets: Longs, table: UnicodeTable, script_of: Bytes, scripts: int, main: Bytes
 ) -> None:
     """The number of the script of most letters of each row, uint8[n]; 0: of none. `script_of` has it of code points."""
-    text, of_blocks, of_entries = address_of(data), address_of(blocks), address_of(entries)
+    text, blocks, entries = address_of(data), address_of(table.blocks), address_of(table.entries)
     letters = np.zeros(scripts, np.int64)
     for row in range(len(offsets) - 1):
         letters[:] = 0
@@ -138,7 +120,7 @@ def _fill_main_scripts(
         while at < end:
             point, size = decode(text, at, end)
             at += size
-            if entry_of(point, of_blocks, of_entries) & unicode_data.LETTER:
+            if entry_of(point, blocks, entries) & LETTER:
                 letters[script_of[point]] += 1
         letters[0] = 0  # no script of its own
         main[row] = letters.argmax()

@@ -77,8 +77,8 @@ class Decoded:
         damage: the decoder's words, where a known format does not decode whole; of a format that is not read, its name.
         orientation: 1 to 8 as EXIF counts; 1 where there is none or it is no such number.
         pixels: uint8 of shape (height, width), or (height, width, 3) as RGB; upright (EXIF orientation applied), on
-        white, and perhaps scaled
-            down, the short side never below `short_side_px` by that. None: not decoded, or damaged.
+            white, and perhaps scaled down, the short side never below `short_side_px` by that. None: not decoded, or
+            damaged.
     """
 
     format: str | None
@@ -100,20 +100,17 @@ class Stored:
 
 
 def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int = 128) -> Decoded:
-    """Decode an image once, for all that is measured on it.
+    """Decode an image once, for all that is measured on it: gray (the luma of ITU-R 601), or with `colour` RGB.
+
+    Bytes never raise: what a decoder cannot take is `damage`, and so is an image with a row longer than
+    `image_headers.ROW_AT_MOST_PX`.
 
     Args:
         data: the bytes as found.
-        pixels_at_most: an image of more pixels (width x height) is not decoded: pixels and damage are None, format and
-            size known.
-        colour: RGB instead of gray (the luma of ITU-R 601).
+        pixels_at_most: an image of more pixels (width x height) is not decoded: its format and size are known alone.
+        colour: RGB instead of gray.
         short_side_px: a larger image may be scaled down to no less than this. 128 is twice the thumbnail of the DCT
-            descriptor:
-            its cosine with that of a full decode is then .9996 in the median, against .9985 at 64.
-
-    Returns:
-        Format, stored size, damage and pixels. Bytes never raise: what a decoder cannot take is `damage`, and so is an
-        image with a row longer than `image_headers.ROW_AT_MOST_PX`.
+            descriptor: its cosine with that of a full decode is then .9996 in the median, against .9985 at 64.
 
     Raises:
         MemoryError: the machine has too little for an image within the limits; the verdict must not depend on it.
@@ -131,10 +128,10 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
         try:
             check_decodable(image, width)
             with _one_at_a_time(width * height):
-                pixels, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
+                upright, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
         except DECODER_ERRORS as error:
             return Decoded(kind, width, height, words_of(error), orientation_of(image), None)
-    return Decoded(kind, width, height, None, orientation, pixels)
+        return Decoded(kind, width, height, None, orientation, np.asarray(upright))
 
 
 def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stored:
@@ -160,24 +157,24 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
             settings = {"portable": portable, "resize_short_side_px": resize_short_side_px}
             if is_stored_as_found(data, kind, width, height, **settings):
                 return Stored(data, kind, width, height)
+            short, profile = min(resize_short_side_px or width, width, height), image.info.get("icc_profile")
             with _one_at_a_time(width * height):
-                short_side_px = min(resize_short_side_px or width, width, height)
-                upright, orientation = _upright_image(image, data, short_side_px=short_side_px)
-                upright_size = (width, height) if orientation < 5 else (height, width)
-                size = _size_after(*upright_size, short_side_px=short_side_px)
-                if upright.size != size:
-                    # integers and ratios only: the same bytes on every machine
-                    upright = upright.resize(size, Image.Resampling.BOX)
-                stored = jpegs.encoded(upright, quality=JPEG_QUALITY)
+                upright, orientation = _upright(image, data, colour=True, short_side_px=short, profile=profile)
+                stored = Image.fromarray(upright) if isinstance(upright, np.ndarray) else upright
+                before = min(width, height), max(width, height)
+                long = (2 * before[1] * short + before[0]) // (2 * before[0])  # rounded half up
+                if long > JPEG_SIDE_AT_MOST_PX:
+                    short, long = max(1, short * JPEG_SIDE_AT_MOST_PX // long), JPEG_SIDE_AT_MOST_PX
+                size = (short, long) if (width <= height) == (orientation < 5) else (long, short)
+                if stored.size != size:  # integers and ratios only: the same bytes on every machine
+                    stored = stored.resize(size, Image.Resampling.BOX)
+                return Stored(jpegs.encoded(stored, quality=JPEG_QUALITY), "jpeg", *size)
         except DECODER_ERRORS as error:
             raise ValueError(words_of(error)) from error
-    return Stored(stored, "jpeg", *size)
 
 
 def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> int:
-    """Bytes of memory that `decode` with these settings takes at its peak, by the header.
-
-    0 where nothing will be decoded.
+    """Bytes of memory that `decode` with these settings takes at its peak, by the header; 0: nothing will be decoded.
 
     Of `to_stored`: in colour, and without the other two.
     """
@@ -206,10 +203,7 @@ def is_stored_as_found(
 
 
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The luma (ITU-R 601) of RGB pixels, rounded as Pillow does; gray pixels stay as they are.
-
-    Shape (height, width).
-    """
+    """The luma (ITU-R 601) of RGB pixels, uint8[height, width], rounded as Pillow does; gray ones stay as they are."""
     return pixels if pixels.ndim == 2 else np.asarray(Image.fromarray(pixels).convert("L"))
 
 
@@ -219,43 +213,47 @@ def _one_at_a_time(pixels: int) -> AbstractContextManager[object]:
 
 
 def _upright(
-    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
-) -> tuple[npt.NDArray[np.uint8], int]:
-    """Pixels as `Decoded` describes them, and the orientation.
+    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int, profile: bytes | None = None
+) -> tuple[npt.NDArray[np.uint8] | Image.Image, int]:
+    """Pixels as `Decoded` describes them, and the orientation; as an image where Pillow decodes: copies cost time.
 
     Raises one of `DECODER_ERRORS` where the image does not decode whole.
     """
     orientation = orientation_of(image)
-    pixels = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
-    if pixels is not None:
-        return _turned(pixels, orientation), orientation
-    loaded, orientation = _loaded(image, orientation, colour=colour, short_side_px=short_side_px)
-    return _turned(np.asarray(loaded), 1 if _is_turned_by_pillow(image) else orientation), orientation
-
-
-def _upright_image(image: ImageFile.ImageFile, data: bytes, *, short_side_px: int) -> tuple[Image.Image, int]:
-    """`_upright` in colour, as an image in sRGB: an array of one that is not scaled would cost two copies."""
-    orientation, profile = orientation_of(image), image.info.get("icc_profile")
-    pixels = None if profile else _scaled_in_the_dct(image, data, colour=True, short_side_px=short_side_px)
-    if pixels is not None:
-        return Image.fromarray(_turned(pixels, orientation)), orientation
-    loaded, orientation = _loaded(image, orientation, colour=True, short_side_px=short_side_px, profile=profile)
-    loaded.info = {}  # Pillow would write comments that it finds there
-    if orientation in _TURNS and not _is_turned_by_pillow(image):
-        loaded = loaded.transpose(_TURNS[orientation])
-    return loaded, orientation
-
-
-def _loaded(
-    image: ImageFile.ImageFile, orientation: int, *, colour: bool, short_side_px: int, profile: bytes | None = None
-) -> tuple[Image.Image, int]:
-    """The image as Pillow decodes it, on white, and its orientation: a PNG may hold its EXIF behind the pixels."""
+    of_jpeg = None if profile else _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
+    if of_jpeg is not None:
+        return _turned(of_jpeg, orientation), orientation
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
     frame = _first_frame(image)
-    if not _is_turned_by_pillow(image):
-        orientation = orientation_of(image)
-    return _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile), orientation
+    is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # alone by Pillow itself, while it loads
+    orientation = orientation if is_turned else orientation_of(image)  # a PNG may hold EXIF behind the pixels
+    upright = _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile)
+    upright.info = {}  # Pillow would write comments that it finds there
+    if orientation in _TURNS and not is_turned:
+        upright = upright.transpose(_TURNS[orientation])
+    return upright, orientation
+
+
+def _scaled_in_the_dct(
+    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
+) -> npt.NDArray[np.uint8] | None:
+    """Pixels of a sound JPEG; None: let Pillow try, another format, or a colour space such as CMYK.
+
+    After a remark of the decoder it is Pillow that tells sound from cut: libjpeg reports its first remark alone, which
+    may hide a second.
+    """
+    if not isinstance(image, JpegImagePlugin.JpegImageFile) or image.mode not in ("L", "RGB"):
+        return None
+    try:
+        pixels = simplejpeg.decode_jpeg(
+            data, "RGB" if colour else "GRAY", min_height=short_side_px, min_width=short_side_px, strict=True
+        )
+    except ValueError as error:
+        if any(remark in str(error).lower() for remark in _JPEG_DAMAGE):
+            raise
+        return None
+    return pixels if colour else pixels[:, :, 0]
 
 
 def _first_frame(image: ImageFile.ImageFile) -> Image.Image:
@@ -274,39 +272,9 @@ def _first_frame(image: ImageFile.ImageFile) -> Image.Image:
     return screen
 
 
-def _is_turned_by_pillow(image: ImageFile.ImageFile) -> bool:
-    """Pillow turns a TIFF itself while it loads, and no other format."""
-    return isinstance(image, TiffImagePlugin.TiffImageFile)
-
-
-def _scaled_in_the_dct(
-    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
-) -> npt.NDArray[np.uint8] | None:
-    """Pixels of a sound JPEG; None: let Pillow try.
-
-    Pillow tries another format, a colour space such as CMYK, or where a remark of the decoder need not be damage.
-
-    After a remark it is Pillow that tells sound from cut: libjpeg reports its first remark alone, which may hide a
-    second.
-    """
-    if not isinstance(image, JpegImagePlugin.JpegImageFile) or image.mode not in ("L", "RGB"):
-        return None
-    try:
-        pixels = simplejpeg.decode_jpeg(
-            data, "RGB" if colour else "GRAY", min_height=short_side_px, min_width=short_side_px, strict=True
-        )
-    except ValueError as error:
-        if any(remark in str(error).lower() for remark in _JPEG_DAMAGE):
-            raise
-        return None
-    return pixels if colour else pixels[:, :, 0]
-
-
 def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: bytes | None = None) -> Image.Image:
-    """A loaded image as RGB or L: 8 bits, without transparency; in sRGB where a profile says what its colours are.
-
-    It is scaled down by a whole number where that leaves `short_side_px`.
-    """
+    # A loaded image as RGB or L: 8 bits, without transparency; in sRGB where a profile says what its colours are. It is
+    # scaled down by a whole number where that leaves `short_side_px`.
     mode = "RGB" if colour else "L"
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         image = _eight_bits(image)
@@ -327,10 +295,7 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Gray of 8 bits: of 16 bits the upper 8; of 32 bits from the least value to the greatest.
-
-    Integers and floats of 32 bits (TIFF) have no white of their own.
-    """
+    # Gray: of 16 bits the upper 8; of 32 bits (TIFF), which have no white of their own, from the least to the greatest.
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
         upper, clear = Image.fromarray((values >> 8).astype(np.uint8)), image.info.get("transparency")
@@ -351,15 +316,3 @@ def _turned(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.u
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
-
-
-def _size_after(width: int, height: int, *, short_side_px: int) -> tuple[int, int]:
-    """Width and height with a short side of `short_side_px`, the long one rounded half up.
-
-    Both are less where the long one would not fit a JPEG.
-    """
-    short, long = min(width, height), max(width, height)
-    new_short, new_long = short_side_px, (2 * long * short_side_px + short) // (2 * short)
-    if new_long > JPEG_SIDE_AT_MOST_PX:
-        new_short, new_long = max(1, new_short * JPEG_SIDE_AT_MOST_PX // new_long), JPEG_SIDE_AT_MOST_PX
-    return (new_short, new_long) if width <= height else (new_long, new_short)

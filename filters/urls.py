@@ -14,6 +14,8 @@ from numba import njit
 
 from altalign.filters import one_url
 from altalign.filters.bits import (
+    Bytes,
+    Longs,
     address_of,
     any_bit64,
     between64,
@@ -81,7 +83,7 @@ def valid_utf8(texts: pa.StringArray) -> pa.StringArray:
 
 
 @njit(nogil=True, cache=True)
-def _look(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8]) -> bool:
+def _look(data: Bytes, offsets: Longs, kinds: Bytes) -> bool:
     """Fill `kinds` (uint8[n]): plain (valid, and kept as it is) or doubtful. Returns whether all bytes are ASCII.
 
     A plain URL has a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`,

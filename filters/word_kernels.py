@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from altalign.filters import unicode_data
 from altalign.filters.bits import (
     LOW_BYTES,
     PADDING,
+    Bytes,
+    Hashes,
+    Longs,
     address_of,
     any_bit64,
     below64,
@@ -31,6 +33,17 @@ from altalign.filters.bits import (
     store64,
 )
 from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, STEP_1, STEP_2
+from altalign.filters.unicode_data import (
+    CONNECTOR,
+    FOLD,
+    FORMAT,
+    LETTER,
+    MARK,
+    MODIFIER_LETTER,
+    NUMBER,
+    SINGLE,
+    UnicodeTable,
+)
 from altalign.filters.utf8 import decode, encode, entry_of
 
 GAP = 0x80  # the byte belongs to no word
@@ -38,10 +51,8 @@ BREAK = 0x40  # a word ends before this byte
 WEAK = 0x01  # a mark, connector or apostrophe; a word needs more than these
 GAP_BIT, BREAK_BIT, WEAK_BYTE = np.uint8(GAP), np.uint8(BREAK), np.uint8(WEAK)
 
-LETTER, MARK, NUMBER, CONNECTOR = unicode_data.LETTER, unicode_data.MARK, unicode_data.NUMBER, unicode_data.CONNECTOR
-FORMAT, SINGLE, FOLD = unicode_data.FORMAT, unicode_data.SINGLE, unicode_data.FOLD
 STRONG = LETTER | NUMBER
-EXTENDS_SINGLE = MARK | unicode_data.MODIFIER_LETTER
+EXTENDS_SINGLE = MARK | MODIFIER_LETTER
 APOSTROPHE, TYPOGRAPHIC_APOSTROPHE = 0x27, 0x2019
 FIRST_LEAD, ASCII_APOSTROPHE = np.uint8(0xC0), np.uint8(APOSTROPHE)
 
@@ -92,7 +103,7 @@ def hash_text(text: int, start: int, size: int) -> np.uint64:
 
 
 @njit(nogil=True)
-def _fold_ascii(source: npt.NDArray[np.uint8], text: npt.NDArray[np.uint8], signs: npt.NDArray[np.uint8]) -> None:
+def _fold_ascii(source: Bytes, text: Bytes, signs: Bytes) -> None:
     # A loop without branches, which the compiler makes vector code of. Non-ASCII bytes are gaps for now.
     for i in range(source.size):
         byte = source[i]
@@ -296,7 +307,7 @@ def _prepare(
     rows: int,
     text: int,
     signs: int,
-    where: npt.NDArray[np.int64],
+    where: Longs,
     blocks: int,
     entries: int,
 ) -> tuple[int, int]:
@@ -327,26 +338,24 @@ def _prepare(
 
 @njit(nogil=True, cache=True)
 def scan_rows(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    blocks: npt.NDArray[np.uint16],
-    entries: npt.NDArray[np.uint32],
-    text: npt.NDArray[np.uint8],
-    signs: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.uint64],
-    stops: npt.NDArray[np.uint64],
+    data: Bytes,
+    offsets: Longs,
+    table: UnicodeTable,
+    text: Bytes,
+    signs: Bytes,
+    starts: Hashes,
+    stops: Hashes,
     words: npt.NDArray[np.int32],
-    texts: npt.NDArray[np.uint64],
-    ngrams: npt.NDArray[np.uint64],
-    ends: npt.NDArray[np.int64],
+    texts: Hashes,
+    ngrams: Hashes,
+    ends: Longs,
 ) -> None:
     """Fill words, texts, ngrams and ends (see `altalign.filters.words.Scan`) for the n rows between the offsets.
 
-    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table. The others are scratch
-    memory that `altalign.filters.words` reserves for the longest block: text and signs uint8[room], starts and stops
-    uint64[room].
+    `offsets` are int64[n + 1]; text, signs, starts and stops are scratch memory that `altalign.filters.words` reserves
+    for the longest block.
     """
-    rows = offsets.size - 1
+    rows, blocks, entries = offsets.size - 1, address_of(table.blocks), address_of(table.entries)
     text_at, signs_at, ngrams_at = address_of(text), address_of(signs), address_of(ngrams)
     starts_at, stops_at = address_of(starts), address_of(stops)
     where = np.empty((BLOCK_ROWS, 4), np.int64)  # of each row: text from, text to, whether written anew, words to
@@ -356,17 +365,8 @@ def scan_rows(
         while last < rows and last - first < BLOCK_ROWS and offsets[last + 1] - base <= BLOCK_BYTES:
             last += 1
         _fold_ascii(data[base : offsets[last]], text, signs)
-        end, split = _prepare(
-            address_of(data),
-            base,
-            address_of(offsets) + first * 8,
-            last - first,
-            text_at,
-            signs_at,
-            where,
-            address_of(blocks),
-            address_of(entries),
-        )
+        of_block = address_of(offsets) + first * 8
+        end, split = _prepare(address_of(data), base, of_block, last - first, text_at, signs_at, where, blocks, entries)
         _find_words(signs_at, end, starts_at, stops_at)
         here, anew = 0, 0
         while starts[anew] < split:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign.filters import unicode_data, word_kernels
-from altalign.filters.bits import PADDING
+from altalign.filters.bits import PADDING, Bytes, Hashes, Longs
 from altalign.filters.word_kernels import BLOCK_BYTES, BLOCK_ROWS
 
 HASH_VERSION = 1
@@ -22,14 +22,10 @@ _Item = TypeVar("_Item", bound=np.generic)
 class Scan(NamedTuple):
     """Words of n captions. The arrays are views of a Scratch, valid until its next scan."""
 
-    words: npt.NDArray[np.int32]
-    """int32[n]: number of unigrams of each row."""
-    texts: npt.NDArray[np.uint64]
-    """uint64[n]: hash of the folded caption."""
-    ngrams: npt.NDArray[np.uint64]
-    """uint64[m]: hashes of all n-grams, row after row; in a row, the bigram that a unigram ends comes after it."""
-    ends: npt.NDArray[np.int64]
-    """int64[n]: where the n-grams of each row end in `ngrams`."""
+    words: npt.NDArray[np.int32]  # [n]: number of unigrams of each row
+    texts: Hashes  # [n]: of the folded caption
+    ngrams: Hashes  # [m]: of all n-grams, row after row; in a row, the bigram that a unigram ends comes after it
+    ends: Longs  # [n]: where the n-grams of each row end in `ngrams`
 
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
@@ -61,15 +57,7 @@ def thread_scratch() -> Scratch:
 
 
 def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
-    """Words and hashes of captions.
-
-    Args:
-        captions: n clean captions (string or large_string, no nulls); bytes that are not UTF-8 belong to no word.
-        scratch: the memory of this thread.
-
-    Raises:
-        ValueError: there are nulls.
-    """
+    """Words and hashes of n clean captions without nulls; bytes that are not UTF-8 belong to no word."""
     if captions.null_count:
         raise ValueError(f"captions of a scan hold {captions.null_count} nulls; clean them first")
     data, offsets = text_buffers(captions)
@@ -82,7 +70,7 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
     word_kernels.scan_rows(
         data,
         offsets,
-        *unicode_data.table()[:2],
+        unicode_data.table(),
         scratch.take("text", room, np.uint8),
         scratch.take("signs", room, np.uint8),
         scratch.take("starts", block + PADDING, np.uint64),
@@ -95,9 +83,7 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
     return Scan(words, texts, ngrams[: int(ends[-1]) if n else 0], ends)
 
 
-def text_buffers(
-    captions: pa.StringArray | pa.LargeStringArray,
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def text_buffers(captions: pa.StringArray | pa.LargeStringArray) -> tuple[Bytes, Longs]:
     """The bytes of an array (uint8, Arrow's own buffer, read-only) and the offsets of its n rows (int64[n + 1])."""
     _, offsets_buffer, data_buffer = captions.buffers()
     n, kind = len(captions), np.dtype(np.int64 if pa.types.is_large_string(captions.type) else np.int32)

@@ -3,8 +3,6 @@
 Units, marks and engines are those of a curation: a command that was killed goes on.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +16,7 @@ import pyarrow as pa
 from altalign import storage, terminal
 from altalign.data import generations, listing, scores
 from altalign.data.audit_tables import FAILED_ROWS, FUNNEL, SAMPLES
-from altalign.data.counts import Counts, FailedCounts
+from altalign.data.counts import Counts, FailedCounts, FailedRow
 from altalign.data.reasons import Stage
 from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE, own_files
@@ -29,7 +27,7 @@ from altalign.pipelines.card import CardFacts
 from altalign.pipelines.derive import choose_rows, copy_scores, copy_shards
 from altalign.pipelines.derive import parents as of_parents
 from altalign.pipelines.derive.copy_shards import Part
-from altalign.pipelines.derive.parents import Parent, name_of, of_unit
+from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen, summary
@@ -47,16 +45,17 @@ from altalign.pipelines.run.shard_tables import (
     ShardOfParent,
     ShardUnit,
 )
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import Run, digest
 from altalign.storage import atomic_change, parquet
 
 KEYS_FILE = "keys.parquet"
-KEYS = pa.schema(
-    [
-        ("key", pa.string()),  # The sample.
-        ("shard", pa.string()),  # The name of its shard, without an ending.
-    ]
-)
+KEYS = pa.schema([("key", pa.string()), ("shard", pa.string())])  # of a sample, and the name of its shard
+
+_FILES_PER_UNIT = 64
+# made anew, of the new run
+_NOT_CARRIED = ("counts.parquet", "summary.json", FAILED_ROWS.path, FUNNEL.path, SAMPLES.path)
+_OF_SELECT = "dropped/select/"
+_KINDS = ("broken-", "repeated-")  # begin names of dropped rows that readers tell from others
 
 
 @dataclass(frozen=True)
@@ -89,22 +88,25 @@ class Making:
         }
         return {**lineage, "keys_only": True} if self.is_of_keys else lineage
 
-    @property
-    def grounds(self) -> Grounds:
-        """What the run rests on."""
-        digest = hashlib.sha256(json.dumps(self.lineage, sort_keys=True).encode()).hexdigest()
-        return Grounds({**self.lineage, "folders": [parent.folder for parent in self.parents]}, digest)
-
 
 def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
     """Make a run, or go on with one; `run` has the folder and the settings, `flags` go to Beam."""
     pipeline_options = options(run.config.engine, list(flags))
-    _check_folder(run, making)
+    folders = [parent.folder for parent in making.parents]
+    grounds = Grounds({**making.lineage, "folders": folders}, digest(making.lineage))
+    _check_folder(run, folders, grounds)
+    is_durable, last_file = run.config.run.durable, run.path(making.last_file)
     try:
         with storage.locked(run.folder), own_files(run.folder):
-            _open(run, making)
-            if not storage.exists(run.path(making.last_file)):
-                _make(making, run, pipeline_options)
+            storage.sweep(run.folder)
+            facts = storage.read_sealed(run.path("run.json"))
+            if not storage.exists(last_file):
+                if facts:
+                    reopen.mend(run)
+                stated = reopen.of_this_call(run.config, facts.get("stages", {}))
+                storage.write_sealed(run.path("run.json"), stated, durable=is_durable)
+                reopen.write_settings(run)
+                _make(making, run, grounds, pipeline_options)
             if making.is_of_keys or not run.config.run.keep_work:
                 storage.delete_units([run.path("work")])
         return run
@@ -113,22 +115,22 @@ def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
             _check_unchanged(making.parents)
         except UsageError as busy:
             # which explains whatever a worker met; nothing is left of the new run
-            if storage.exists(run.path("run.json")) and not storage.exists(run.path(making.last_file)):
+            if storage.exists(run.path("run.json")) and not storage.exists(last_file):
                 storage.delete(run.folder)
             raise busy from error
         raise
 
 
-def _check_folder(run: Run, making: Making) -> None:
+def _check_folder(run: Run, parents: Sequence[str], grounds: Grounds) -> None:
     """Refuse a folder that holds something else; nothing is written."""
-    for parent in making.parents:
-        if storage.is_inside(run.folder, parent.folder) or storage.is_inside(parent.folder, run.folder):
-            raise UsageError(f"{run.folder}: inside {parent.folder}, or around it; give a folder apart from the run's")
+    for parent in parents:
+        if storage.is_inside(run.folder, parent) or storage.is_inside(parent, run.folder):
+            raise UsageError(f"{run.folder}: inside {parent}, or around it; give a folder apart from the run's")
     reopen.check_folder(run)
     stages = storage.read_json(run.path("run.json")).get("stages", {})
     if stages and (Stage.SELECT.value not in stages or len(stages) > 1):
         raise UsageError(f"{run.folder}: holds a run of its own; give another folder")
-    if stages.get(Stage.SELECT.value, {}).get("digest") not in (None, making.grounds.digest):
+    if stages.get(Stage.SELECT.value, {}).get("digest") not in (None, grounds.digest):
         raise UsageError(
             f"{run.folder}: holds a run that was made of other runs, or with other settings; give another folder, or "
             "delete this one"
@@ -145,19 +147,7 @@ def _check_unchanged(parents: Sequence[Parent]) -> None:
         raise UsageError(f"{parent.folder}: busy: another command has changed it meanwhile; run this one again")
 
 
-def _open(run: Run, making: Making) -> None:
-    """Open the folder for work: what is there stays where it is as it was written."""
-    storage.sweep(run.folder)
-    facts = storage.read_sealed(run.path("run.json"))
-    if not storage.exists(run.path(making.last_file)):
-        if facts:
-            reopen.mend(run)
-        stated = reopen.of_this_call(run.config, facts.get("stages", {}))
-        storage.write_sealed(run.path("run.json"), stated, durable=run.config.run.durable)
-        reopen.write_settings(run)
-
-
-def _make(making: Making, run: Run, pipeline_options: Any) -> None:
+def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> None:
     parents = making.parents
     followed = {} if making.is_of_keys else copy_scores.of_all(parents)
     of_scores = copy_scores.step_of(followed)
@@ -173,22 +163,31 @@ def _make(making: Making, run: Run, pipeline_options: Any) -> None:
     with (
         storage.temporary(run.work("temporary")),
         started(run, pipeline_options),
-        recording(run, Stage.SELECT.value, making.grounds),
+        recording(run, Stage.SELECT.value, grounds),
     ):
         for step in steps:
             curate.run_step(run, step, pipeline_options)
     copy_scores.conclude(run, followed, of_scores)
     _check_unchanged(parents)
-    _conclude(run, making)
+    chosen = [facts for _, facts in run.all_facts(CHOSEN)]
+    before = [row for parent in parents for row in of_parents.received(of_parents.counts_of(parent))]
+    counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
+    if making.is_of_keys:
+        counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
+        _write_keys(run, making, counts)
+    else:
+        _write_run(run, making, counts, [row for facts in chosen for row in facts.failed])
 
 
-# Rows ----------------------------------------------------------------------------------------------------------------
+# Units ---------------------------------------------------------------------------------------------------------------
 
 
 def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
     """The units of each parent, in their order."""
     return [
-        ShardOfParent(name=name_of(number, place), parent=number, rows=sum(piece.end - piece.begin for piece in pieces))
+        ShardOfParent(
+            name=f"{number:03d}-{place:05d}", parent=number, rows=sum(end - begin for _, begin, end in pieces)
+        )
         for number, parent in enumerate(parents)
         for place, pieces in enumerate(parent.units)
     ]
@@ -198,26 +197,20 @@ def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
     """One unit a shard: which chosen rows of which units of a parent, in order; those of several parents in one."""
     kept = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)]
     per_shard = run.config.shards.samples_per_shard
+
+    def places(name: str) -> of_parents.Places:
+        rows = of_parents.samples_of(*of_unit(parents, name), ["image_id", "key"])
+        return of_parents.places_of(rows.take(CHOSEN_ROWS.array(run, name)))
+
     if len(parents) == 1:
         shards = copy_shards.filled(kept, per_shard)
     else:
         by_parent = [[unit for unit in kept if unit[0].startswith(f"{number:03d}-")] for number in range(len(parents))]
-        blocks = [(_places(run, parents, name) for name, _ in of_parent) for of_parent in by_parent]
-        where = ", ".join(parent.folder for parent in parents)
-        shards = of_parents.merged(by_parent, list(of_parents.cut(where, blocks, per_shard)))
+        shards = of_parents.merged(", ".join(parent.folder for parent in parents), by_parent, places, per_shard)
     return [
-        ShardUnit(
-            name=f"{number:05d}",
-            rows=sum(piece.end - piece.begin for piece in parts),
-            parts=[(piece.name, piece.begin, piece.end) for piece in parts],
-        )
+        ShardUnit(name=f"{number:05d}", rows=sum(end - begin for _, begin, end in parts), parts=[*parts])
         for number, parts in enumerate(shards)
     ]
-
-
-def _places(run: Run, parents: Sequence[Parent], name: str) -> of_parents.Places:
-    rows = of_parents.samples_of(*of_unit(parents, name), ["image_id", "key"])
-    return of_parents.places_of(rows.take(CHOSEN_ROWS.array(run, name)))
 
 
 def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
@@ -234,17 +227,8 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
     return copy_shards.copied(run.path("shards"), unit["name"], sequences.values())
 
 
-# Files that the run has as the parents do: tables, dropped rows, and what the audit has ------------------------------
-
-_FILES_PER_UNIT = 64
-# made anew, of the new run
-_NOT_CARRIED = ("counts.parquet", "summary.json", FAILED_ROWS.path, FUNNEL.path, SAMPLES.path)
-_OF_SELECT = "dropped/select/"
-_KINDS = ("broken-", "repeated-")  # begin names of dropped rows that readers tell from others
-
-
 def _plan_files(parents: tuple[Parent, ...], _run: Run) -> list[CarriedUnit]:
-    """Units of files, parent by parent; tables and distributions of one run are none of several."""
+    """Units of files that the run has as the parents do; tables and distributions of one run are none of several."""
     units = list[CarriedUnit]()
     for number, parent in enumerate(parents):
         files = sorted(listing.read(parent.folder))
@@ -290,47 +274,42 @@ def _renamed(name: str, parent: Parent, *, are_several: bool) -> str:
 # The end -------------------------------------------------------------------------------------------------------------
 
 
-def _conclude(run: Run, making: Making) -> None:
+def _write_run(run: Run, making: Making, counts: Counts, failed_now: list[FailedRow]) -> None:
     """Write counts and summary, then list, card and manifest."""
-    chosen = [facts for _, facts in run.all_facts(CHOSEN)]
-    before = [row for parent in making.parents for row in of_parents.received(of_parents.counts_of(parent))]
-    counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
-    if making.is_of_keys:
-        counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
-        _conclude_keys(run, making, counts)
-        return
-    shards = list(run.all_facts(WRITTEN))
-    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
+    parents, shards = making.parents, list(run.all_facts(WRITTEN))
+    pairs = sum(facts.rows for _, facts in shards)
     counts.reconcile(counts.stages_of_run(), pairs=pairs)
-    failed_before = [row for parent in making.parents for row in of_parents.failed_of(parent)]
-    failed = FailedCounts.from_json([*failed_before, *(row for facts in chosen for row in facts.failed)])
+    failed = FailedCounts.from_json([*(row for parent in parents for row in of_parents.failed_of(parent)), *failed_now])
     failed.check(counts)
+    shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
+    facts = {
+        "stages": counts.summary(counts.stages_of_run()),
+        "pairs": pairs,
+        "images": sum(facts.images for _, facts in shards) - shared,
+        "bytes": sum(facts.bytes for _, facts in shards),
+    }
+    if near_duplicates := storage.read_json(outputs.near_duplicates(run, "found.json")):
+        facts["near_duplicates"] = near_duplicates
+    # what each step of one parent left; of the steps after that, the summary knows
+    funnel = parquet.read_table(parents[0].path(FUNNEL.path)).to_pylist() if len(parents) == 1 else []
+    removed = [path for parent in parents if storage.exists(path := parent.path(REMOVED_FILE))]
     with storage.noted() as block:
         outputs.write_audit(run, FAILED_ROWS, failed.to_arrow())
         parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
-        shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
-        images = sum(facts.images for _, facts in shards) - shared
-        stages = counts.summary(counts.stages_of_run())
-        facts = {"stages": stages, "pairs": pairs, "images": images, "bytes": size}
-        if near_duplicates := storage.read_json(outputs.near_duplicates(run, "found.json")):
-            facts["near_duplicates"] = near_duplicates
         storage.write_json(run.path("summary.json"), facts)
-        # what each step of one parent left; of the steps after that, the summary knows
-        rows = parquet.read_table(making.parents[0].path(FUNNEL.path)).to_pylist() if len(making.parents) == 1 else []
-        outputs.write_audit(run, FUNNEL, [row for row in rows if row["step"] not in ("shards", Stage.SELECT.value)])
-        choose_rows.write_galleries(run, making.parents)
+        outputs.write_audit(run, FUNNEL, [row for row in funnel if row["step"] not in ("shards", Stage.SELECT.value)])
+        choose_rows.write_galleries(run, parents)
         if making.conclude:
             making.conclude(run)
-        paths = [path for parent in making.parents if storage.exists(path := parent.path(REMOVED_FILE))]
-        if paths and len(making.parents) > 1:
-            removed = pa.concat_tables([parquet.read_table(path).cast(REMOVED) for path in paths])
-            parquet.write(run.path(REMOVED_FILE), removed, REMOVED)
+        if removed and len(parents) > 1:
+            rows = pa.concat_tables([parquet.read_table(path).cast(REMOVED) for path in removed])
+            parquet.write(run.path(REMOVED_FILE), rows, REMOVED)
     files = {**marks.outputs(run), **outputs.files_of(run, block)}
     card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
     outputs.write_manifest(run, shards, files, card, block, {"lineage": making.lineage})
 
 
-def _conclude_keys(run: Run, making: Making, counts: Counts) -> None:
+def _write_keys(run: Run, making: Making, counts: Counts) -> None:
     """Write keys, counts, and what they are of last."""
     pairs = 0
     with storage.noted() as block:

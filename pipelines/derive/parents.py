@@ -106,13 +106,8 @@ def opened_in_order(folder: str, config: CurateConfig) -> Parent:
 # Units ---------------------------------------------------------------------------------------------------------------
 
 
-def name_of(parent: int, place: int) -> str:
-    """The name of a unit: by the numbers of its run among the parents, and of it in the run."""
-    return f"{parent:03d}-{place:05d}"
-
-
 def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, tuple[Piece, ...]]:
-    """The run and the rows that a unit is of."""
+    """The run and the rows that a unit is of; its name has their numbers."""
     number, place = (int(number) for number in name.split("-"))
     parent = parents[number]
     return parent, parent.cuts[place] if parent.cuts else (Piece(place, 0, parent.shards[place].rows),)
@@ -131,10 +126,26 @@ def samples_of(parent: Parent, pieces: Sequence[Piece], columns: Sequence[str] |
 
 def rows_of(parent: Parent, pieces: Sequence[Piece], read: Callable[[Shard], pa.Table]) -> pa.Table:
     """The rows of a unit in order; `read` gives those of a whole shard."""
-    parts = [_cut(read(parent.shards[piece.shard]), parent, piece) for piece in pieces]
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_tables(parts).take(_order(parent, pieces)).combine_chunks()
+    rows = _piece_by_piece(parent, pieces, read)
+    return rows if len(pieces) == 1 else rows.take(_order(parent, pieces)).combine_chunks()
+
+
+def _piece_by_piece(parent: Parent, pieces: Sequence[Piece], read: Callable[[Shard], pa.Table]) -> pa.Table:
+    parts = list[pa.Table]()
+    for piece in pieces:
+        shard = parent.shards[piece.shard]
+        rows = read(shard)
+        if len(rows) != shard.rows:
+            path = parent.path("shards", f"{shard.name}.parquet")
+            raise UnreadableError(f"{path}: has {len(rows):,} rows, where the manifest says {shard.rows:,}")
+        parts.append(rows.slice(piece.begin, piece.end - piece.begin))
+    return pa.concat_tables(parts)
+
+
+def _order(parent: Parent, pieces: Sequence[Piece]) -> Numbers:
+    """In which order the rows of the pieces, one after the other, are a unit's."""
+    rows = _piece_by_piece(parent, pieces, lambda shard: parent.sidecar(shard.name, ["image_id", "key"]))
+    return np.argsort(places_of(rows), kind="stable")
 
 
 def shard_names_of(parent: Parent, pieces: Sequence[Piece]) -> pa.Table:
@@ -160,20 +171,6 @@ def parts_of(parent: Parent, pieces: Sequence[Piece], rows: Numbers) -> list[lis
     return [[part for _, part in group] for _, group in groupby(parts, lambda each: each[0])]
 
 
-def _cut(rows: pa.Table, parent: Parent, piece: Piece) -> pa.Table:
-    shard = parent.shards[piece.shard]
-    if len(rows) != shard.rows:
-        path = parent.path("shards", f"{shard.name}.parquet")
-        raise UnreadableError(f"{path}: has {len(rows):,} rows, where the manifest says {shard.rows:,}")
-    return rows.slice(piece.begin, piece.end - piece.begin)
-
-
-def _order(parent: Parent, pieces: Sequence[Piece]) -> Numbers:
-    """In which order the rows of the pieces, one after the other, are a unit's."""
-    parts = [_cut(parent.sidecar(parent.shards[each.shard].name, ["image_id", "key"]), parent, each) for each in pieces]
-    return np.argsort(places_of(pa.concat_tables(parts)), kind="stable")
-
-
 # One order -----------------------------------------------------------------------------------------------------------
 
 
@@ -183,25 +180,26 @@ def as_one(parent: Parent) -> Parent:
         [(str(place), shard.rows) for place, shard in group]
         for _, group in groupby(enumerate(parent.shards), lambda each: generations.number_of(each[1].name))
     ]
-    blocks = [
-        (places_of(parent.sidecar(parent.shards[int(place)].name, ["image_id", "key"])) for place, _ in generation)
-        for generation in of_generations
-    ]
-    sizes = list(cut(parent.folder, blocks, parent.config.shards.samples_per_shard))
-    parts = merged(of_generations, sizes)
-    return replace(
-        parent, cuts=tuple(tuple(Piece(int(name), begin, end) for name, begin, end in each) for each in parts)
-    )
+
+    def places(name: str) -> Places:
+        return places_of(parent.sidecar(parent.shards[int(name)].name, ["image_id", "key"]))
+
+    units = merged(parent.folder, of_generations, places, parent.config.shards.samples_per_shard)
+    cuts = (tuple(Piece(int(name), begin, end) for name, begin, end in unit) for unit in units)
+    return replace(parent, cuts=tuple(cuts))
 
 
-def cut(where: str, sequences: Sequence[Iterable[Places]], per_unit: int) -> Iterator[list[int]]:
-    """Yields how many places of each sequence are in each unit of so many, of all in one order; the last may be less.
+def merged(
+    where: str, sequences: Sequence[Sequence[tuple[str, int]]], read: Callable[[str], Places], per_unit: int
+) -> list[list[Slice]]:
+    """Cuts sequences of things (names and rows) into units of so many rows, of all in one order; the last may be less.
 
-    The places of each sequence rise, in blocks, one of which is in memory. `where` is what an error names.
+    Returns for each unit the slices of things of each sequence. `read` gives the places of a thing, which rise in a
+    sequence; those of one thing of each are in memory. `where` is what an error names.
     """
-    waiting = [_rising(where, blocks) for blocks in sequences]
+    waiting = [_rising(where, map(read, (name for name, _ in things))) for things in sequences]
     heads = {number: block for number, blocks in enumerate(waiting) if (block := next(blocks, None)) is not None}
-    owners = np.zeros(0, np.int64)
+    owners, sizes = np.zeros(0, np.int64), list[list[int]]()  # sizes: rows of each sequence in each unit
     while heads:
         interrupts.check()
         last = min(block[-1] for block in heads.values())  # all up to here are in memory
@@ -209,14 +207,16 @@ def cut(where: str, sequences: Sequence[Iterable[Places]], per_unit: int) -> Ite
         places = np.concatenate([heads[number][:many] for number, many in taken.items()])
         in_order = np.repeat(list(taken), list(taken.values()))[np.argsort(places, kind="stable")]
         owners = np.concatenate([owners, in_order])
-        while len(owners) >= per_unit:
-            yield np.bincount(owners[:per_unit], minlength=len(sequences)).tolist()
+        for number, many in taken.items():
+            rest = heads.pop(number)[many:]
+            block = rest if len(rest) else next(waiting[number], None)
+            if block is not None:
+                heads[number] = block
+        while len(owners) >= per_unit or (len(owners) and not heads):
+            sizes.append(np.bincount(owners[:per_unit], minlength=len(sequences)).tolist())
             owners = owners[per_unit:]
-        rest = {number: block[taken[number] :] for number, block in heads.items()}
-        blocks = {number: block if len(block) else next(waiting[number], None) for number, block in rest.items()}
-        heads = {number: block for number, block in blocks.items() if block is not None}
-    if len(owners):
-        yield np.bincount(owners, minlength=len(sequences)).tolist()
+    of_sequences = [slices(things, [of_unit[number] for of_unit in sizes]) for number, things in enumerate(sequences)]
+    return [list(chain(*of_unit)) for of_unit in zip(*of_sequences, strict=True)]
 
 
 def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
@@ -229,12 +229,6 @@ def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
             raise UnreadableError(f"{where}: samples are not in the order of image_id and key")
         yield block
         before = block[-1]
-
-
-def merged(sequences: Sequence[Sequence[tuple[str, int]]], sizes: Sequence[Sequence[int]]) -> list[list[Slice]]:
-    """For each unit the slices of things (names and rows) of each sequence, of which it has so many rows."""
-    of_sequences = [slices(things, [of_unit[number] for of_unit in sizes]) for number, things in enumerate(sequences)]
-    return [list(chain(*of_unit)) for of_unit in zip(*of_sequences, strict=True)]
 
 
 # Counts --------------------------------------------------------------------------------------------------------------

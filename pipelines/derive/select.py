@@ -4,12 +4,12 @@ Verdicts read values as they are stored, so the same samples stay wherever it ru
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +49,8 @@ from altalign.storage import parquet
 Ordered = npt.NDArray[np.unsignedinteger[Any]]
 BUCKETS = 1 << 16  # of a histogram
 
-# What is selected ----------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Top:
+class Top(NamedTuple):
     """The samples with the largest values of a column."""
 
     column: str
@@ -84,21 +81,19 @@ class Selection:
         of_where = [name for condition in self.conditions for name in condition.columns()]
         return list(dict.fromkeys([*of_where, *(top.column for top in self.tops)]))
 
-    def read(self, unit: ShardOfParent, names: Iterable[str], *, checks_keys: bool = True) -> pa.Table:
-        """These columns of a unit; keys are not checked where a later pass over the same files checks them."""
+    def read(self, unit: ShardOfParent, names: Iterable[str]) -> pa.Table:
+        """These columns of a unit."""
         names = list(dict.fromkeys(names))
-        of_sidecar: list[str] = ["key"] if checks_keys else []
-        of_sidecar += [name for name in columns.of_sidecar(names) if name not in of_sidecar]
 
         def read(shard: Shard) -> pa.Table:
-            rows = self.parent.sidecar(shard.name, of_sidecar)
-            return columns.joined(rows, shard.name, names, self.scores or {}, checks_keys=checks_keys)
+            rows = self.parent.sidecar(shard.name, columns.of_sidecar(["key", *names]))
+            return columns.joined(rows, shard.name, names, self.scores or {})
 
         return rows_of(*of_unit((self.parent,), unit["name"]), read)
 
     def read_kept(self, unit: ShardOfParent, names: Iterable[str]) -> pa.Table:
         """The rows of a unit that the conditions keep, with these columns and those that it names."""
-        rows = self.read(unit, [*names, *self.columns], checks_keys=False)
+        rows = self.read(unit, [*names, *self.columns])
         stays = np.ones(len(rows), bool)
         for verdict in _of_conditions(self, rows):
             stays &= verdict.is_null().to_numpy(zero_copy_only=False)
@@ -119,19 +114,18 @@ def top(text: str) -> Top:
 
 def check(selection: Selection, known: Known) -> None:
     """Refuse columns that are not there or of another type, and missing values that --nulls does not speak of."""
+    option = "--where"
     try:
         for condition in selection.conditions:
             where.check(condition, known.types)
+        for column, _ in selection.tops:
+            option = f"--top {column}"
+            where.kind_of(column, known.types)
+            kind = known.types[column]
+            if not (pa.types.is_floating(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())):
+                raise where.WhereError(f"it is {kind}; give a column of numbers")
     except where.WhereError as error:
-        raise UsageError(f"--where: {error}") from None
-    for each in selection.tops:
-        try:
-            where.kind_of(each.column, known.types)
-        except where.WhereError as error:
-            raise UsageError(f"--top {each.column}: {error}") from None
-        kind = known.types[each.column]
-        if not (pa.types.is_floating(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())):
-            raise UsageError(f"--top {each.column}: it is {kind}; give a column of numbers")
+        raise UsageError(f"{option}: {error}") from None
     of_where = [name for each in selection.conditions for name in each.columns(but_of_nulls=True)]
     missing = known.missing([*of_where, *(each.column for each in selection.tops)])
     if missing and not selection.nulls:
@@ -140,53 +134,43 @@ def check(selection: Selection, known: Known) -> None:
         )
 
 
-# Selecting -----------------------------------------------------------------------------------------------------------
-
-
 def select(selection: Selection, run: Run, flags: list[str]) -> int:
     """Make the run, or only its list of keys; returns the exit code."""
-    parent = selection.parent
+    parent, is_of_keys, of_balance = selection.parent, selection.is_of_keys, selection.balance
     known = columns.known(parent.folder, [name for each in parent.config.input for name in each.keep_columns])
     check(selection, known)
-    labels = _labels(parent, known) if run.config.audit.keep_dropped and not selection.is_of_keys else ()
+    labels = tuple[str, ...]()
+    if run.config.audit.keep_dropped and not is_of_keys:  # languages of all shards: the report says who is left out
+        languages = {name: score for name, score in known.scores.items() if score.facts["kind"] == "language"}
+        shards = [(shard.name, shard.parquet_sha256) for shard in parent.shards]
+        labels = tuple(
+            name
+            for name, score in languages.items()
+            if name == score.name and all(score.has(*shard) for shard in shards)
+        )
     of_scores = known.scores_of([*selection.columns, *labels])
     columns.check_measured([(shard.name, shard.parquet_sha256) for shard in parent.shards], of_scores.values())
-    light = {
-        name: replace(score, files={shard: {"sha256": file["sha256"]} for shard, file in score.files.items()})
-        for name, score in of_scores.items()
-    }
-    scores = {column: light[score.name] for column, score in known.scores.items() if score.name in light}
+    scores = {column: score for column, score in known.scores.items() if score.name in of_scores}
     selection = replace(selection, scores=scores, labels=labels)
     settings: dict[str, Any] = {
         "where": selection.where,
         "top": {top.column: str(float(top.share)) for top in selection.tops},
         "nulls": selection.nulls,
     }
-    if selection.balance:
-        settings["balance"] = selection.balance.to_json()
+    if of_balance:
+        settings["balance"] = of_balance.to_json()
     making = Making(
         "select",
         settings,
         (parent,),
         partial(_choose, selection),
-        is_of_keys=selection.is_of_keys,
+        is_of_keys=is_of_keys,
         before=_before(selection),
-        also={"scores": {name: score.facts["digest"] for name, score in sorted(light.items())}},
-        conclude=partial(balance.conclude, selection.balance) if selection.balance else None,
+        also={"scores": {name: score.facts["digest"] for name, score in sorted(of_scores.items())}},
+        conclude=partial(balance.conclude, of_balance) if of_balance else None,
     )
     make(making, run, flags)
-    return 0 if selection.is_of_keys else curate.show(run)
-
-
-def _labels(parent: Parent, known: Known) -> tuple[str, ...]:
-    """Languages that are measured on all shards: dropped rows have them, so that the report says who is left out."""
-    return tuple(
-        name
-        for name, score in known.scores.items()
-        if score.facts["kind"] == "language"
-        and name == score.name
-        and all(score.has(shard.name, shard.parquet_sha256) for shard in parent.shards)
-    )
+    return 0 if is_of_keys else curate.show(run)
 
 
 def _choose(selection: Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
@@ -202,8 +186,7 @@ def _choose(selection: Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
         of_rows = values.filter(pa.array(mask)).to_pylist()
         return pa.array([json.dumps(each, ensure_ascii=False) for each in of_rows], pa.string())
 
-    thresholds = run.facts_of(THRESHOLDS, "0").numbers if selection.tops else []
-    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, rows, thresholds)]
+    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, run, rows)]
     if of_balance:
         verdicts.append(balance.verdict(of_balance, run, rows))
     facts = choose_rows.chosen(run, unit["name"], rows, verdicts, scores if keeps else None, is_of_keys=is_of_keys)
@@ -217,32 +200,29 @@ def _of_conditions(selection: Selection, rows: pa.Table) -> list[Verdict]:
     """The verdicts of the conditions, those on missing values among them."""
     verdicts, conditions = list[Verdict](), selection.conditions
     for number, (condition, holds) in enumerate(zip(conditions, where.holds(conditions, rows), strict=True), start=1):
-        verdicts.append(drop_where(pc.and_kleene(holds.is_valid(), pc.invert(holds)), reason_of(condition, number)))
+        reason = missing = f"not_where:{number}"
+        match condition:
+            case Condition("OPERATOR_IS_NOT_NULL", (Condition("column", _, column),)):
+                reason = f"score_missing:{_in_reason(column)}"
+        if condition.bound:
+            column, sign, _ = condition.bound
+            reason = f"{'score_below' if sign in ('>', '>=') else 'score_above'}:{_in_reason(column)}"
+        verdicts.append(drop_where(pc.and_kleene(holds.is_valid(), pc.invert(holds)), reason))
         if holds.null_count and selection.nulls != "keep":
             names = condition.columns(but_of_nulls=True)
-            missing = f"score_missing:{_in_reason(names[0])}" if len(names) == 1 else f"not_where:{number}"
+            missing = f"score_missing:{_in_reason(names[0])}" if len(names) == 1 else missing
             verdicts.append(drop_where(holds.is_null(), missing))
     return verdicts
-
-
-def reason_of(condition: Condition, number: int) -> str:
-    """The reason of a sample for which a condition does not hold; `number` counts conditions from 1."""
-    if condition.bound:
-        column, sign, _ = condition.bound
-        return f"{'score_below' if sign in ('>', '>=') else 'score_above'}:{_in_reason(column)}"
-    match condition:
-        case Condition("OPERATOR_IS_NOT_NULL", (Condition("column", _, column),)):
-            return f"score_missing:{_in_reason(column)}"
-    return f"not_where:{number}"
 
 
 def _in_reason(name: str) -> str:
     return "_".join(name.split())  # reasons are words
 
 
-def _of_tops(selection: Selection, rows: pa.Table, thresholds: Sequence[int | None]) -> list[Verdict]:
+def _of_tops(selection: Selection, run: Run, rows: pa.Table) -> list[Verdict]:
     """The verdicts of the shares of largest values."""
     verdicts = list[Verdict]()
+    thresholds = run.facts_of(THRESHOLDS, "0").numbers if selection.tops else []
     for top, threshold in zip(selection.tops, thresholds, strict=True):
         values = rows[top.column].combine_chunks()
         is_measured = values.is_valid().to_numpy(zero_copy_only=False)
@@ -256,13 +236,11 @@ def _of_tops(selection: Selection, rows: pa.Table, thresholds: Sequence[int | No
     return verdicts
 
 
-# Passes that come first ----------------------------------------------------------------------------------------------
+# Passes that come first: one for concepts, and one for values, each with its sum --------------------------------------
 
 
 def _before(selection: Selection) -> list[curate.Step]:
-    """A pass for concepts, and one for values, each with its sum."""
-    units = partial(plan_of, (selection.parent,))
-    steps = list[curate.Step]()
+    steps, units = list[curate.Step](), partial(plan_of, (selection.parent,))
     if selection.balance:
         steps.append(curate.each(CONCEPTS, units, partial(_count_concepts, selection, selection.balance)))
         steps.append(curate.each(BALANCE, _one, partial(balance.total, selection.balance)))
@@ -294,13 +272,14 @@ def _count_values(selection: Selection, run: Run, unit: ShardOfParent) -> Counte
 def _find_thresholds(selection: Selection, run: Run, _unit: Unit) -> ThresholdFacts:
     units, thresholds = list(run.all_facts(VALUES)), list[int | None]()
     for column, top in enumerate(selection.tops):
+
+        def parts(column: int = column) -> Iterator[Ordered]:
+            names = [f"{name}.{column}" for name, _ in units]
+            return storage.each(partial(VALUES_OF_COLUMN.array, run), names, place=run.folder)
+
         k = rows_of_share(top.share, sum(facts.rows[column] for _, facts in units))
-        thresholds.append(kth_largest(partial(_parts, run, [name for name, _ in units], column), k))
+        thresholds.append(kth_largest(parts, k))
     return ThresholdFacts(numbers=thresholds)
-
-
-def _parts(run: Run, names: Sequence[str], column: int) -> Iterator[Ordered]:
-    return storage.each(lambda name: VALUES_OF_COLUMN.array(run, f"{name}.{column}"), names, place=run.folder)
 
 
 def ordered(values: "pa.Array[Any]") -> Ordered:

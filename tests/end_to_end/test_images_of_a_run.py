@@ -115,9 +115,9 @@ def test_a_machine_without_memory_for_an_image_says_which_and_what_to_do(
         raise MemoryError
 
     repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
-    for stage, function in (("fetch", "_upright"), ("write", "_upright_image")):
+    for stage in ("fetch", "write"):
         with monkeypatch.context() as patch:
-            patch.setattr(pixels, function, no_memory)
+            patch.setattr(pixels, "_upright", no_memory)
             error = fails(capsys, 1)
         assert error.startswith("https://img.example/"), stage
         assert "no memory to decode an image of 2" in error

@@ -118,9 +118,7 @@ def test_captions_with_nulls_are_refused() -> None:
 # Hex ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel_from_rows", [0, 17])
-def test_hex_is_that_of_bytes(monkeypatch: pytest.MonkeyPatch, kernel_from_rows: int) -> None:
-    monkeypatch.setattr(identity, "KERNEL_FROM_ROWS", kernel_from_rows)
+def test_hex_is_that_of_bytes() -> None:
     rows = np.arange(256, dtype=np.uint8).reshape(16, 16)
     for some in (rows, rows[::-1], rows[3:5], rows[:, ::-1], rows[:0]):
         found = identity.hexed(some)

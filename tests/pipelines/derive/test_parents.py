@@ -1,12 +1,10 @@
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive.parents import Places, cut, merged
+from altalign.pipelines.derive.parents import Places, merged
 
 
 def places(numbers: list[int]) -> Places:
@@ -26,12 +24,11 @@ def test_sequences_are_cut_as_if_all_were_sorted(owners: list[int], sizes: list[
         for sequence, (numbers, size) in enumerate(zip(of, sizes, strict=True))
     ]
 
-    def blocks(sequence: int) -> Iterator[Places]:
-        for name, rows in things[sequence]:
-            begin = int(name.split("-")[1])
-            yield places(of[sequence][begin : begin + rows])
+    def read(name: str) -> Places:
+        sequence, begin = map(int, name.split("-"))
+        return places(of[sequence][begin : begin + sizes[sequence]])
 
-    units = merged(things, list(cut("here", [blocks(sequence) for sequence in range(4)], per_unit)))
+    units = merged("here", things, read, per_unit)
     found = [
         sorted(
             of[int(name.split("-")[0])][int(name.split("-")[1]) + row]
@@ -47,5 +44,8 @@ def test_sequences_are_cut_as_if_all_were_sorted(owners: list[int], sizes: list[
 
 @pytest.mark.parametrize("blocks", [[[1, 3, 2]], [[1, 2], [0]]])
 def test_places_that_do_not_rise_are_refused(blocks: list[list[int]]) -> None:
+    def read(name: str) -> Places:
+        return places(blocks[int(name)])
+
     with pytest.raises(UnreadableError, match="here: samples are not in the order"):
-        list(cut("here", [map(places, blocks)], 2))
+        merged("here", [[(str(number), len(block)) for number, block in enumerate(blocks)]], read, 2)
