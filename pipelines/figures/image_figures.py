@@ -303,26 +303,13 @@ def first_rows(
     `among` restricts the images; `after` is the last image of earlier rows, which is not taken again.
     """
     reasons = parquet.values(rows, "reason") if "reason" in rows.column_names else [KEPT] * len(rows)
-    numbers = _first_of_images(parquet.values(rows, "image_id"), reasons, most, among=among, after=after)
-    return rows.take(np.array(numbers, np.int64))
-
-
-def _first_of_images(
-    image_ids: Sequence[str],
-    reasons: Iterable[str],
-    most: Mapping[str, int],
-    *,
-    among: Container[str] | None = None,
-    after: str | None = None,
-) -> list[int]:
-    taken: Counter[str] = Counter()
-    numbers, before = [], after
-    for number, (reason, image_id) in enumerate(zip(reasons, image_ids, strict=True)):
+    taken, numbers, before = Counter[str](), list[int](), after
+    for number, (reason, image_id) in enumerate(zip(reasons, parquet.values(rows, "image_id"), strict=True)):
         if image_id != before and taken[reason] < most.get(reason, 0) and (among is None or image_id in among):
             taken[reason] += 1
             numbers.append(number)
         before = image_id
-    return numbers
+    return rows.take(np.array(numbers, np.int64))
 
 
 def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
@@ -348,22 +335,13 @@ def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
     return None if decoded is None else thumbnails.webp(decoded)
 
 
-def places_of(
-    image_ids: Sequence[str],
-    reasons: Sequence[str],
-    failed: Sequence[Sequence[str]],
-    offsets: Sequence[int],
-    sizes: Sequence[int],
-    *,
-    units: int,
-) -> list[tuple[str, int, int]]:
+def places_of(dropped: pa.Table, *, units: int) -> list[tuple[str, int, int]]:
     """image_id, offset and bytes of some dropped images, for the mark of a fetch unit.
 
     All units together name enough images for each reason. An image that a block list names has 0 bytes: nobody is to
     see it, whatever else it was dropped for.
     """
     per_unit = -(-PER_REASON // max(1, units))
-    return [
-        (image_ids[number], offsets[number], 0 if image.image_blocked.name in failed[number] else sizes[number])
-        for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))
-    ]
+    rows = first_rows(dropped, dict.fromkeys(parquet.values(dropped, "reason"), per_unit)).to_pylist()
+    blocked = image.image_blocked.name
+    return [(row["image_id"], row["blob_offset"], 0 if blocked in row["failed"] else row["blob_bytes"]) for row in rows]

@@ -8,6 +8,7 @@ unrelated images are taken for one another. Nothing of the run is changed.
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -60,22 +61,24 @@ def calibrate(
     config: CurateConfig, request: CalibrationRequest, write_page: Callable[[Findings, str], None]
 ) -> Findings:
     """Calibrate on a run, and write the calibration; `write_page` writes the page of findings to a path."""
-    run = Run(config.run.folder, config, ())
+    run, out = Run(config.run.folder, config, ()), request.out
+    files = [*calibration_files.files_of(out), storage.join(out, calibration_report.PAGE)]
     with own_files(run.folder):
-        _check(run, request)
+        _check_run(run)
+        _check_request(request)
+        _check_out(run, out, files)
     with storage.locked(run.folder), own_files(run.folder):
         findings = _measure(run, request)
-        _write(findings, request.out, write_page)
+        for path in files:
+            storage.delete(path)
+        storage.sweep(out)
+        write_page(findings, files[-1])
+        calibration_files.save(out, findings.calibration, findings.facts())  # its JSON last
     return findings
 
 
-def _check(run: Run, request: CalibrationRequest) -> None:
-    """Refuse what cannot be calibrated on, before any work.
-
-    Raises:
-        UsageError: the run's images are not fetched, or were with other settings; no test sets; the folder holds
-            something else.
-    """
+def _check_run(run: Run) -> None:
+    """Refuse, before any work, a run whose images are not there, or were made with other settings or versions."""
     if not run.is_done("fetch"):
         raise UsageError(
             f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then "
@@ -90,13 +93,28 @@ def _check(run: Run, request: CalibrationRequest) -> None:
                 "curate a run with the other"
             )
     measuring.hooks_of(run.config)
-    _check_made(run)
+    stages = storage.read_json(run.path("run.json")).get("stages", {})
+    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
+    repair = "`altalign curate` with --rerun makes its images anew"
+    if extract.get("work_version") != WORK_VERSION:
+        raise UsageError(
+            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version "
+            f"{WORK_VERSION} of it; {repair}"
+        )
+    for path in run.config.decontaminate.embedder_files:
+        if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
+            raise UsageError(
+                f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}"
+            )
     if not run.config.decontaminate.test_sets:
         raise UsageError(
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
         )
     index.parts_of_tests(run.config)
+
+
+def _check_request(request: CalibrationRequest) -> None:
     if not 0 < request.false_positives < inf:
         raise UsageError(
             f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
@@ -111,27 +129,9 @@ def _check(run: Run, request: CalibrationRequest) -> None:
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
     if request.pairs:
         comparing.check_labelled(request.pairs, request.images)
-    _check_out(run, request.out)
 
 
-def _check_made(run: Run) -> None:
-    """Refuse images in another layout of work/, and descriptors by another file of the embedder's name."""
-    stages = storage.read_json(run.path("run.json")).get("stages", {})
-    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
-    repair = "`altalign curate` with --rerun makes its images anew"
-    if extract.get("work_version") != WORK_VERSION:
-        raise UsageError(
-            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version "
-            f"{WORK_VERSION} of it; {repair}"
-        )
-    for path in run.config.decontaminate.embedder_files:
-        if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
-            raise UsageError(
-                f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}"
-            )
-
-
-def _check_out(run: Run, out: str) -> None:
+def _check_out(run: Run, out: str, files: list[str]) -> None:
     storage.check(out)
     if storage.is_inside(out, run.folder):
         raise UsageError(
@@ -141,7 +141,7 @@ def _check_out(run: Run, out: str) -> None:
     if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
     entries = {name.partition(".partial-")[0] for name in storage.entries(out)}
-    if calibration_files.FILE not in entries and entries - {storage.name(path) for path in _files_of(out)}:
+    if calibration_files.FILE not in entries and entries - {storage.name(path) for path in files}:
         raise UsageError(
             f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it"
         )
@@ -149,35 +149,40 @@ def _check_out(run: Run, out: str) -> None:
 
 def _measure(run: Run, request: CalibrationRequest) -> Findings:
     """All that is measured, in order."""
-    settings, views = run.config.decontaminate, 1 + run.config.decontaminate.mirrored
+    settings, views, threads = (
+        run.config.decontaminate,
+        1 + run.config.decontaminate.mirrored,
+        run.config.engine.threads,
+    )
     tests, pool = _tests(run), _pool(run)
     sample = pool.distinct[: request.sample]
     _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     with stderr().status(f"copies of {many(len(sample), 'image')} are made"):
-        made = in_threads(
-            partial(_features_of_copies, run), [pool.places[i] for i in sample], run.config.engine.threads
-        )
-    of_copies = np.stack(made)
-    calibration = _learned(run, pool.features[training], of_copies[: len(training)])
+        made = in_threads(partial(_features_of_copies, run), [pool.places[i] for i in sample], threads)
+    of_training, of_measured = np.split(np.stack(made), [len(training)])
+    mapped = None
+    if measuring.hooks_of(run.config).embedder.is_mapped:
+        shown = of_training[:, : len(copies.TRANSFORMS)]
+        has_features = shown.any(axis=2)
+        mapped = embed.learn_map(pool.features[training], shown[has_features], np.nonzero(has_features)[0])
+    calibration = Calibration(settings.embedder, settings.similarity_above, mapped, index.centroids_of(run, mapped))
 
-    search, of_decoys = _searches(run, calibration, pool, tests)
-    pairs, decoys = search.counted(), of_decoys.counted()
-    strict = round(max(settings.similarity_above, SEARCHED_ABOVE), 4)
-    true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
-    lines = _lines(run.folder, pairs.without(true_pairs), decoys)
+    search, pairs, decoys, true_pairs, lines = _compared(run, calibration, pool, tests)
+    comparisons, budget = len(tests.numbers) * views, request.false_positives
     try:
-        above = measures.smallest_threshold(
-            lines, comparisons=len(tests.numbers) * views, budget=request.false_positives
-        )
+        above = measures.smallest_threshold(lines, comparisons=comparisons, budget=budget)
     except ValueError as error:
         raise UsageError(f"--false-positives {request.false_positives:g}: {error}") from error
     calibration = replace(calibration, similarity_above=above)
 
+    # cosines of copies with their originals, by original, then by transform
     buckets = Buckets(calibration.centroids, NEAREST, IN_A_BUCKET if settings.require_bucket else 0)
-    inside, anyhow = _cosines_of_copies(
-        calibration, pool.features[measured], of_copies[len(training) :], buckets, views
-    )
+    count, transforms, dimensions = of_measured.shape
+    of_copies = calibration.vectors_or_zeros(of_measured.reshape(-1, dimensions))
+    of_mirrors = of_copies.reshape(count, transforms, -1)[:, TRANSFORMS.index(MIRRORED)]
+    seen = [calibration.vectors(pool.features[measured]), of_mirrors][:views]
+    inside, anyhow = measures.of_best_view(of_copies, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
     labelled = None
     if request.pairs:
         labelled = comparing.measure_labelled(request.pairs, request.images, run.config, calibration, buckets)
@@ -195,32 +200,33 @@ def _measure(run: Run, request: CalibrationRequest) -> Findings:
         "taken_for_copies": true_pairs,
     }
     looked_at = _looked_at(run, search, pool, tests, pairs, above)
-    transforms = list(TRANSFORMS) * len(measured)
-    return Findings(calibration, counts, transforms, inside, pairs, decoys, lines, labelled, looked_at)
+    return Findings(calibration, counts, list(TRANSFORMS) * count, inside, pairs, decoys, lines, labelled, looked_at)
 
 
-def _searches(run: Run, calibration: Calibration, pool: Pool, tests: Tests) -> tuple[Search, Search]:
-    """The pool against test images, and against mirrored ones: decoys, but for those that are like their own mirror."""
+def _compared(
+    run: Run, calibration: Calibration, pool: Pool, tests: Tests
+) -> tuple[Search, Comparisons, Comparisons, int, list[Line]]:
+    """The pool against test images, and against decoys; near-duplicates among them; the lines of false positives.
+
+    Decoys are mirrored test images, but for those that are like their own mirror. Where there are too few of them, the
+    second line is missing.
+    """
+    threads, similar = run.config.engine.threads, run.config.decontaminate.similarity_above
     vectors, sha256 = calibration.vectors(pool.features), np.array([place.sha256 for place in pool.places], "S64")
     plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
-    is_decoy = ~(measures.cosines_of(plain, mirrored) > run.config.decontaminate.similarity_above)
-    workers = run.config.engine.threads
-    return (
-        Search(vectors, sha256, plain, tests.sha256, workers),
-        Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], workers),
-    )
-
-
-def _lines(folder: str, unrelated: Comparisons, decoys: Comparisons) -> list[Line]:
-    """The line of the rate of false positives, and the line of decoys, where there are enough of them."""
+    is_decoy = ~(measures.cosines_of(plain, mirrored) > similar)
+    search = Search(vectors, sha256, plain, tests.sha256, threads)
+    pairs = search.counted()
+    decoys = Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], threads).counted()
+    strict = round(max(similar, SEARCHED_ABOVE), 4)
+    true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
     try:
-        lines = [measures.fit(unrelated)]
+        lines = [measures.fit(pairs.without(true_pairs))]
     except ValueError as error:
-        raise AltalignError(f"{folder}: {error} (a larger run, or more test images)") from error
-    try:
-        return [*lines, measures.fit(decoys)]
-    except ValueError:
-        return lines
+        raise AltalignError(f"{run.folder}: {error} (a larger run, or more test images)") from error
+    with suppress(ValueError):
+        lines.append(measures.fit(decoys))
+    return search, pairs, decoys, true_pairs, lines
 
 
 def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
@@ -306,33 +312,6 @@ def _features_of_copies(run: Run, place: PoolImage) -> np.ndarray:
     return made
 
 
-# What is learned and measured -----------------------------------------------------------------------------------------
-
-
-def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
-    """The map learned from copies of these images, and clusters of the run's own, with the settings' threshold."""
-    settings, mapped = run.config.decontaminate, None
-    if measuring.hooks_of(run.config).embedder.is_mapped:
-        shown = of_copies[:, : len(copies.TRANSFORMS)]
-        has_features = shown.any(axis=2)
-        mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
-    return Calibration(settings.embedder, settings.similarity_above, mapped, index.centroids_of(run, mapped))
-
-
-def _cosines_of_copies(
-    calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines of copies with their originals, by original, then by transform.
-
-    Returns them twice: for pairs that share a bucket, and for all pairs.
-    """
-    count, transforms, dimensions = of_copies.shape
-    vectors = calibration.vectors_or_zeros(of_copies.reshape(-1, dimensions))
-    plain = calibration.vectors(originals)
-    seen = [plain, vectors.reshape(count, transforms, -1)[:, TRANSFORMS.index(MIRRORED)]][:views]
-    return measures.of_best_view(vectors, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
-
-
 # Pairs to look at -----------------------------------------------------------------------------------------------------
 
 
@@ -352,19 +331,3 @@ def _looked_at(
         of_pool = gallery.thumbnail(_bytes(run, place))
         result.append(Looked(cosine, place.key, test_set, test_image, of_pool, of_tests[number]))
     return result
-
-
-# Writing --------------------------------------------------------------------------------------------------------------
-
-
-def _files_of(out: str) -> list[str]:
-    return [*calibration_files.files_of(out), storage.join(out, calibration_report.PAGE)]
-
-
-def _write(findings: Findings, out: str, write_page: Callable[[Findings, str], None]) -> None:
-    """All files of a calibration, its JSON last; what was there of another one goes first."""
-    for path in _files_of(out):
-        storage.delete(path)
-    storage.sweep(out)
-    write_page(findings, storage.join(out, calibration_report.PAGE))
-    calibration_files.save(out, findings.calibration, findings.facts())

@@ -79,38 +79,37 @@ class Findings:
 
     def facts(self) -> dict[str, object]:
         """For `calibration.json`: whole numbers as they are, others to six digits."""
-        of_decoys = self.lines[1] if len(self.lines) > 1 else None
+
+        def short(value: float) -> float:
+            return float(f"{value:.6g}")
+
+        def of_share(share: Share) -> dict[str, object]:
+            least, most = share.interval()
+            return {"found": share.hits, "asked": share.total, "least": short(least), "most": short(most)}
+
+        def of_rate(comparisons: Comparisons, line: Line | None) -> dict[str, object]:
+            fitted = {name: short(value) for name, value in vars(line).items()} if line else None
+            hits = comparisons.above(self.threshold).hits
+            return {"above": hits, "comparisons": comparisons.compared, "line": fitted}
+
+        labelled = self.labelled
         return {
             "clusters": len(self.calibration.centroids),
             **self.counts,
-            "false_positives_expected": _short(self.expected(self.threshold)),
+            "false_positives_expected": short(self.expected(self.threshold)),
             "is_extrapolated": self.is_extrapolated(self.threshold),
-            "recall": {name: _of_share(share) for name, share in self.recall.items()},
+            "recall": {name: of_share(share) for name, share in self.recall.items()},
             "not_covered": self.not_covered,
-            "test_images_found": _of_rate(self.pairs, self.lines[0], self.threshold),
-            "decoys_found": _of_rate(self.decoys, of_decoys, self.threshold),
-            "labelled_pairs": self.labelled
+            "test_images_found": of_rate(self.pairs, self.lines[0]),
+            "decoys_found": of_rate(self.decoys, self.lines[1] if len(self.lines) > 1 else None),
+            "labelled_pairs": labelled
             and {
-                "recall": _of_share(self.labelled.recall),
-                "precision": _of_share(self.labelled.precision),
-                "by_how": {how: _of_share(share) for how, share in self.labelled.by_how.items()},
-                "left_out": self.labelled.left_out,
+                "recall": of_share(labelled.recall),
+                "precision": of_share(labelled.precision),
+                "by_how": {how: of_share(share) for how, share in labelled.by_how.items()},
+                "left_out": labelled.left_out,
             },
         }
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-def _of_share(share: Share) -> dict[str, object]:
-    least, most = share.interval()
-    return {"found": share.hits, "asked": share.total, "least": _short(least), "most": _short(most)}
-
-
-def _of_rate(comparisons: Comparisons, line: Line | None, threshold: float) -> dict[str, object]:
-    fitted = {name: _short(value) for name, value in vars(line).items()} if line else None
-    return {"above": comparisons.above(threshold).hits, "comparisons": comparisons.compared, "line": fitted}
 
 
 # Words ----------------------------------------------------------------------------------------------------------------

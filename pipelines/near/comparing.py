@@ -5,8 +5,8 @@ Labelled pairs are two Parquet files: one of pairs (`image_a`, `image_b`, `relat
 images.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,11 +36,9 @@ PAIR_COLUMNS, IMAGE_COLUMNS, HOW = ("image_a", "image_b", "relation"), ("image",
 # so that what is found above a low cosine fits in memory
 _COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
 
-T = TypeVar("T")
-
 
 class PoolImage(NamedTuple):
-    """An image of the pool: its first key, its fetch unit, the place of its bytes in the blob, and their kind."""
+    """An image of the pool: its first key, its fetch unit, the place of its bytes in the blob, and their SHA-256."""
 
     key: str
     unit: str
@@ -82,6 +80,8 @@ class Search:
         """Vectors (int16[n, d]) and SHA-256 of bytes (S64[n]) of the pool and of test images; how many threads work."""
         self._vectors, self._sha256, self._of_tests, self._threads = vectors, sha256, of_tests, threads
         self._side = TestSide.build(tests, above=SEARCHED_ABOVE)
+        rows = min(_ROWS_AT_MOST, max(_ROWS_AT_LEAST, _COMPARISONS_AT_A_TIME // max(1, len(of_tests))))
+        self._blocks = [slice(begin, begin + rows) for begin in range(0, len(vectors), rows)]
 
     def counted(self) -> Comparisons:
         """All pairs, counted by cosine."""
@@ -90,30 +90,22 @@ class Search:
             pairs = self._pairs(block, above=SEARCHED_ABOVE)
             return Comparisons.from_cosines(pairs.cosines, len(self._vectors[block]) * len(self._of_tests))
 
-        return sum(self._of_blocks(count), Comparisons.from_cosines(np.zeros(0), 0))
+        counts = in_threads(count, self._blocks, self._threads)
+        return sum(counts, Comparisons.from_cosines(np.zeros(0), 0))
 
     def around(self, threshold: float, *, above: float, pairs: int) -> Pairs:
         """The `pairs` pairs nearest to a threshold among those above another, by rising cosine."""
 
-        def nearest(block: slice) -> Pairs:
-            return _nearest(self._pairs(block, above=above), threshold, pairs)
+        def nearest(every: Pairs) -> Pairs:
+            return _where(every, nearest_to(threshold, every.cosines, pairs=pairs))
 
-        parts = self._of_blocks(nearest)
-        return _nearest(Pairs(*map(np.concatenate, zip(*parts, strict=True))), threshold, pairs)
-
-    def _of_blocks(self, work: Callable[[slice], T]) -> Sequence[T]:
-        rows = min(_ROWS_AT_MOST, max(_ROWS_AT_LEAST, _COMPARISONS_AT_A_TIME // max(1, len(self._of_tests))))
-        blocks = [slice(begin, begin + rows) for begin in range(0, len(self._vectors), rows)]
-        return in_threads(work, blocks, self._threads)
+        parts = in_threads(lambda block: nearest(self._pairs(block, above=above)), self._blocks, self._threads)
+        return nearest(Pairs(*map(np.concatenate, zip(*parts, strict=True))))
 
     def _pairs(self, block: slice, *, above: float) -> Pairs:
         pairs = find_pairs(self._vectors[block], self._side, above=above)
         pairs = pairs._replace(rows=pairs.rows + block.start)
         return _where(pairs, np.flatnonzero(self._sha256[pairs.rows] != self._of_tests[pairs.tests]))
-
-
-def _nearest(pairs: Pairs, threshold: float, count: int) -> Pairs:
-    return _where(pairs, nearest_to(threshold, pairs.cosines, pairs=count))
 
 
 def _where(pairs: Pairs, rows: np.ndarray) -> Pairs:
@@ -133,82 +125,62 @@ class Labelled(NamedTuple):
 
 
 def check_labelled(pairs: str, of_images: str) -> None:
-    """Refuse files that hold no labelled pairs.
-
-    Raises:
-        UsageError: a file is not there, or has not the columns.
-        UnreadableError: a file is no Parquet.
-    """
+    """Refuse files that are not there, or have not the columns, with a UsageError."""
     for option, path, columns in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):
+        needs = ", ".join(columns)
         if not storage.exists(path):
-            raise UsageError(
-                f"{option} {path}: no such file; give a Parquet file with the columns {', '.join(columns)}"
-            )
+            raise UsageError(f"{option} {path}: no such file; give a Parquet file with the columns {needs}")
         with parquet.reading(path) as file:
             names = file.schema_arrow.names
         for name in columns:
             if name not in names:
-                raise UsageError(
-                    f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs '
-                    f"{', '.join(columns)}"
-                )
+                known = ", ".join(names[:10])
+                raise UsageError(f'{option} {path}: no column "{name}" (there are {known}); it needs {needs}')
 
 
 def measure_labelled(
     pairs: str, of_images: str, config: CurateConfig, calibration: Calibration, buckets: Buckets
 ) -> Labelled:
-    """Recall and precision on labelled pairs, with the mirrored view where the settings ask for it.
-
-    Raises:
-        UsageError: a pair names an image that is not there.
-        UnreadableError: a file is broken.
-    """
+    """Recall and precision on labelled pairs, with the mirrored view where the settings ask for it."""
     with parquet.reading(pairs) as file:
         columns = [*PAIR_COLUMNS, *({HOW} & set(file.schema_arrow.names))]
-    rows = [row for batch in parquet.read_whole(pairs, columns) for row in batch.to_pylist()]
-    vectors = _vectors(of_images, config, calibration)
-    for row in rows:
+    vectors = dict(_vectors(of_images, config, calibration))
+    known, left_out = list[tuple[dict[str, object], np.ndarray, np.ndarray]](), 0
+    for row in (row for batch in parquet.read_whole(pairs, columns) for row in batch.to_pylist()):
         for name in (row["image_a"], row["image_b"]):
             if name not in vectors:
                 raise UsageError(f'--pairs {pairs}: image "{name}" is not in {of_images}; give the file that has it')
-    known = [
-        (row, a, b)
-        for row in rows
-        if (a := vectors[row["image_a"]]) is not None and (b := vectors[row["image_b"]]) is not None
-    ]
+        a, b = vectors[row["image_a"]], vectors[row["image_b"]]
+        if a is None or b is None:
+            left_out += 1
+        else:
+            known.append((row, a, b))
     if not known:
-        return Labelled(Share(0, 0), Share(0, 0), {}, len(rows))
-    views = range(1 + config.decontaminate.mirrored)
-    cosines, _ = of_best_view(
-        np.stack([a[0] for _, a, _ in known]), [np.stack([b[view] for _, _, b in known]) for view in views], buckets
-    )
-    is_near = np.array([row["relation"] in NEAR for row, _, _ in known])
-    recall, precision = recall_and_precision(cosines, is_near, similarity_above=calibration.similarity_above)
-    how = [str(row.get(HOW) or row["relation"]) for row, _, _ in known]
-    near = np.flatnonzero(is_near)
-    by_how = recall_by_transform([how[i] for i in near], cosines[near], similarity_above=calibration.similarity_above)
-    return Labelled(recall, precision, by_how, len(rows) - len(known))
+        return Labelled(Share(0, 0), Share(0, 0), {}, left_out)
+    views = [np.stack([b[view] for _, _, b in known]) for view in range(1 + config.decontaminate.mirrored)]
+    cosines, _ = of_best_view(np.stack([a[0] for _, a, _ in known]), views, buckets)
+    is_near, above = np.array([row["relation"] in NEAR for row, _, _ in known]), calibration.similarity_above
+    recall, precision = recall_and_precision(cosines, is_near, similarity_above=above)
+    how, near = [str(row.get(HOW) or row["relation"]) for row, _, _ in known], np.flatnonzero(is_near)
+    by_how = recall_by_transform([how[i] for i in near], cosines[near], similarity_above=above)
+    return Labelled(recall, precision, by_how, left_out)
 
 
-def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[object, np.ndarray | None]:
-    """Vectors of each image and its mirror image by name, int16[2, d].
+def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> Iterator[tuple[object, np.ndarray | None]]:
+    """Names, and vectors of the image and its mirror image, int16[2, d].
 
     They are zeros where the image is flat, and None where it cannot be decoded.
     """
     hooks = measuring.hooks_of(config)
-    vectors: dict[object, np.ndarray | None] = {}
-    for batch in parquet.read_whole(path, IMAGE_COLUMNS):
-        for row in batch.to_pylist():
-            interrupts.check()
-            decoded = measuring.decoded(
-                row["image_bytes"] or b"", name=str(row["image"]), config=config.image, hooks=hooks
-            ).pixels
-            if decoded is None:
-                vectors[row["image"]] = None
-                continue
-            views = [hooks.embedder.features(view) for view in (decoded, decoded[:, ::-1])]
-            nothing = np.zeros((1, calibration.dimensions), np.int16)
-            vectors[row["image"]] = np.concatenate(
-                [nothing if view is None else calibration.vectors(view[np.newaxis]) for view in views]
-            )
-    return vectors
+    for row in (row for batch in parquet.read_whole(path, IMAGE_COLUMNS) for row in batch.to_pylist()):
+        interrupts.check()
+        name, data = row["image"], row["image_bytes"] or b""
+        decoded = measuring.decoded(data, name=str(name), config=config.image, hooks=hooks).pixels
+        if decoded is None:
+            yield name, None
+            continue
+        both = np.zeros((2, calibration.dimensions), np.int16)
+        for view, image in enumerate((decoded, decoded[:, ::-1])):
+            if (features := hooks.embedder.features(image)) is not None:
+                both[view] = calibration.vectors(features[np.newaxis])[0]
+        yield name, both

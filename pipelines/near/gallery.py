@@ -7,6 +7,7 @@ where the pairs just above it are copies, and those just below it are not.
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,31 +72,23 @@ def write(run: Run, above: Iterable[Pair], below: Iterable[Pair], dropped: Itera
     Of the dropped pairs the first are chosen: images are in the order of a hash.
     """
     counts: Counter[tuple[str, int]] = Counter()
-    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counted(above, "above", counts))]
-    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counted(below, "below", counts))]
-    chosen += [(DROPPED, pair) for pair, _ in zip(dropped, range(PER_KIND), strict=False)]
-    outputs.write_audit(run, GALLERY, list(_rows(run, chosen)))
-    by_cosine = sorted(counts.items())
-    cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in by_cosine]
-    outputs.write_audit(run, SIMILARITY, cosines)
 
+    def counted(pairs: Iterable[Pair], verdict: str) -> Iterator[Pair]:
+        for pair in pairs:
+            counts[verdict, int(pair.cosine * 1_000)] += 1
+            yield pair
 
-def _counted(pairs: Iterable[Pair], verdict: str, counts: Counter[tuple[str, int]]) -> Iterator[Pair]:
-    for pair in pairs:
-        counts[verdict, int(pair.cosine * 1_000)] += 1
-        yield pair
-
-
-def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object]]:
+    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, counted(above, "above"))]
+    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, counted(below, "below"))]
+    chosen += [(DROPPED, pair) for pair in islice(dropped, PER_KIND)]
     names, sizes = TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(TESTS)]
     of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})
-    kept: dict[str, list[dict[str, Any]]] = {}
+    kept, rows = dict[str, list[dict[str, Any]]](), list[dict[str, object]]()
     for kind, pair in chosen:
         if pair.unit not in kept:
             kept = {pair.unit: kept_images(run, pair.unit).to_pylist()}
         image = kept[pair.unit][pair.image]
-        data = image_bytes(run, pair.unit, image["blob_offset"], image["blob_bytes"])
-        yield {
+        row = {
             "kind": kind,
             "similarity": pair.cosine,
             "shares_bucket": pair.shares_bucket,
@@ -103,9 +96,14 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object
             "image_url": image["image_url"],
             "test_set": names["test_set"][pair.test].as_py(),
             "test_image": names["test_image"][pair.test].as_py(),
-            "image": thumbnail(data),
+            "image": thumbnail(image_bytes(run, pair.unit, image["blob_offset"], image["blob_bytes"])),
             "test": of_tests[pair.test],
         }
+        rows.append(row)
+    outputs.write_audit(run, GALLERY, rows)
+    by_cosine = sorted(counts.items())
+    cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in by_cosine]
+    outputs.write_audit(run, SIMILARITY, cosines)
 
 
 def test_thumbnails(config: CurateConfig, sizes: Sequence[int], numbers: set[int]) -> dict[int, bytes]:

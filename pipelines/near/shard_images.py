@@ -46,26 +46,17 @@ _IMAGES_AT_ONCE = 4_096
 
 
 class ShardImage(NamedTuple):
-    """Where the bytes of an image are."""
+    """An image in a shard, or a picture that galleries show: all that is left of what was dropped, or a test image."""
 
-    image_id: str
-    tar: str
-    offset: int
-    size: int
+    image_id: Any  # a string; a `Test` of a test image
+    tar: str = ""
+    offset: int = 0
+    size: int = 0
+    shown: bytes = b""
 
     def read(self) -> bytes:
         """Its bytes."""
-        return storage.read_range(self.tar, self.offset, self.size)
-
-
-class _Shown(NamedTuple):
-    """A picture of the galleries: all that is left of an image that was dropped."""
-
-    image_id: str | Test
-    data: bytes
-
-    def read(self) -> bytes:
-        return self.data
+        return self.shown or storage.read_range(self.tar, self.offset, self.size)
 
 
 def stems_of(folder: str) -> list[str]:
@@ -113,11 +104,11 @@ class Vectors:
             learned = index.map_of(in_threads(lambda image: index.views(image.read()), training, cores()))
             self._mapped, self._dimensions = learned.embed, learned.dimensions
 
-    def each(self, images: Sequence[Any]) -> list[Vector]:
-        """Vectors of images that have a `read`."""
+    def each(self, images: Sequence[ShardImage]) -> list[Vector]:
+        """Vectors of images."""
         return in_threads(self._vector, images, cores())
 
-    def _vector(self, image: Any) -> Vector:
+    def _vector(self, image: ShardImage) -> Vector:
         px, colour = self._embedder.short_side_px, self._embedder.colour
         decoded = pixels.decode(image.read(), pixels_at_most=_ANY_NUMBER, colour=colour, short_side_px=px)
         features = None if decoded.pixels is None else self._embedder.features(decoded.pixels)
@@ -235,13 +226,13 @@ def near(
     return frozenset(name for name in names if isinstance(name, str)), tests
 
 
-def _shown(run_folder: str) -> Iterator[_Shown]:
+def _shown(run_folder: str) -> Iterator[ShardImage]:
     for table, columns in ((SAMPLES, ("picture",)), (GALLERY, ("image", "test"))):
         if storage.exists(path := storage.join(run_folder, *table.path.split("/"))):
             for row in parquet.read_table(path).to_pylist():
                 for column in filter(row.get, columns):
-                    is_test = column == "test"
-                    yield _Shown((row["test_set"], row["test_image"]) if is_test else row["image_id"], row[column])
+                    name = (row["test_set"], row["test_image"]) if column == "test" else row["image_id"]
+                    yield ShardImage(name, shown=row[column])
 
 
 def groups(run_folder: str, *, embedder: str, above: float) -> dict[str, str]:

@@ -30,6 +30,7 @@ from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import marks, shard_files
+from altalign.pipelines.run.image_tables import first_of_each_image
 from altalign.pipelines.run.shard_tables import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
 from altalign.pipelines.score import models, scorers
@@ -187,59 +188,45 @@ def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str,
     """The scores of the shard with this path (without an ending): key and the scorer's columns, by its name."""
     names = {"key", "image_id"}.union(*(SAMPLE.names if each.reads is None else each.reads for each in lacking))
     rows = parquet.read_table(f"{stem}.parquet", [name for name in SAMPLE.names if name in names]).combine_chunks()
-    of_images = [scorer for scorer in lacking if scorer.prepares]
-    whole = Batch(rows, _image_numbers(rows))
-    columns = {scorer.name: [scorer.measure(whole)] for scorer in lacking if not scorer.prepares}
+    firsts, of_images = first_of_each_image(rows), [scorer for scorer in lacking if scorer.prepares]
+    whole = Batch(rows, np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(rows)])))
+    parts = {scorer.name: [scorer.measure(whole)] for scorer in lacking if not scorer.prepares}
     if of_images:
         prepares = {name: prepare for scorer in of_images for name, prepare in scorer.prepares.items()}
-        begins = _batches(rows)
+        begins = [0]  # of batches, each at an image of its own, and the end of the last one
+        for begin in [*firsts.tolist(), len(rows)]:
+            if begin - begins[-1] >= ROWS_PER_BATCH or (begin == len(rows) and begin > begins[-1]):
+                begins.append(begin)
 
         def one(number: int) -> list[Sequence["pa.Array[Any]"]]:
-            batch = _decoded(stem, rows.slice(begins[number], begins[number + 1] - begins[number]), prepares)
+            begin, end = begins[number : number + 2]
+            image_of = whole.image_of[begin:end]
+            batch = _decoded(stem, rows.slice(begin, end - begin), image_of - image_of[0], prepares)
             return [scorer.measure(batch) for scorer in of_images]
 
         with STRICT_PILLOW:
-            parts = in_shared_threads(one, range(len(begins) - 1), threads)
-        columns |= {scorer.name: [part[place] for part in parts] for place, scorer in enumerate(of_images)}
-    return {scorer.name: _table(rows["key"], scorer, columns[scorer.name]) for scorer in lacking}
+            of_batches = in_shared_threads(one, range(len(begins) - 1), threads)
+        parts |= {scorer.name: [batch[place] for batch in of_batches] for place, scorer in enumerate(of_images)}
+    tables = dict[str, pa.Table]()
+    for scorer in lacking:
+        values = enumerate(scorer.columns)
+        columns = [pa.chunked_array([part[at] for part in parts[scorer.name]], each.type) for at, each in values]
+        schema = pa.schema([pa.field("key", pa.string()), *scorer.columns])
+        tables[scorer.name] = pa.table([rows["key"], *columns], schema=schema).combine_chunks()
+    return tables
 
 
-def _table(keys: "pa.ChunkedArray[Any]", scorer: Scorer, parts: list[Sequence["pa.Array[Any]"]]) -> pa.Table:
-    columns = [pa.chunked_array([part[at] for part in parts], each.type) for at, each in enumerate(scorer.columns)]
-    schema = pa.schema([pa.field("key", pa.string()), *scorer.columns])
-    return pa.table([keys, *columns], schema=schema).combine_chunks()
-
-
-def _image_numbers(rows: pa.Table) -> Places:
-    """The number of each row's image in its batch; rows are sorted by image."""
-    ids = rows["image_id"].to_numpy(zero_copy_only=False)
-    return np.cumsum(np.r_[False, ids[1:] != ids[:-1]][: len(ids)]).astype(np.int64)
-
-
-def _firsts(numbers: Places) -> Places:
-    """The first row of each image, by the numbers of all rows' images."""
-    return np.flatnonzero(np.r_[True, np.diff(numbers) > 0][: len(numbers)])
-
-
-def _batches(rows: pa.Table) -> list[int]:
-    """Where batches begin, and the end of the last one: at an image of its own."""
-    begins = [0]
-    for start in [*_firsts(_image_numbers(rows)).tolist(), len(rows)]:
-        if start - begins[-1] >= ROWS_PER_BATCH or (start == len(rows) and start > begins[-1]):
-            begins.append(start)
-    return begins
-
-
-def _decoded(stem: str, rows: pa.Table, prepares: Mapping[str, Callable[[scorers.Pixels], Any]]) -> Batch:
+def _decoded(
+    stem: str, rows: pa.Table, image_of: Places, prepares: Mapping[str, Callable[[scorers.Pixels], Any]]
+) -> Batch:
     """A batch with all that scorers look at of its images."""
     interrupts.check()
-    rows = rows.combine_chunks()
-    numbers, images = _image_numbers(rows), list[dict[str, Any] | None]()
-    firsts = rows.take(_firsts(numbers))
+    rows, images = rows.combine_chunks(), list[dict[str, Any] | None]()
+    firsts = rows.take(np.flatnonzero(np.diff(image_of, prepend=-1)))
     places = list(zip(*(parquet.values(firsts, name) for name in ("tar_offset", "tar_bytes")), strict=True))
     for data in copy_shards.images(f"{stem}.tar", places):
         with enough_memory(None, data, colour=True, pixels_at_most=_ANY_NUMBER, short_side_px=pixels.FULL_SIZE_PX):
             image = pixels.decode(data, pixels_at_most=_ANY_NUMBER, colour=True, short_side_px=pixels.FULL_SIZE_PX)
             made = image.pixels
             images.append(None if made is None else {name: prepare(made) for name, prepare in prepares.items()})
-    return Batch(rows, numbers, images)
+    return Batch(rows, image_of, images)

@@ -213,14 +213,13 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     features = b"".join(pc.fill_null(features, pa.scalar(bytes(2 * dimensions))).to_pylist())
     FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
     FETCHED_ROWS.write(run, kept, unit["name"])
-    gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))
     with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
     of_images = with_outcome.take(first_of_each_image(rows))
     of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
     return FetchFacts(
         len(kept),
         **failed_counts.facts(),
-        pictures=image_figures.places_of(*gone, units=unit["units"]),
+        pictures=image_figures.places_of(dropped, units=unit["units"]),
         funnel=[
             *of_images_at(Stage.JUDGE.value, rows, sizes=None),
             *of_images_at(Stage.FETCH.value, seen, sizes="blob_bytes"),

@@ -5,8 +5,8 @@ A later curation goes on from the text stages. The sample is fetched by this pro
 
 import hashlib
 import json
-import resource
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,20 +115,14 @@ def _do(sampled: Sampled, stage: str, grounds: Grounds) -> None:
     with recording(sampled, stage, grounds):
         for step in curate.PIPELINE[stage][0]:
             name = step.marks.step
-            before, begin_s = len(sampled.finished(name)), _cpu_s()
+            before, begin_s = len(sampled.finished(name)), time.process_time()  # this process does all the work
             in_threads = step._replace(seconds=lambda _run, _units: 0.0)
             curate.run_step(sampled, in_threads, options(sampled.config.engine, []))
             units = len(sampled.finished(name))
             if units > before:  # units of an earlier try took about as long as these
                 known = storage.read_json(sampled.path(_CPU))
-                known[name] = (_cpu_s() - begin_s) * units / (units - before)
+                known[name] = (time.process_time() - begin_s) * units / (units - before)
                 storage.write_json(sampled.path(_CPU), known)
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process, which does all the work of a sample."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 # The report ----------------------------------------------------------------------------------------------------------
@@ -230,15 +224,14 @@ def _amounts(trial: Trial) -> list[tuple[str, str, str]]:
 
 def _notes(trial: Trial) -> list[str]:
     """What a reader has to know."""
-    return list(_each_note(trial.run.config, trial.prediction)) if trial.prediction else []
-
-
-def _each_note(config: CurateConfig, predicted: Prediction) -> Iterator[str]:
-    if config.dedup.within_pool != "off":
-        yield "dedup.within_pool drops pairs that a sample cannot show: what is left is at most this"
-    if not predicted.is_timed:
-        yield "CPU seconds are not in the hours: an earlier trial fetched most of the images"
-    yield "intervals are of the sampling alone: hosts may answer otherwise another day"
+    if trial.prediction is None:
+        return []
+    notes = list[str]()
+    if trial.run.config.dedup.within_pool != "off":
+        notes.append("dedup.within_pool drops pairs that a sample cannot show: what is left is at most this")
+    if not trial.prediction.is_timed:
+        notes.append("CPU seconds are not in the hours: an earlier trial fetched most of the images")
+    return [*notes, "intervals are of the sampling alone: hosts may answer otherwise another day"]
 
 
 def _table(*heads: str) -> Table:

@@ -47,14 +47,11 @@ _SPECIAL_V6 = (
     ("ff00::/8", "multicast"),
 )
 # IPv6 ranges that embed an IPv4 address, to which packets go, and how many bits follow it.
-_EMBEDDED = tuple(
-    (ipaddress.IPv6Network(network), bits)
-    for network, bits in (
-        ("::ffff:0:0/96", 0),  # IPv4-mapped
-        ("::ffff:0:0:0/96", 0),  # IPv4-translated
-        ("64:ff9b::/96", 0),  # NAT64
-        ("2002::/16", 80),  # 6to4
-    )
+_EMBEDDED = (
+    (ipaddress.IPv6Network("::ffff:0:0/96"), 0),  # IPv4-mapped
+    (ipaddress.IPv6Network("::ffff:0:0:0/96"), 0),  # IPv4-translated
+    (ipaddress.IPv6Network("64:ff9b::/96"), 0),  # NAT64
+    (ipaddress.IPv6Network("2002::/16"), 80),  # 6to4
 )
 _V4 = tuple((ipaddress.IPv4Network(network), what) for network, what in _SPECIAL_V4)
 _V6 = tuple((ipaddress.IPv6Network(network), what) for network, what in _SPECIAL_V6)
@@ -67,11 +64,7 @@ class Addresses:
     """
 
     def __init__(self, ports: Sequence[int], allow: Sequence[str]):
-        """Takes the values of the settings.
-
-        Raises:
-            ValueError: an entry of `allow` is not an address.
-        """
+        """Takes the values of the settings."""
         self._ports = frozenset(ports)
         self._allow = tuple(allowed_addresses.allowed(entry) for entry in allow)
         self.refusal = lru_cache(maxsize=20_000)(self._refusal)

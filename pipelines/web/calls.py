@@ -1,10 +1,9 @@
 """What is asked for and what comes of it: URLs, requests, tries, calls. Data alone; `fetching` carries it out."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from queue import SimpleQueue
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
@@ -19,8 +18,6 @@ HEADERS_READ = ("location", "retry-after", "date", *OPT_OUTS)
 _ASCII = "".join(map(chr, range(0x80)))
 _PORTS = {"http:": 80, "https:": 443}
 
-# URLs -----------------------------------------------------------------------------------------------------------------
-
 
 class TargetError(ValueError):
     """No URL of http or https."""
@@ -32,27 +29,16 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True)
 class Target:
-    """A URL of http or https as WHATWG parses it, without credentials and fragment.
+    """A URL of http or https as WHATWG parses it, without credentials and fragment."""
 
-    Attributes:
-        url: serialised; what is sent.
-        origin: scheme, host and port as a URL without a path.
-        host: a name in lower case and Punycode without a final dot, or an address (IPv6 in brackets).
-        port: of TCP.
-    """
-
-    url: str
-    origin: str
-    host: str
+    url: str  # serialised; what is sent
+    origin: str  # scheme, host and port as a URL without a path
+    host: str  # a name in lower case and Punycode without a final dot, or an address (IPv6 in brackets)
     port: int
 
     @classmethod
     def parse(cls, url: str) -> "Target":
-        """Read a URL.
-
-        Raises:
-            TargetError: it is none, or of another scheme.
-        """
+        """Reads a URL; a TargetError where it is none, or of another scheme."""
         try:
             parsed = ada_url.URL(url.encode("utf-8", "replace").decode())
         except ValueError:
@@ -69,11 +55,7 @@ class Target:
         return cls(parsed.href.partition("#")[0], f"{protocol}//{parsed.host}", host, port)
 
     def joined(self, location: str) -> "Target":
-        """Where a redirect from here leads. Bytes beyond ASCII are asked for as they came, as browsers do.
-
-        Raises:
-            TargetError: no URL, or one of another scheme.
-        """
+        """Where a redirect from here leads. Bytes beyond ASCII are asked for as they came, as browsers do."""
         sent = location.encode("utf-8", "surrogateescape")  # as headers are decoded
         try:
             url = ada_url.join_url(self.url, quote_from_bytes(sent, safe=_ASCII))
@@ -81,7 +63,7 @@ class Target:
             raise TargetError("no URL") from None
         return Target.parse(url)
 
-    @cached_property
+    @property
     def robots(self) -> "Target":
         """The robots.txt of its origin."""
         return Target(f"{self.origin}/robots.txt", self.origin, self.host, self.port)
@@ -94,24 +76,23 @@ class Target:
         return self.host if self.host[-1].isdecimal() and self.host.replace(".", "").isdecimal() else ""
 
 
-# Requests -------------------------------------------------------------------------------------------------------------
+@dataclass(eq=False)
+class Trouble(Exception):  # noqa: N818
+    """Why a request or a try brought nothing, or why a host is not asked."""
 
+    reason: DropReason  # the drop reason, unless another try brings an answer
+    detail: str  # one printable line of at most 300 characters; a server may have written it
+    http_code: int | None = None
+    is_final: bool = False  # another try would bring the same
+    wait_s: float | None = None  # until the next try; None: a random pause
+    is_counted: bool = True  # as one of `fetch.retries`
+    leads_nowhere: bool = False  # a redirect is at fault, to what may not or cannot be asked for
+    is_certain: bool = False  # there is no such name, so that asking again soon is of no use
+    is_ours: bool = False  # this machine is to blame (no more files or memory), not the host
 
-class RequestError(Exception):
-    """A request that brought nothing.
-
-    Attributes:
-        reason: the drop reason, unless another try brings an answer.
-        detail: one printable line of at most 300 characters; a server may have written it.
-        is_certain: whether there is no such name, so that asking again soon is of no use.
-        is_ours: whether this machine is to blame (no more files or memory), not the host.
-    """
-
-    def __init__(self, reason: DropReason, detail: str, *, is_certain: bool = False, is_ours: bool = False):
-        super().__init__(detail)
-        line = " ".join(detail[:1_000].split())[:300]
+    def __post_init__(self) -> None:
+        line = " ".join(self.detail[:1_000].split())[:300]
         self.detail = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
-        self.reason, self.is_certain, self.is_ours = reason, is_certain, is_ours
 
 
 class Answer(NamedTuple):
@@ -133,13 +114,20 @@ class Request:
     target: Target
     bytes_at_most: int  # of the decoded body
     keeps_alive: bool  # whether it may be made on a kept connection, which is kept again; False: on one of its own
-    is_cut: bool = False  # whether a larger body is cut; otherwise it is `http_too_large`
-    check: Callable[[Answer], None] = lambda _: None  # inspects a 200 before its body is read; may raise `RequestError`
+    is_robots: bool = False  # a larger body is cut, an empty one is whole; otherwise it is `http_too_large`, or broken
+    token: str = ""  # of our robot, where headers may opt out of an image
     address: str | None = None  # that was connected to, or tried last
     status: int | None = None  # None before the answer
     bytes: int = 0  # of the body that have arrived, before decoding
-    is_held_up: bool = False  # whether it waits for this machine: for room for its body, or for a lookup's turn
+    is_held_up: bool = False  # it waits for this machine: for room for its body, or for a lookup's turn
     share: int = 0  # bytes of the budget that its body holds
+    # for the schedule
+    begin_s: float = 0.0  # when it was made
+    held_s: float = 0.0  # how long it waited for this machine
+    holds_slot: bool = True  # one of `fetch.threads`
+    seen: int = 0  # its progress when it last made some
+    seen_s: float = 0.0  # and when that was
+    is_overdue: bool = False  # it is being ended because its time is over
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
@@ -149,43 +137,6 @@ class Request:
             yield
         finally:
             self.is_held_up = False
-
-
-# Tries and responses --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """How a try failed, or why a host is not asked."""
-
-    reason: DropReason
-    detail: str
-    http_code: int | None = None
-
-
-class TryError(Exception):
-    """A try that brought nothing.
-
-    Attributes:
-        trouble: why.
-        is_final: whether another try would bring the same.
-        wait_s: seconds until the next try; None: a random pause.
-        is_counted: whether it counts as one of `fetch.retries`.
-        leads_nowhere: whether a redirect is at fault, to what may not or cannot be asked for.
-    """
-
-    def __init__(
-        self,
-        trouble: Trouble,
-        *,
-        is_final: bool = False,
-        wait_s: float | None = None,
-        is_counted: bool = True,
-        leads_nowhere: bool = False,
-    ):
-        super().__init__(trouble.detail)
-        self.trouble, self.is_final, self.wait_s = trouble, is_final, wait_s
-        self.is_counted, self.leads_nowhere = is_counted, leads_nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +165,6 @@ class Response:
     tries: tuple[Try, ...]  # empty if nothing was asked (refused, opted out, host given up, deadline of the unit)
 
 
-# Calls ----------------------------------------------------------------------------------------------------------------
-
-
 class Call:
     """One call of `Client.fetch`: what it asks for, and where the responses go.
 
@@ -228,7 +176,13 @@ class Call:
     """
 
     def __init__(self, urls: Sequence[str], lasts_s: float):
-        self.targets, self.lasts_s, self.ends_s = [_target(url) for url in urls], lasts_s, float("inf")
+        self.targets = list[Target | str]()
+        for url in urls:
+            try:
+                self.targets.append(Target.parse(url))
+            except TargetError as error:
+                self.targets.append(f"{error}: nothing that can be asked over HTTP")
+        self.lasts_s, self.ends_s = lasts_s, float("inf")
         self.timer: asyncio.TimerHandle | None = None
         self.left: dict[int, Fetch] = {}
         self.deliveries: SimpleQueue[list[Response | BaseException]] = SimpleQueue()
@@ -245,13 +199,6 @@ class Call:
         self._outgoing = []
 
 
-def _target(url: str) -> Target | str:
-    try:
-        return Target.parse(url)
-    except TargetError as error:
-        return f"{error}: nothing that can be asked over HTTP"
-
-
 @dataclass(slots=True, eq=False)
 class Fetch:
     """The URL of an image or a robots.txt on its way, in one try or several."""
@@ -260,22 +207,17 @@ class Fetch:
     start: Target
     number: int = -1  # of the image in the call
     is_robots: bool = False
-    target: Target = field(init=False)  # what to ask for next; redirects change it
+    worker: "asyncio.Task[object] | None" = None  # that fetches it
+    is_ended: bool = False  # its response is delivered, or not waited for any more
     tries: list[Try] = field(default_factory=list)  # that ended
     counted: int = 0  # how many of them count
-    redirects: int = 0  # that the current try has followed
+    # of the current try
+    target: Target = field(init=False)  # what to ask for next; redirects change it
+    redirects: int = 0  # that it has followed
     redirect_code: int | None = None  # the status of the last
-    spent_s: float = 0.0  # that the requests of the current try took
-    began_s: float = 0.0  # when it began, since 1970
-    request: Request | None = None  # the last one of the current try since a redirect; None before it is made
-    worker: "asyncio.Task[object] | None" = None  # that fetches it
-    is_ended: bool = False  # whether its response is delivered, or not waited for any more
-    asked_s: float = 0.0  # when the request was made
-    held_s: float = 0.0  # how long it waited for this machine
-    is_overdue: bool = False  # whether it is being ended because its time is over
-    holds_slot: bool = False  # whether it holds one of the `fetch.threads` slots
-    seen: int = 0  # its progress when it last made some
-    seen_s: float = 0.0  # and when that was
+    request: Request | None = None  # the last one since a redirect; None before it is made
+    began_s: float = 0.0  # since 1970
+    spent_s: float = 0.0  # that its requests took
 
     def __post_init__(self) -> None:
         self.target = self.start
@@ -290,16 +232,17 @@ class Fetch:
         if self.worker is not None:
             self.worker.cancel()
 
-    def end_try(self, trouble: Trouble | None) -> int | None:
-        """Records the end of the current try, if it was begun; returns the status that it ends with."""
-        status = trouble.http_code if trouble else 200
+    def end_try(self, trouble: Trouble | None) -> None:
+        """Records the end of the current try, if it was begun; the trouble has the status that it ends with."""
         if self.began_s:
             request = self.request
             address, count = (request.address, request.bytes) if request else (None, 0)
-            status = status if request else self.redirect_code
-            reason, detail = (trouble.reason, trouble.detail) if trouble else (None, "")
+            reason, detail, status = (trouble.reason, trouble.detail, trouble.http_code) if trouble else (None, "", 200)
+            if not request:
+                status = self.redirect_code
+                if trouble:
+                    trouble.http_code = status
             url = self.target.url
             self.tries.append(Try(url, address, self.began_s, self.spent_s, status, reason, detail, count))
         self.target, self.redirects, self.redirect_code, self.request = self.start, 0, None, None
         self.spent_s = self.began_s = 0.0
-        return status

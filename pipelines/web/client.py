@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 BYTES_IN_FLIGHT_AT_MOST = 512_000_000
 UNIT_DEADLINE_S = 3_600.0  # for the images of a unit; longer while all threads are busy
-OPEN_PER_SLOT = 8  # requests under way for each slot, including those that no server answers
-OPEN_AT_LEAST = 8
+OPEN_PER_SLOT, OPEN_AT_LEAST = 8, 8  # requests under way for each slot, including those that no server answers
 FILES_OF_OTHERS = 256  # open files that the rest of the process may need
 LOOKED_UP_S = 0.5  # how often a waiting caller checks whether the command is to end
 
@@ -42,15 +41,12 @@ class Client:
         bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST,
         resolve: "Resolve | None" = None,
     ):
-        """Starts nothing before the context is entered.
+        """Reads the block lists of the settings, a UsageError where one cannot be; starts nothing yet.
 
         Args:
-            settings: `[fetch]`; `blocked_domains` and `blocked_urls` are read here.
+            settings: `[fetch]`.
             bytes_in_flight_at_most: of bodies in memory at a time.
             resolve: finds the addresses of host names; None: the system does.
-
-        Raises:
-            UsageError: a block list cannot be read, or has a line that is neither domain nor hash.
         """
         self._settings, self._resolve = settings, resolve
         self._bytes_in_flight_at_most = bytes_in_flight_at_most
@@ -94,13 +90,18 @@ class Client:
                 defect.
         """
         call, held_bytes = Call(urls, UNIT_DEADLINE_S), 0
-        self._soon(lambda: self._fetching.begin(call))
+        self._soon(self._fetching.begin, call)
         arrived = list[Response | BaseException]()  # in reverse, so that a popped response is held by the caller alone
         try:
             for _ in urls:
-                if not arrived:
-                    arrived = self._next(call, on_quiet)
-                    arrived.reverse()
+                while not arrived:
+                    try:
+                        arrived = call.deliveries.get(timeout=LOOKED_UP_S)[::-1]
+                    except Empty:
+                        on_quiet()
+                        interrupts.check()
+                        if self._loop.is_closed():
+                            raise AltalignError("the client that fetches from the web is closed") from None
                 response = arrived.pop()
                 if isinstance(response, AltalignError):
                     raise type(response)(str(response)) from response
@@ -114,7 +115,7 @@ class Client:
                 held_bytes = 0
         finally:
             self._budget.give_back(held_bytes + sum(map(_bytes_of, arrived)))
-            self._soon(lambda: self._drop(call))
+            self._soon(self._drop, call)
 
     async def _open(self) -> None:
         # the HTTP library takes as long to load as everything else
@@ -128,13 +129,7 @@ class Client:
         addresses = Addresses(settings.ports, settings.allow_addresses)
         # the reserve is for a body and what it is decoded to
         self._budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
-        self._transport = Transport(
-            resolve=self._resolve,
-            addresses=addresses,
-            budget=self._budget,
-            user_agent=settings.user_agent_sent,
-            connections_at_most=open_at_most,
-        )
+        self._transport = Transport(self._resolve, addresses, self._budget, settings.user_agent_sent, open_at_most)
         self._fetching = Fetching(
             settings,
             self._transport.ask,
@@ -150,22 +145,12 @@ class Client:
         await self._fetching.close()
         await self._transport.close()
 
-    def _next(self, call: Call, on_quiet: Callable[[], None]) -> list[Response | BaseException]:
-        while True:
-            with suppress(Empty):
-                return call.deliveries.get(timeout=LOOKED_UP_S)
-            on_quiet()
-            interrupts.check()
-            if self._loop.is_closed():
-                raise AltalignError("the client that fetches from the web is closed")
-
     def _drop(self, call: Call) -> None:
         """Drops a call, and gives back the bytes of what was delivered meanwhile."""
 
         def give_back() -> None:
-            with suppress(Empty):
-                while True:
-                    self._budget.give_back(sum(map(_bytes_of, call.deliveries.get_nowait())))
+            while not call.deliveries.empty():
+                self._budget.give_back(sum(map(_bytes_of, call.deliveries.get_nowait())))
 
         self._fetching.drop(call)
         self._loop.call_soon(give_back)
@@ -173,9 +158,9 @@ class Client:
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def _soon(self, callback: Callable[[], object]) -> None:
+    def _soon(self, callback: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # closed
-            self._loop.call_soon_threadsafe(callback)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -202,11 +187,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def opened(settings: FetchSettings, bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST) -> Iterator[Client]:
-    """The client of this process for these settings: its first user opens it, its last one closes it. Thread-safe.
-
-    Raises:
-        UsageError: as `Client`.
-    """
+    """The client of this process for these settings: its first user opens it, its last one closes it. Thread-safe."""
     key = settings.model_dump_json()
     with _LOCK:
         client, users = _SHARED.get(key, (None, 0))

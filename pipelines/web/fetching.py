@@ -11,18 +11,7 @@ from altalign.filters.blocked import BlockList
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web import robots
 from altalign.pipelines.web.addresses import Addresses
-from altalign.pipelines.web.calls import (
-    Answer,
-    Call,
-    Fetch,
-    Request,
-    RequestError,
-    Response,
-    Target,
-    TargetError,
-    Trouble,
-    TryError,
-)
+from altalign.pipelines.web.calls import Answer, Call, Fetch, Request, Response, Target, TargetError, Trouble
 from altalign.pipelines.web.hosts import Host, Hosts, Network, backoff_s, connects, retry_after_s
 from altalign.pipelines.web.robots import KeptRules, Rules
 from altalign.pipelines.web.schedule import Budget, Schedule
@@ -61,7 +50,7 @@ class Fetching:
         self._rules, self._robots = KeptRules(), dict[str, asyncio.Task[Rules]]()
         self._no_rules = dict[str, tuple[float, Trouble]]()  # by origin: until when, and why
         self._calls, self._workers = set[Call](), set[asyncio.Task[None]]()
-        self.schedule = Schedule(settings, self._request, ask, budget, open_at_most)
+        self.schedule = Schedule(settings, ask, budget, open_at_most)
         self._network = Network(connects, self.schedule.pause)
 
     # Calls ------------------------------------------------------------------------------------------------------------
@@ -115,19 +104,19 @@ class Fetching:
             return
         detail = f"not come within the unit's {call.lasts_s:,.{0 if call.lasts_s >= 10 else 1}f} s"
         for fetch in list(call.left.values()):
-            if fetch in self.schedule.under_way:
-                fetch.spent_s += self._loop.time() - fetch.asked_s - fetch.held_s
+            if request := self.schedule.under_way.get(fetch):
+                fetch.spent_s += self._loop.time() - request.begin_s - request.held_s
             status = fetch.request.status if fetch.request else None
             trouble = Trouble(fetch.reason(DropReason.HTTP_TIMEOUT), detail, status)
-            trouble = replace(trouble, http_code=fetch.end_try(trouble))
+            fetch.end_try(trouble)
             self._respond(fetch, trouble)
             fetch.cancel()
 
     async def _fetch(self, fetch: Fetch) -> None:
         try:
             self._respond(fetch, None, (await self._tries(fetch)).body)
-        except TryError as error:
-            self._respond(fetch, error.trouble)
+        except Trouble as trouble:
+            self._respond(fetch, trouble)
         except Exception as error:
             self.defect(error)
 
@@ -143,19 +132,18 @@ class Fetching:
     # Tries ------------------------------------------------------------------------------------------------------------
 
     async def _tries(self, fetch: Fetch) -> Answer:
-        """Tries until an answer comes; the `TryError` of the last try where none is left."""
+        """Tries until an answer comes; the trouble of the last try where none is left."""
         while True:
             try:
                 answer = await self._try(fetch)
-            except TryError as error:
-                code = fetch.end_try(error.trouble)
-                fetch.counted += error.is_counted
-                wait_s = error.wait_s
+            except Trouble as trouble:
+                fetch.end_try(trouble)
+                fetch.counted += trouble.is_counted
+                wait_s = trouble.wait_s
                 if wait_s is None:
                     wait_s = backoff_s(max(1, fetch.counted), self._draw)
-                is_last = error.is_final or fetch.counted > self._settings.retries
-                if error.is_counted and (is_last or self._loop.time() + wait_s >= fetch.call.ends_s):
-                    error.trouble = replace(error.trouble, http_code=code)
+                is_last = trouble.is_final or fetch.counted > self._settings.retries
+                if trouble.is_counted and (is_last or self._loop.time() + wait_s >= fetch.call.ends_s):
                     raise
             else:
                 fetch.end_try(None)
@@ -167,25 +155,36 @@ class Fetching:
         while True:
             host = await self._admitted(fetch)
             answer = await self._ask(host, fetch)
-            status, location = answer.status, answer.header("location")
+            status, location, now = answer.status, answer.header("location"), self._loop.time()
             if status in REDIRECTS and location:
                 self._follow(fetch, status, location)
-            elif status == 200 or (fetch.is_robots and status != 429 and status < 500):
+                continue
+            if status == 200 or (fetch.is_robots and status != 429 and status < 500):
                 return answer
-            else:
-                trouble = Trouble(DropReason.HTTP_STATUS, f"status {status}", status)
-                wait_s = self._pause(host, fetch, answer, trouble) if status in (429, 503) else None
-                raise TryError(trouble, is_final=status != 429 and not 500 <= status < 600, wait_s=wait_s)
+            is_final = status != 429 and not 500 <= status < 600
+            trouble = Trouble(DropReason.HTTP_STATUS, f"status {status}", status, is_final=is_final)
+            if status in (429, 503):  # the host asks for a pause
+                asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._wall())
+                trouble.wait_s = backoff_s(fetch.counted + 1, self._draw) if asked_s is None else asked_s
+                after = "" if asked_s is None else f", Retry-After {asked_s:,.0f} s"
+                host.pace.leave_alone(now + trouble.wait_s, replace(trouble, detail=f"{trouble.detail}{after}"))
+                host.turn_away(now)
+            raise trouble
 
     async def _admitted(self, fetch: Fetch) -> Host:
         """The host of the target, once it is known that it may be asked."""
-        target = fetch.target
-        if refusal := self._refusal(target):
-            trouble = Trouble(DropReason.HTTP_REFUSED, refusal)
-            raise TryError(trouble, is_final=True, leads_nowhere=fetch.redirects > 0)
+        target, refusal = fetch.target, ""
+        if self._domains.blocks(target.host):
+            refusal = f"{target.host} is of a blocked domain (fetch.blocked_domains)"
+        elif self._addresses.refuses_port(target.port):
+            refusal = f"port {target.port} of {target.host} may not be reached (fetch.ports, fetch.allow_addresses)"
+        elif target.address and (why := self._addresses.refusal(target.address, target.port)):
+            refusal = f"{target.address}:{target.port} ({why}) may not be reached (fetch.allow_addresses)"
+        if refusal:
+            raise Trouble(DropReason.HTTP_REFUSED, refusal, is_final=True, leads_nowhere=fetch.redirects > 0)
         host = self._hosts.get(target, self._loop.time())
         if trouble := host.left_alone(fetch, self._loop.time()):
-            raise TryError(trouble, is_final=True)
+            raise trouble
         if self._settings.honour_robots and not fetch.is_robots:
             rules = self._rules.get(target.origin, self._loop.time()) or await self._rules_of(fetch)
             host = self._hosts.get(target, self._loop.time())  # it may have been forgotten meanwhile
@@ -193,21 +192,10 @@ class Fetching:
                 host.pace.interval_s = rules.delay_s
                 host.pace.at_once = host.connections_at_most = 1
             if rule := rules.against(target.url):
-                detail = f"{target.robots.url} forbids it ({rule})"
-                raise TryError(Trouble(DropReason.HTTP_OPT_OUT, detail), is_final=True)
+                raise Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} forbids it ({rule})", is_final=True)
             if trouble := host.left_alone(fetch, self._loop.time()):
-                raise TryError(trouble, is_final=True)
+                raise trouble
         return host
-
-    def _refusal(self, target: Target) -> str:
-        """Why a target may not be asked, as far as its URL tells; empty if it may."""
-        if self._domains.blocks(target.host):
-            return f"{target.host} is of a blocked domain (fetch.blocked_domains)"
-        if self._addresses.refuses_port(target.port):
-            return f"port {target.port} of {target.host} may not be reached (fetch.ports, fetch.allow_addresses)"
-        if target.address and (refusal := self._addresses.refusal(target.address, target.port)):
-            return f"{target.address}:{target.port} ({refusal}) may not be reached (fetch.allow_addresses)"
-        return ""
 
     def _follow(self, fetch: Fetch, status: int, location: str) -> None:
         """Goes on with the target of a redirect, unless it leads nowhere or is one too many."""
@@ -223,17 +211,8 @@ class Fetching:
         if not detail and self._blocked_urls.names_url(target.url):
             reason, detail = DropReason.URL_BLOCKED, "redirect to a URL that a block list names"
         if detail:
-            raise TryError(Trouble(reason, detail, status), is_final=True, leads_nowhere=True)
+            raise Trouble(reason, detail, status, is_final=True, leads_nowhere=True)
         fetch.target, fetch.redirects, fetch.redirect_code, fetch.request = target, fetch.redirects + 1, status, None
-
-    def _pause(self, host: Host, fetch: Fetch, answer: Answer, trouble: Trouble) -> float:
-        """Pauses a host that asks for it; returns the seconds until the next try."""
-        asked_s = retry_after_s(answer.header("retry-after"), answer.header("date"), self._wall())
-        wait_s = backoff_s(fetch.counted + 1, self._draw) if asked_s is None else asked_s
-        detail = trouble.detail if asked_s is None else f"{trouble.detail}, Retry-After {asked_s:,.0f} s"
-        host.pace.leave_alone(self._loop.time() + wait_s, replace(trouble, detail=detail))
-        host.turn_away(self._loop.time())
-        return wait_s
 
     # robots.txt -------------------------------------------------------------------------------------------------------
 
@@ -242,7 +221,7 @@ class Fetching:
         origin = fetch.target.origin
         until_s, trouble = self._no_rules.get(origin, (0.0, None))
         if trouble is not None and self._loop.time() < until_s:
-            raise TryError(trouble, is_final=True)
+            raise replace(trouble)
 
         def end(task: asyncio.Task[Rules]) -> None:
             del self._robots[origin]
@@ -250,13 +229,12 @@ class Fetching:
                 task.exception()  # otherwise asyncio would complain if all that waited have left
 
         if (task := self._robots.get(origin)) is None:
-            task = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call))
-            self._robots[origin] = task
+            task = self._robots[origin] = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call))
             task.add_done_callback(end)
         try:
             return await asyncio.shield(task)
-        except TryError as error:
-            raise TryError(error.trouble, is_final=True) from None
+        except Trouble as trouble:
+            raise replace(trouble) from None
 
     async def _fetch_rules(self, target: Target, first: Call) -> Rules:
         call = Call((), first.lasts_s)  # of its own: whoever asked first may leave before others
@@ -265,71 +243,59 @@ class Fetching:
         try:
             answer = await self._tries(fetch)
             rules = Rules.parse(answer.body, self._token) if answer.status == 200 else Rules()
-        except TryError as error:
-            if not error.leads_nowhere:
-                error.trouble = replace(error.trouble, detail=f"robots.txt: {error.trouble.detail}")
+        except Trouble as trouble:
+            if not trouble.leads_nowhere:
+                of_all = Trouble(trouble.reason, f"robots.txt: {trouble.detail}", trouble.http_code, is_final=True)
                 if fetch.tries:
-                    self._no_rules[target.origin] = self._loop.time() + NO_RULES_S, error.trouble
+                    self._no_rules[target.origin] = self._loop.time() + NO_RULES_S, replace(of_all)
                 if len(self._no_rules) > robots.RULES_KEPT:
                     del self._no_rules[next(iter(self._no_rules))]
-                raise
+                raise of_all from None
             rules = Rules()
         self._rules.keep(target.origin, rules, self._loop.time())
         return rules
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def _request(self, fetch: Fetch) -> Request:
-        fetch.began_s = fetch.began_s or self._wall()
-        settings = self._settings
-
-        def check(answer: Answer) -> None:
-            """Refuses an image whose headers opt out."""
-            is_asked = settings.honour_opt_out and not fetch.is_robots
-            if is_asked and (header := robots.opt_out(answer.headers, self._token)):
-                raise RequestError(DropReason.HTTP_OPT_OUT, header)
-
-        return Request(
-            fetch.target,
-            bytes_at_most=robots.BYTES_AT_MOST if fetch.is_robots else settings.bytes_at_most,
-            is_cut=fetch.is_robots,
-            # a kept connection may be gone, and each request counts: the last try does not rest on one
-            keeps_alive=fetch.counted < settings.retries,
-            check=check,
-        )
-
     async def _ask(self, host: Host, fetch: Fetch) -> Answer:
         """Makes a request, and notes what it says of its host."""
-        answer = error = None
+        settings, answer, error = self._settings, None, None
+        request = Request(
+            fetch.target,
+            bytes_at_most=robots.BYTES_AT_MOST if fetch.is_robots else settings.bytes_at_most,
+            is_robots=fetch.is_robots,
+            # a kept connection may be gone, and each request counts: the last try does not rest on one
+            keeps_alive=fetch.counted < settings.retries,
+            token=self._token if settings.honour_opt_out and not fetch.is_robots else "",
+        )
         try:
-            answer = await self.schedule.ask(host, fetch)
-        except RequestError as raised:
-            error = raised
-        request, now = fetch.request, self._loop.time()
-        assert request is not None
+            answer = await self.schedule.ask(host, fetch, request)
+        except Trouble as trouble:
+            if fetch.request is not request:  # it was never made: the host turned it away
+                raise
+            error = trouble
         if request.status is not None:
             host.is_known = True
-        if answer or (error and request.status is not None and error.reason not in _NO_ANSWER):
-            self._network.answered(
-                request.target.host, (request.address or "", request.target.port)
-            )  # headers alone may be old news
-            host.answered(now)
-            self.schedule.list_host(host)  # perhaps it may be asked earlier now
+            if error is None or error.reason not in _NO_ANSWER:  # headers alone may be old news
+                self._network.answered(request.target.host, (request.address or "", request.target.port))
+                host.answered(self._loop.time())
+                self.schedule.list_host(host)  # perhaps it may be asked earlier now
         if answer is not None:
             return answer
         assert error is not None
-        trouble = Trouble(error.reason, error.detail, request.status)
+        error.http_code = request.status
         if error.is_ours:
             self.schedule.note_shortage()
-            raise TryError(replace(trouble, detail=f"{trouble.detail}; not counted"), is_counted=False)
-        is_given_up = error.reason in _NO_ANSWER and await self._is_given_up(host, fetch, trouble, error)
-        leads_nowhere = trouble.reason is DropReason.HTTP_REFUSED and fetch.redirects > 0
-        raise TryError(trouble, is_final=is_given_up or trouble.reason not in _AGAIN, leads_nowhere=leads_nowhere)
+            raise replace(error, detail=f"{error.detail}; not counted", is_counted=False)
+        is_given_up = error.reason in _NO_ANSWER and await self._is_given_up(host, request, error)
+        error.is_final = is_given_up or error.reason not in _AGAIN
+        error.leads_nowhere = error.reason is DropReason.HTTP_REFUSED and fetch.redirects > 0
+        raise error
 
-    async def _is_given_up(self, host: Host, fetch: Fetch, trouble: Trouble, error: RequestError) -> bool:
+    async def _is_given_up(self, host: Host, request: Request, trouble: Trouble) -> bool:
         """Notes that a host has not answered, unless the network was gone; returns whether it is given up."""
         now = self._loop.time()
-        if not error.is_certain:
+        if not trouble.is_certain:
             host.unsettled += 1  # until it is known whether the host is to blame, it gets fewer requests
             try:
                 was_gone = await self._network.was_gone(trouble.detail)
@@ -338,9 +304,6 @@ class Fetching:
                 self.schedule.list_host(host)
             if was_gone:
                 detail = f"{trouble.detail}; not counted, for the network was gone"
-                raise TryError(replace(trouble, detail=detail), is_counted=False)
+                raise replace(trouble, detail=detail, is_counted=False)
         patience_s = 0.9 * self._settings.timeout_s
-        is_given_up = host.failed(now, fetch.asked_s, trouble, patience_s=patience_s, is_certain=error.is_certain)
-        if is_given_up:
-            host.turn_away(self._loop.time())
-        return is_given_up
+        return host.failed(now, request.begin_s, replace(trouble), patience_s=patience_s)  # without its traceback

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
 from altalign.errors import AltalignError
-from altalign.pipelines.web.calls import Fetch, Request, Target, Trouble, TryError
+from altalign.pipelines.web.calls import Fetch, Request, Target, Trouble
 
 # Failures in a row, over at least the time of one try, before a host is given up for a while. One of which many URLs
 # hang is given more, so that it is given up once in a million rows of failures that are chance.
@@ -28,7 +28,7 @@ ANSWERED_AT_MOST = 8  # hosts that answered last, which are connected to when ot
 CONNECT_S = 3.0
 PAUSES_S = (0.1, 1.0, 2.0, 4.0, 8.0)  # before each attempt; most news comes by itself in the first
 
-Waiting = tuple[Fetch, "asyncio.Future[Request]"]
+Waiting = tuple[Fetch, Request, "asyncio.Future[None]"]
 Endpoint = tuple[str, int]  # address and port
 
 
@@ -64,6 +64,7 @@ class Host:
     pace: Pace  # shared with its other ports
     connections_at_most: int
     waiting: deque[Waiting] = field(default_factory=deque)  # for their turn, in order
+    listed_s: float = float("inf")  # the time of its entry in the schedule's heap; infinite without one
     running: int = 0  # requests under way
     unsettled: int = 0  # requests that failed without it being clear yet whether the host is to blame
     is_known: bool = False  # whether it has ever answered
@@ -80,7 +81,6 @@ class Host:
     probe_s: float = 0.0  # when a failing host may be asked again
     given_up_until_s: float = 0.0  # until when it is not asked; what was waiting for it has ended
     times_given_up: int = 0  # in a row
-    listed_s: float = float("inf")  # the time of its entry in the schedule's heap; infinite without one
 
     @property
     def has_room(self) -> bool:
@@ -109,26 +109,26 @@ class Host:
 
     def left_alone(self, fetch: Fetch, now: float) -> Trouble | None:
         """Why it cannot be asked in time for a fetch; None if it can."""
-        if now < self.given_up_until_s and self.trouble is not None:
-            detail = (
-                f"{self.name} was given up after {self.failures} failures in a row, the last: {self.trouble.detail}"
-            )
-            return Trouble(fetch.reason(self.trouble.reason), detail)
         pause = self.pace.pause
+        if now < self.given_up_until_s and self.trouble is not None:
+            last = self.trouble.detail
+            detail = f"{self.name} was given up after {self.failures} failures in a row, the last: {last}"
+            return Trouble(fetch.reason(self.trouble.reason), detail, is_final=True)
         if pause is not None and self.pace.paused_until_s >= fetch.call.ends_s:
             detail = f"{self.name} asks to be left alone ({pause.detail})"
-            return Trouble(fetch.reason(pause.reason), detail, pause.http_code)
+            return Trouble(fetch.reason(pause.reason), detail, pause.http_code, is_final=True)
         return None
 
     def turn_away(self, now: float) -> None:
         """Ends the fetches that wait in vain."""
-        for _ in range(len(self.waiting)):
-            fetch, turn = self.waiting.popleft()
+        every, self.waiting = self.waiting, deque()
+        for waiting in every:
+            fetch, _, turn = waiting
             trouble = self.left_alone(fetch, now)
             if trouble is None:
-                self.waiting.append((fetch, turn))
+                self.waiting.append(waiting)
             elif not turn.done():
-                turn.set_exception(TryError(trouble, is_final=True))
+                turn.set_exception(trouble)
 
     def answered(self, now: float) -> None:
         """Notes an answer, whatever it says."""
@@ -138,7 +138,7 @@ class Host:
         self.failures = self.times_given_up = 0
         self.probe_s = self.given_up_until_s = 0.0
 
-    def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float, is_certain: bool) -> bool:
+    def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float) -> bool:
         """Notes a request, made at `began`, without an answer; returns whether the host is given up now.
 
         That is after `failures_at_most` failures in a row within `patience_s` at least, one of them of a request that
@@ -157,9 +157,10 @@ class Host:
         self.failed_s, self.trouble = now, trouble
         is_many = self.failures >= self.failures_at_most
         is_enough = is_asked_again and is_many if self.is_known else is_asked_again or is_many
-        if (is_enough and now - self.failing_since_s >= patience_s) or (is_certain and self.failures > 1):
+        if (is_enough and now - self.failing_since_s >= patience_s) or (trouble.is_certain and self.failures > 1):
             self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)
             self.times_given_up = min(self.times_given_up + 1, 10)
+            self.turn_away(now)
             return True
         if self.failures > (FAILURES_AT_MOST - 1 if self.is_known else 1):
             self.probe_s = now + min(PROBED_AFTER_S * 2 ** min(self.failures - 2, 10), PROBED_AFTER_S_AT_MOST)
@@ -179,18 +180,14 @@ class Hosts:
     def get(self, target: Target, now: float) -> Host:
         """The host of a target."""
         key = target.host, target.port
-        host = self._hosts.get(key)
-        if host is None:
+        if key not in self._hosts:
             if len(self._hosts) >= self._at_most:
-                self._forget(now)
+                self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}
+                self._paces = {name: host.pace for (name, _), host in self._hosts.items()}
+                self._at_most = max(HOSTS_KEPT, 2 * len(self._hosts))
             pace = self._paces.setdefault(target.host, Pace(self._interval_s, self._at_once))
-            host = self._hosts[key] = Host(target.origin.partition("//")[2], pace, self._at_once)
-        return host
-
-    def _forget(self, now: float) -> None:
-        self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}
-        self._paces = {name: host.pace for (name, _), host in self._hosts.items()}
-        self._at_most = max(HOSTS_KEPT, 2 * len(self._hosts))
+            self._hosts[key] = Host(target.origin.partition("//")[2], pace, self._at_once)
+        return self._hosts[key]
 
 
 def backoff_s(tries: int, random: Callable[[], float]) -> float:
@@ -225,12 +222,7 @@ class Network:
     """
 
     def __init__(self, connects: Callable[[Endpoint], Awaitable[bool]], pause: Callable[..., None]):
-        """Knows no host yet.
-
-        Args:
-            connects: whether a connection to an endpoint can be made.
-            pause: called with `is_paused=True` once the network seems to be gone, with False once more is known.
-        """
+        """`connects` tells whether an endpoint can be connected to; `pause` is called as `is_paused` changes."""
         self._connects, self._pause = connects, pause
         self._answered: OrderedDict[str, Endpoint] = OrderedDict()
         self._news = asyncio.Event()
@@ -247,10 +239,7 @@ class Network:
     async def was_gone(self, detail: str) -> bool:
         """Whether it was gone for a moment, and is back; that it is there mostly shows at once.
 
-        `detail` is of the failure, for the error.
-
-        Raises:
-            AltalignError: it has stayed away for half a minute.
+        `detail` is of the failure, for the AltalignError where it has stayed away for half a minute.
         """
         if not self._answered:
             return False

@@ -16,7 +16,6 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,75 +33,48 @@ from altalign.pipelines.run.image_places import Kind
 from altalign.pipelines.run.image_tables import FETCHED, first_of_each_image
 from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Run, fetched_before
-from altalign.storage import Growing, arrays, parquet
+from altalign.storage import arrays, parquet
 
 VERSION = 2
 GATHERED_S, GATHERED_BYTES = 0.25, 1 << 20  # what is written together: what came within this time, or this much
 UNITS_READ = 16  # units of a trial whose journals stay in memory
 
 _OTHER = "of another run"  # a digest that none is: what was measured is measured again
-_GroundsOf = Callable[[Sequence[str]], "JournalGrounds"]
 
 
-class Gathered:
-    """A growing file that takes many small parts in one write: for each, a thread waits for its turn again.
-
-    `bytes` is the length of the file once everything is written; `gathered_bytes` of it are not written yet.
-    """
-
-    def __init__(self, file: Growing):
-        self._file, self._parts = file, list[bytes]()
-        self.bytes, self.gathered_bytes = file.bytes, 0
-
-    def write(self, data: bytes) -> None:
-        """Adds bytes, which the next `flush` writes."""
-        self._parts.append(data)
-        self.bytes += len(data)
-        self.gathered_bytes += len(data)
-
-    def flush(self) -> None:
-        """Writes what was added.
-
-        Raises:
-            FullDiskError: no space is left.
-        """
-        if parts := self.take():
-            self._file.write(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    def take(self) -> list[bytes]:
-        """Forgets what was added since the last `flush`, and returns it."""
-        parts, self._parts, self.gathered_bytes = self._parts, [], 0
-        return parts
-
-
-@dataclass(frozen=True)
-class JournalGrounds:
+class JournalGrounds(NamedTuple):
     """What a journal is based on: digests of the requests and their limits, and of the settings of measuring."""
 
     requests: str
     measured: str
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(NamedTuple):
     """The content of the whole lines of a journal; no grounds if it has none or is of another version."""
 
-    grounds: JournalGrounds | None = None
-    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    grounds: JournalGrounds | None
+    outcomes: Mapping[int, Outcome]
+
+
+_GroundsOf = Callable[[Sequence[str]], JournalGrounds]
 
 
 class Journal:
-    """The journal of a unit under way: `outcomes` by the number of the image."""
+    """The journal of a unit under way: `outcomes` by the number of the image.
+
+    What comes is written together: for each write, a thread waits for its turn again.
+    """
 
     def __init__(self, outcomes: dict[int, Outcome], images: storage.Growing, lines: storage.Growing):
-        self.outcomes = outcomes
-        self._images, self._lines = Gathered(images), Gathered(lines)
+        self.outcomes, self._images, self._lines = outcomes, images, lines
+        self._waiting_images, self._waiting_lines, self._waiting_bytes = list[bytes](), list[bytes](), 0
         self._due_s = 0.0
 
     def in_hand(self, number: int, data: bytes, measured: Measured) -> None:
         """Records an image and its bytes."""
-        offset = self._images.bytes
-        self._images.write(data)
+        offset = self._images.bytes + self._waiting_bytes
+        self._waiting_images.append(data)
+        self._waiting_bytes += len(data)
         self._add(number, Outcome(None, None, offset, len(data), measured))
 
     def failed(self, number: int, reason: DropReason, http_code: int | None) -> None:
@@ -110,9 +82,9 @@ class Journal:
         self._add(number, Outcome(reason, http_code))
 
     def _add(self, number: int, outcome: Outcome) -> None:
-        self._lines.write(_line(_entry(number, outcome)))
+        self._waiting_lines.append(_entry(number, outcome))
         self.outcomes[number] = outcome
-        if time.monotonic() >= self._due_s or self._images.gathered_bytes >= GATHERED_BYTES:
+        if time.monotonic() >= self._due_s or self._waiting_bytes >= GATHERED_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -121,12 +93,12 @@ class Journal:
         Raises:
             FullDiskError: no space is left. No line of an image whose bytes are not there is ever written.
         """
-        try:
-            self._images.flush()
-        except BaseException:
-            self._lines.take()
-            raise
-        self._lines.flush()
+        images, lines = self._waiting_images, self._waiting_lines
+        self._waiting_images, self._waiting_lines, self._waiting_bytes = [], [], 0
+        if images:
+            self._images.write(b"".join(images))
+        if lines:
+            self._lines.write(b"".join(lines))
         self._due_s = time.monotonic() + GATHERED_S
 
 
@@ -135,9 +107,6 @@ def opened(path: str, grounds: JournalGrounds, measure: Callable[[int, bytes], M
     """Continues a unit or begins it; `path` is that of its files without their endings.
 
     A journal of other requests is forgotten; if only measuring differs, the bytes in hand are measured again.
-
-    Raises:
-        FullDiskError: no space is left.
     """
     before, outcomes = read(path), dict[int, Outcome]()
     if before.grounds is not None and before.grounds.requests == grounds.requests:
@@ -163,12 +132,11 @@ def opened(path: str, grounds: JournalGrounds, measure: Callable[[int, bytes], M
 
 def read(path: str) -> Entries:
     """Reads a journal."""
-    if not storage.exists(f"{path}.journal"):
-        return Entries()
-    lines = (_value(line) for line in storage.read_bytes(f"{path}.journal").split(b"\n"))
+    data = storage.read_bytes(f"{path}.journal") if storage.exists(f"{path}.journal") else b""
+    lines = map(_value, data.split(b"\n"))
     head = next(lines)
     if not isinstance(head, dict) or head.get("version") != VERSION:
-        return Entries()
+        return Entries(None, {})
     outcomes = {}
     with suppress(TypeError, ValueError):  # a line that is not whole, or not ours
         for number, reason, http_code, offset, size, values in lines:
@@ -181,9 +149,8 @@ def read(path: str) -> Entries:
 
 def write(path: str, grounds: JournalGrounds, outcomes: Mapping[int, Outcome]) -> None:
     """Writes a whole journal, replacing the old one."""
-    head = {"version": VERSION, "asked": grounds.requests, "measured": grounds.measured}
-    lines = [_line(head), *(_line(_entry(number, outcome)) for number, outcome in outcomes.items())]
-    storage.write_bytes(f"{path}.journal", b"".join(lines))
+    head = _line({"version": VERSION, "asked": grounds.requests, "measured": grounds.measured})
+    storage.write_bytes(f"{path}.journal", head + b"".join(_entry(*entry) for entry in outcomes.items()))
 
 
 def forget(path: str, numbers: Collection[int]) -> Mapping[int, Outcome]:
@@ -200,11 +167,11 @@ def names(folder: str) -> list[str]:
     return [Path(name).stem for name in storage.names(folder, ".journal")]
 
 
-def _entry(number: int, outcome: Outcome) -> list[object]:
+def _entry(number: int, outcome: Outcome) -> bytes:
     reason, http_code, offset, size, measured = outcome
     features = measured.features and b64encode(measured.features).decode()
     values = [] if reason else list(measured._replace(features=features))  # type: ignore[arg-type]
-    return [number, reason, http_code, offset, size, values]
+    return _line([number, reason, http_code, offset, size, values])
 
 
 def _line(value: object) -> bytes:
@@ -221,17 +188,6 @@ def _value(line: bytes) -> Any:
 # What was fetched before ----------------------------------------------------------------------------------------------
 
 
-class _Unit(NamedTuple):
-    """A fetch unit of a trial: the path of its files without an ending, and its images in order.
-
-    `in_hand` has those that came from the input's files: these may have others by now.
-    """
-
-    stem: str
-    image_ids: tuple[str, ...]
-    in_hand: frozenset[str]
-
-
 def adopt(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[int], grounds: _GroundsOf) -> None:
     """Begin the journal of a unit with what `fetched_before` of the run has; a unit that has one keeps it.
 
@@ -246,11 +202,11 @@ def adopt(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[in
         return
     own, outcomes, is_measured = grounds(image_ids), dict[int, Outcome](), True
     with storage.growing(f"{stem}.images", keep=0) as blob:
-        for unit, measured, part in parts:
+        for before, measured, part in parts:
             part = {number: outcome for number, outcome in part.items() if number not in outcomes}
             in_hand = [number for number, outcome in part.items() if outcome.reason is None]
             ranges = [(part[number].offset, part[number].bytes) for number in in_hand]
-            for number, data in zip(in_hand, storage.read_ranges(f"{unit.stem}.images", ranges), strict=True):
+            for number, data in zip(in_hand, storage.read_ranges(f"{before}.images", ranges), strict=True):
                 part[number] = part[number]._replace(offset=blob.bytes)
                 blob.write(data)
             outcomes |= part
@@ -269,49 +225,42 @@ def known(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[in
 
 def _fetched(
     run: Run, image_ids: Sequence[str], from_web: Collection[int], grounds: _GroundsOf
-) -> Iterator[tuple[_Unit, str, dict[int, Outcome]]]:
-    """What units of before know of these images, by their numbers here, and the digest of how they measured.
+) -> Iterator[tuple[str, str, dict[int, Outcome]]]:
+    """What units of before know of these images: path without an ending, digest of how they measured, and outcomes.
 
-    Only what was fetched by the same rules is taken.
+    Numbers are those here. Only what was fetched by the same rules is taken, and no image that came from the input's
+    files: these may have others by now.
     """
     number_of = {image_ids[number]: number for number in from_web}
-    for unit in (each for folder in fetched_before(run) if folder != run.folder for each in _units_of(folder)):
-        if unit.image_ids[0] > image_ids[-1] or image_ids[0] > unit.image_ids[-1]:
-            continue
-        entries = _entries(unit.stem, storage.stamp(f"{unit.stem}.journal"))
-        if entries.grounds is not None and entries.grounds.requests == grounds(unit.image_ids).requests:
-            outcomes = ((unit.image_ids[number], outcome) for number, outcome in entries.outcomes.items())
-            by_number = {
-                number_of[name]: outcome for name, outcome in outcomes if name in number_of and name not in unit.in_hand
-            }
-            yield unit, entries.grounds.measured, by_number
-
-
-def _units_of(folder: str) -> Sequence[_Unit]:
-    """The units of a trial that have a journal."""
-    units = storage.join(folder, "work", *FETCHED.step.split("/"))
-    journals = frozenset(names(units)) if storage.kind(units) == "folder" else frozenset[str]()
-    grouped = storage.join(folder, "work", *GROUPED.step.split("/"))
-    paths = [storage.join(grouped, name) for name in storage.names(grouped, ".parquet")] if journals else []
-    every = [each for path in paths for each in _images(path, storage.stamp(path)).items()]
-    return [
-        _Unit(storage.join(units, name), ids, in_hand) for name, (ids, in_hand) in every if name in journals and ids
-    ]
+    for folder in fetched_before(run):
+        units, grouped = (storage.join(folder, "work", *each.step.split("/")) for each in (FETCHED, GROUPED))
+        journals = {*names(units)} if folder != run.folder and storage.kind(units) == "folder" else set[str]()
+        paths = [storage.join(grouped, name) for name in storage.names(grouped, ".parquet")] if journals else []
+        for unit, ids, in_hand in (each for path in paths for each in _units(path, storage.stamp(path))):
+            if unit not in journals or not ids or ids[0] > image_ids[-1] or image_ids[0] > ids[-1]:
+                continue
+            stem = storage.join(units, unit)
+            entries = _entries(stem, storage.stamp(f"{stem}.journal"))
+            if entries.grounds is not None and entries.grounds.requests == grounds(ids).requests:
+                named = [(ids[number], outcome) for number, outcome in entries.outcomes.items()]
+                part = {number_of[i]: outcome for i, outcome in named if i in number_of and i not in in_hand}
+                yield stem, entries.grounds.measured, part
 
 
 @lru_cache(maxsize=4)
-def _images(path: str, _: storage.Stamp) -> Mapping[str, tuple[tuple[str, ...], frozenset[str]]]:
-    """The images of each fetch unit of a partition, and those in hand, by the name of the unit."""
-    images = dict[str, tuple[tuple[str, ...], frozenset[str]]]()
+def _units(path: str, _: storage.Stamp) -> list[tuple[str, tuple[str, ...], frozenset[str]]]:
+    """The fetch units of a partition: the name, the images in order, and which of these came from the input's files."""
+    units = []
     for number in range(len(parquet.row_groups(path))):
         (batch,) = parquet.read_row_groups(path, number, number, ["image_id", "place_kind"], rows_at_once=1 << 31)
         rows = pa.Table.from_batches([batch])
         rows = rows.take(first_of_each_image(rows))
-        ids = tuple(map(str, identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()))
-        is_in_hand: list[Any] = pc.greater(rows["place_kind"], pa.scalar(int(Kind.RECORD))).to_pylist()  # null: none
-        in_hand = frozenset(name for name, is_here in zip(ids, is_in_hand, strict=True) if is_here)
-        images[f"{storage.name(path).removesuffix('.parquet')}-{number:05d}"] = ids, in_hand
-    return images
+        ids = identity.hexed(arrays.ids_of(rows["image_id"]))
+        is_in_hand: Any = pc.greater(rows["place_kind"], pa.scalar(int(Kind.RECORD)))  # null: none
+        in_hand = frozenset(map(str, ids.filter(is_in_hand).to_pylist()))
+        unit = f"{storage.name(path).removesuffix('.parquet')}-{number:05d}"
+        units.append((unit, tuple(map(str, ids.to_pylist())), in_hand))
+    return units
 
 
 @lru_cache(maxsize=UNITS_READ)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TypedDict, cast
+from typing import Any, cast
 
 import orjson
 from rich.console import Console, Group
@@ -29,7 +29,6 @@ from altalign.pipelines.run.image_tables import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web import addresses
 from altalign.pipelines.web.calls import Response, Try
-from altalign.pipelines.web.journal import Gathered
 from altalign.terminal import bar_columns, shown
 
 SECONDS_BETWEEN_STATS = SECONDS_BETWEEN_LOOKS = 1.0  # of statistics, and at them
@@ -37,28 +36,12 @@ HOSTS_AT_MOST = 20  # in statistics and progress: those with the most failures
 HOSTS_COUNTED = 100_000  # above this number, hosts with the fewest failures are forgotten
 
 
-class Statistics(TypedDict, total=False):
-    """How far a unit is: the counts of img2dataset, then our own. All of them are there but in logs of others."""
-
-    count: int
-    successes: int
-    failed_to_download: int
-    failed_to_resize: int
-    status_dict: dict[str, int]
-    images: int
-    bytes: int
-    hosts: dict[str, int]
-    duration: float
-    start_time: float
-    end_time: float
-    responses: int
-
-
 class UnitLog:
     """The log of a unit under way."""
 
     def __init__(self, path: str, image_ids: Sequence[str], urls: Sequence[str | None], lines: storage.Growing):
-        self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, Gathered(lines)
+        self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, lines
+        self._waiting = list[bytes]()  # lines that are not written yet
         self._before = _stats(path)
         self._begin_s, self._begin = time.time(), time.monotonic()
         self._written = self._begin - SECONDS_BETWEEN_STATS
@@ -80,7 +63,7 @@ class UnitLog:
                 "detail": each.detail,
                 "bytes": each.bytes,
             }
-            self._lines.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            self._waiting.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def stats(self, outcomes: Mapping[int, Outcome], *, is_last: bool = False) -> None:
         """Writes how far the unit is, at most once a second."""
@@ -97,7 +80,9 @@ class UnitLog:
 
     def flush(self) -> None:
         """Writes the lines that are not written yet."""
-        self._lines.flush()
+        lines, self._waiting = self._waiting, []
+        if lines:
+            self._lines.write(b"".join(lines))
 
 
 @contextmanager
@@ -120,15 +105,15 @@ def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence
     storage.write_json(f"{path}_stats.json", {**_stats(path), **statistics(outcomes, urls)})
 
 
-def _stats(path: str) -> Statistics:
+def _stats(path: str) -> dict[str, Any]:
     """The last statistics; empty if they are missing or not JSON, for a log is no reason to stop."""
     try:
-        return cast(Statistics, storage.read_json(f"{path}_stats.json"))
+        return storage.read_json(f"{path}_stats.json")
     except UnreadableError:
         return {}
 
 
-def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> Statistics:
+def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> dict[str, Any]:
     """The counts of img2dataset (without times), then images of the unit, bytes in hand, and the worst hosts."""
     statuses = Counter(map(status_of, outcomes.values()))
     hosts = Counter(
@@ -163,34 +148,20 @@ def status_of(outcome: Outcome) -> str:
 
 @dataclass
 class Totals:
-    """Totals over all units of a run: images that ended, that failed, and that do not decode.
+    """Totals over units: numbers as statistics name them, images by status, and failures of each unit's worst hosts."""
 
-    `hosts` sums each unit's worst hosts. `responses` also counts images that were asked for again or forgotten.
-    """
-
-    responses: int = 0
-    ended: int = 0
-    failed: int = 0
-    no_images: int = 0
-    bytes: int = 0
+    numbers: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     hosts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, stats: Statistics) -> None:
-        """Adds the statistics of a unit."""
-        self.responses += stats.get("responses", 0)
-        self.ended += stats.get("count", 0)
-        self.failed += stats.get("failed_to_download", 0)
-        self.no_images += stats.get("failed_to_resize", 0)
-        self.bytes += stats.get("bytes", 0)
+    def add(self, stats: Mapping[str, Any]) -> None:
+        """Adds the statistics of a unit; logs of others may lack some."""
+        numbers = ("responses", "count", "failed_to_download", "failed_to_resize", "bytes")
+        self.numbers.update({name: stats.get(name, 0) for name in numbers})
         self.statuses.update(stats.get("status_dict", {}))
         self.hosts.update(stats.get("hosts", {}))
         if len(self.hosts) > 2 * HOSTS_COUNTED:
             self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
-
-    def worst_hosts(self) -> dict[str, int]:
-        """The hosts with the most failures."""
-        return dict(self.hosts.most_common(HOSTS_AT_MOST))
 
     def reasons(self) -> dict[str, int]:
         """Why images could not be fetched, the most frequent reason first."""
@@ -203,10 +174,10 @@ class WebWatch(progress.Watch):
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
-        self._under_way, self._finished_totals = {unit["name"] for unit in units}, Totals()
-        self._statistics: dict[str, tuple[storage.Stamp, Statistics]] = {}  # of units under way
+        self._under_way, self._of_finished = {unit["name"] for unit in units}, Totals()
+        self._statistics: dict[str, tuple[storage.Stamp, dict[str, Any]]] = {}  # of units under way
         self._read_statistics()
-        self._before_this = self._totals.responses
+        self._before_this = self._totals.numbers["responses"]  # also images that were asked for again or forgotten
         if line := addresses.unused_proxies():
             console.print(line, style="yellow", soft_wrap=True)
 
@@ -218,9 +189,15 @@ class WebWatch(progress.Watch):
         line_at, is_over = self._begin + progress.LINE_EVERY_S, False
         while not is_over:
             is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
-            self._update()
+            speed, left = self._update()
             if is_over or time.monotonic() >= line_at:
-                self._console.print(self._summary(), soft_wrap=True)
+                ended = f"{self._totals.numbers['count']:,} of {self._images:,} images"
+                end = "time left unknown" if left is None else f"about {left} s left"
+                if is_over:
+                    end = f"{time.monotonic() - self._begin:.1f} s"
+                units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
+                line = f"{units}, {ended}, {speed:,.0f} images/s, {self._outcomes()}, {end}"
+                self._console.print(line, soft_wrap=True)
                 line_at += progress.LINE_EVERY_S
 
     def _read_statistics(self) -> None:
@@ -234,61 +211,48 @@ class WebWatch(progress.Watch):
                 stamp = storage.stamp(path)
                 if unit in self._statistics and self._statistics[unit][0] == stamp:
                     continue
-                stats = cast(Statistics, storage.read_json(path))
+                stats = storage.read_json(path)
                 self._statistics[unit] = stamp, stats
                 if stats.get("count") == stats.get("images"):
                     self._under_way.remove(unit)
-                    self._finished_totals.add(self._statistics.pop(unit)[1])
-        self._totals = deepcopy(self._finished_totals)
+                    self._of_finished.add(self._statistics.pop(unit)[1])
+        self._totals = deepcopy(self._of_finished)
         for _, stats in self._statistics.values():
             self._totals.add(stats)
 
-    def _update(self) -> None:
-        """Reads the statistics and writes `progress.json`."""
+    def _update(self) -> tuple[float, int | None]:
+        """Reads the statistics and writes `progress.json`; returns its images a second, and seconds left."""
         self._read_statistics()
-        totals = self._totals
+        totals, seconds = self._totals, time.monotonic() - self._begin
+        numbers = totals.numbers
+        speed = (numbers["responses"] - self._before_this) / max(1e-3, seconds)
+        left = round((self._images - numbers["count"]) / speed) if speed else None
         content = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "units": len(self._rows),
             "units_finished": len(self._finished()),
             "images": self._images,
-            "ended": totals.ended,
-            "fetched": totals.ended - totals.failed,
-            "no_images": totals.no_images,
-            "bytes": totals.bytes,
-            "seconds": round(time.monotonic() - self._begin, 1),
-            "images_per_s": round(self._images_per_s(), 1),
-            "seconds_left": self._seconds_left(),
+            "ended": numbers["count"],
+            "fetched": numbers["count"] - numbers["failed_to_download"],
+            "no_images": numbers["failed_to_resize"],
+            "bytes": numbers["bytes"],
+            "seconds": round(seconds, 1),
+            "images_per_s": round(speed, 1),
+            "seconds_left": left,
             "reasons": totals.reasons(),
-            "hosts": totals.worst_hosts(),
+            "hosts": dict(totals.hosts.most_common(HOSTS_AT_MOST)),
         }
         with suppress(OSError, AltalignError):  # a full disk is reported by what writes the data
             storage.write_json(self._run.path("log", "fetch", "progress.json"), content)
-
-    def _images_per_s(self) -> float:
-        """The speed of this attempt."""
-        return (self._totals.responses - self._before_this) / max(1e-3, time.monotonic() - self._begin)
-
-    def _seconds_left(self) -> int | None:
-        speed = self._images_per_s()
-        return round((self._images - self._totals.ended) / speed) if speed else None
-
-    def _summary(self) -> str:
-        units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
-        left = self._seconds_left()
-        end = "time left unknown" if left is None else f"about {left} s left"
-        if self.stop.is_set():
-            end = f"{time.monotonic() - self._begin:.1f} s"
-        images = f"{self._totals.ended:,} of {self._images:,} images, {self._images_per_s():,.0f} images/s"
-        return ", ".join([units, images, self._outcomes(), end])
+        return speed, left
 
     def _outcomes(self) -> str:
         """The share of success, bytes, the most frequent reasons, and the hosts with the most failures."""
-        totals = self._totals
-        share = (totals.ended - totals.failed) / max(1, totals.ended)
-        parts = [f"{share:.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
+        totals, ended = self._totals, self._totals.numbers["count"]
+        share = (ended - totals.numbers["failed_to_download"]) / max(1, ended)
+        parts = [f"{share:.1%} fetched", f"{totals.numbers['bytes'] / 1e6:,.1f} MB"]
         parts += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
-        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in list(totals.worst_hosts().items())[:3])
+        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in totals.hosts.most_common(3))
         return ", ".join([*parts, *([f"most failures: {worst}"] if worst else [])])
 
     def _bar(self) -> None:
@@ -302,6 +266,6 @@ class WebWatch(progress.Watch):
             is_over = False
             while not is_over:
                 is_over = self.stop.wait(SECONDS_BETWEEN_LOOKS)
-                self._update()
-                bar.update(task, completed=self._totals.ended, speed=f"{self._images_per_s():,.0f} images/s")
+                speed, _ = self._update()
+                bar.update(task, completed=self._totals.numbers["count"], speed=f"{speed:,.0f} images/s")
                 below.plain = self._outcomes()

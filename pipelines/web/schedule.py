@@ -5,14 +5,14 @@ to another and continues without.
 """
 
 import asyncio
-import threading
+import time
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
 
 from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError
-from altalign.pipelines.web.calls import Answer, Fetch, Request, RequestError
+from altalign.pipelines.web.calls import Answer, Fetch, Request, Trouble
 from altalign.pipelines.web.hosts import Host
 from altalign.settings.curate import FetchSettings
 
@@ -25,30 +25,20 @@ TYPICAL_BYTES = 100_000  # expected size of a body before any has arrived
 
 
 class Budget:
-    """Bytes of bodies that are arriving, or that no caller has taken yet; all but two belong to the loop.
+    """Bytes of bodies that are arriving, or that no caller has taken yet; all but `give_back` belongs to the loop.
 
     A body takes its bytes in two steps: a first share before it is read, and once more than that has come, everything
     that it can still need, decoding included. A reserve as large as one such step is open to second steps alone, so one
     of them can always go on, and no two bodies wait for each other.
     """
 
-    def __init__(
-        self, bytes_at_most: int, reserved_bytes: int, call_soon_threadsafe: Callable[[Callable[[], None]], object]
-    ):
+    def __init__(self, bytes_at_most: int, reserved_bytes: int, call_soon_threadsafe: Callable[..., object]):
         """Reserves as many of all bytes as one body needs at most."""
         self._most, self._call_soon = bytes_at_most, call_soon_threadsafe
         self._open_to_all = bytes_at_most - min(reserved_bytes, bytes_at_most)
-        self._waiting: dict[asyncio.Future[None], tuple[Request, int]] = {}
-        self._lock = threading.Lock()
-        self._returned, self._is_notified = 0, False
+        self._waiting, self._room = 0, asyncio.Event()
         self.used = 0
         self.on_room: Callable[[], None] = lambda: None  # called in the loop after bytes came back
-
-    @property
-    def in_flight(self) -> int:
-        """Bytes in use; may be read from any thread."""
-        with self._lock:
-            return self.used - self._returned
 
     def has_room(self, count: int) -> bool:
         """Whether this many bytes could be taken now. With nothing in flight there is room for anything."""
@@ -56,82 +46,54 @@ class Budget:
 
     async def take(self, request: Request, count: int) -> None:
         """Gives the body of a request `count` more bytes, as soon as they are free; it is held up meanwhile."""
-        if (request.share or not self._waiting) and self._fits(request, count):
-            request.share += count
-            self.used += count
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting[waiter] = request, count
-        self._serve()
-        try:
-            with request.held_up():
-                await waiter
-        finally:
-            self._waiting.pop(waiter, None)
+        most = self._most if request.share else self._open_to_all
+        while self.used + count > most and self.used != request.share:  # one larger than the whole budget comes alone
+            self._waiting += 1
+            try:
+                with request.held_up():
+                    await self._room.wait()
+            finally:
+                self._waiting -= 1
+        request.share += count
+        self.used += count
 
     def end(self, request: Request, kept: int = 0) -> None:
         """Ends a share: its body has arrived or never will. `kept` bytes stay in flight until they are given back."""
-        self.used += kept - request.share
+        self._free(request.share - kept)
         request.share = 0
-        self._serve()
-        self.on_room()
 
     def give_back(self, count: int) -> None:
         """Returns the bytes of a kept body to the budget; may be called from any thread."""
-        with self._lock:
-            self._returned += count
-            is_notified, self._is_notified = self._is_notified, True
-        if not is_notified:
-            self._call_soon(self._settle)
+        if count:
+            self._call_soon(self._free, count)
 
-    def _settle(self) -> None:
-        with self._lock:
-            self.used -= self._returned
-            self._returned, self._is_notified = 0, False
-        self._serve()
+    def _free(self, count: int) -> None:
+        self.used -= count
+        self._room.set()  # all that wait see for themselves, in the order in which they came
+        self._room = asyncio.Event()
         self.on_room()
-
-    def _serve(self) -> None:
-        """Wakes the bodies whose bytes are free: those that have begun, then the others in order of arrival."""
-        for waiter, (request, needed) in sorted(self._waiting.items(), key=lambda item: not item[1][0].share):
-            if not self._fits(request, needed):
-                return
-            del self._waiting[waiter]
-            if not waiter.done():
-                request.share += needed
-                self.used += needed
-                waiter.set_result(None)
-
-    def _fits(self, request: Request, count: int) -> bool:
-        # a body larger than the whole budget comes alone
-        return self.used + count <= (self._most if request.share else self._open_to_all) or self.used == request.share
 
 
 class Schedule:
     """Keeps the requests under way and those to come; belongs to one loop.
 
     Attributes:
-        under_way: the fetches whose requests are under way, with these.
+        under_way: the fetches whose requests are under way.
         slots: how many of them hold a slot.
         is_closed: whether no request is begun any more.
     """
 
     def __init__(
-        self,
-        settings: FetchSettings,
-        make_request: Callable[[Fetch], Request],
-        ask: Callable[[Request], Awaitable[Answer]],
-        budget: Budget,
-        open_at_most: int,
+        self, settings: FetchSettings, ask: Callable[[Request], Awaitable[Answer]], budget: Budget, open_at_most: int
     ):
         """Must be called in the loop. No request is begun while the budget has no room for another body."""
-        self._make_request, self._ask, self._budget = make_request, ask, budget
-        self._timeout_s, self._slots_at_most = settings.timeout_s, settings.threads
+        self._ask, self._budget = ask, budget
+        self._timeout_s, self._slots_at_most, self._open_at_most = settings.timeout_s, settings.threads, open_at_most
         self._loop, self._number = asyncio.get_running_loop(), count()
         self._hosts: list[tuple[float, int, Host]] = []  # a heap by the time at which each may be asked
         self.under_way: dict[Fetch, Request] = {}
-        self.slots, self._body_bytes, self._swept_s = 0, float(TYPICAL_BYTES), 0.0
-        self._open_at_most, self._short_since_s = open_at_most, float("inf")
+        self.slots, self._body_bytes = 0, float(TYPICAL_BYTES)
+        self._swept_s, self._short_since_s = 0.0, float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_woken = self._is_paused = self.is_closed = False
@@ -143,20 +105,19 @@ class Schedule:
         has_room = self.slots < self._slots_at_most and self._budget.has_room(round(self._body_bytes))
         return self._is_paused or not has_room
 
-    async def ask(self, host: Host, fetch: Fetch) -> Answer:
+    async def ask(self, host: Host, fetch: Fetch, request: Request) -> Answer:
         """Makes the next request of a fetch when its turn comes, and ends it when its time is over.
 
         Raises:
-            RequestError: it brought nothing.
-            TryError: the host is not asked any more.
+            Trouble: it brought nothing, or (final) the host is not asked any more.
         """
-        turn: asyncio.Future[Request] = self._loop.create_future()
+        turn: asyncio.Future[None] = self._loop.create_future()
         put = host.waiting.appendleft if fetch.is_robots or fetch.redirects else host.waiting.append
-        put((fetch, turn))
+        put((fetch, request, turn))
         self.list_host(host)
         kept_bytes = 0
         try:
-            request = await turn
+            await turn
             answer = await self._ask(request)
             if fetch.is_ended:  # its cancellation was lost: connecting can swallow one
                 raise asyncio.CancelledError
@@ -164,22 +125,19 @@ class Schedule:
             self._short_since_s = float("inf")
             return answer
         except asyncio.CancelledError:
-            if fetch.worker is None or not fetch.is_overdue or fetch.is_ended or self.is_closed:
+            if fetch.worker is None or not request.is_overdue or fetch.is_ended or self.is_closed:
                 raise
             while fetch.worker.cancelling():
                 fetch.worker.uncancel()
-            raise RequestError(DropReason.HTTP_TIMEOUT, self._progress(fetch)) from None
+            if request.status is not None:
+                progress = f"{request.bytes:,} bytes of the body"
+            else:
+                progress = f"no answer of {request.address}" if request.address else f"{fetch.target.host}: no address"
+            detail = f"{progress} within {self._timeout_s:g} s"
+            raise Trouble(DropReason.HTTP_TIMEOUT, detail, request.status) from None
         finally:
             if fetch in self.under_way:
                 self._end(host, fetch, kept_bytes)
-
-    def _progress(self, fetch: Fetch) -> str:
-        request, within = fetch.request, f"within {self._timeout_s:g} s"
-        if request is not None and request.status is not None:
-            return f"{request.bytes:,} bytes of the body {within}"
-        if request is not None and request.address:
-            return f"no answer of {request.address} {within}"
-        return f"{fetch.target.host}: no address {within}"
 
     def list_host(self, host: Host) -> None:
         """Gives a host its place among those to be asked, if it needs one and has none, or one that is too late."""
@@ -235,17 +193,16 @@ class Schedule:
         )
 
     def _begin(self, host: Host, now: float) -> None:
-        fetch, turn = host.waiting.popleft()
+        fetch, request, turn = host.waiting.popleft()
         if turn.done():  # it has ended meanwhile
             return
         host.running += 1
         host.pace.begin(now)
-        request = self._make_request(fetch)
-        fetch.request, fetch.asked_s, fetch.held_s, fetch.is_overdue = request, now, 0.0, False
-        fetch.holds_slot, fetch.seen, fetch.seen_s = True, 0, now
+        request.begin_s = request.seen_s = now
+        fetch.request, fetch.began_s = request, fetch.began_s or time.time()
         self.slots += 1
         self.under_way[fetch] = request
-        turn.set_result(request)
+        turn.set_result(None)
         if self._sweeper is None:
             self._swept_s = now
             self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep)
@@ -253,14 +210,12 @@ class Schedule:
     def _end(self, host: Host, fetch: Fetch, kept_bytes: int) -> None:
         """Takes a request off those under way; the bytes of its body stay in the budget."""
         request = self.under_way.pop(fetch)
-        fetch.spent_s += self._loop.time() - fetch.asked_s - fetch.held_s
-        self.slots -= fetch.holds_slot
-        fetch.holds_slot = False
+        fetch.spent_s += self._loop.time() - request.begin_s - request.held_s
+        self.slots -= request.holds_slot
         host.running -= 1
         self._body_bytes += (kept_bytes - self._body_bytes) / 32 if kept_bytes else 0.0
         self.list_host(host)
         self._budget.end(request, kept_bytes)
-        self.wake()
 
     def _sweep(self) -> None:
         """Ends requests whose time is over, and takes slots from those without progress.
@@ -272,20 +227,19 @@ class Schedule:
         late_s = passed_s - SWEPT_EACH_S
         self._swept_s = now
         for fetch, request in self.under_way.items():
-            fetch.held_s += passed_s if request.is_held_up else late_s if late_s > STALLED_S else 0.0
-            fetch.held_s = min(fetch.held_s, now - fetch.asked_s)
+            request.held_s += passed_s if request.is_held_up else late_s if late_s > STALLED_S else 0.0
+            request.held_s = min(request.held_s, now - request.begin_s)
             seen = 0 if request.status is None else 1 + request.bytes // PROGRESS_BYTES
-            if seen > fetch.seen or (request.is_held_up and request.status is not None):
-                fetch.seen, fetch.seen_s = seen, now
-                self.slots += not fetch.holds_slot
-                fetch.holds_slot = True
-            elif fetch.holds_slot and now - fetch.seen_s >= PATIENCE_S:
+            if seen > request.seen or (request.is_held_up and request.status is not None):
+                request.seen, request.seen_s = seen, now
+                self.slots += not request.holds_slot
+                request.holds_slot = True
+            elif request.holds_slot and now - request.seen_s >= PATIENCE_S:
                 self.slots -= 1
-                fetch.holds_slot = False
-            spent_s = fetch.spent_s + now - fetch.asked_s - fetch.held_s
-            is_over = spent_s >= self._timeout_s and not request.is_held_up
-            if is_over and fetch.worker is not None:
-                fetch.is_overdue = True  # cancelled again by each sweep, because connecting can swallow one
+                request.holds_slot = False
+            spent_s = fetch.spent_s + now - request.begin_s - request.held_s
+            if spent_s >= self._timeout_s and not request.is_held_up and fetch.worker is not None:
+                request.is_overdue = True  # cancelled again by each sweep, because connecting can swallow one
                 fetch.worker.cancel()
         self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep) if self.under_way else None
         self.wake()

@@ -12,21 +12,23 @@ import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from altalign.data.reasons import DropReason
-from altalign.pipelines.read.coding import CodingError, decoded
+from altalign.pipelines.read.coding import decoded
 from altalign.pipelines.web.addresses import Addresses
-from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, RequestError
+from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, Trouble
+from altalign.pipelines.web.robots import opt_out
 from altalign.pipelines.web.schedule import Budget
 
 LINE_BYTES_AT_MOST = 32_768  # of a header
@@ -54,13 +56,6 @@ NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.E
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 
-class _Lookup(NamedTuple):
-    """A lookup; `begins` is set when it leaves the queue."""
-
-    task: "asyncio.Task[tuple[str, ...]]"
-    begins: asyncio.Event
-
-
 class Names:
     """Keeps the addresses that are found; callers that ask for the same name share one lookup."""
 
@@ -68,7 +63,8 @@ class Names:
         """No more than `at_once` lookups are under way; the others wait for their turn."""
         self._resolve, self._turn = resolve, asyncio.Semaphore(at_once)
         self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
-        self._under_way: dict[str, _Lookup] = {}
+        # each with an event, set when it leaves the queue
+        self.under_way = dict[str, tuple[asyncio.Task[tuple[str, ...]], asyncio.Event]]()
 
     async def addresses(
         self, host: str, held_up: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -80,20 +76,21 @@ class Names:
         kept_until, addresses = self._kept.get(host, (0.0, ()))
         if asyncio.get_running_loop().time() < kept_until:
             return addresses
-        lookup = self._under_way.get(host)
-        if lookup is None:
+        if host not in self.under_way:
             begins = asyncio.Event()
-            lookup = self._under_way[host] = _Lookup(asyncio.create_task(self._look_up(host, begins)), begins)
+            task = asyncio.create_task(self._look_up(host, begins))
             # or asyncio would complain of an error if all callers that waited have left
-            lookup.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        if not lookup.begins.is_set():
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self.under_way[host] = task, begins
+        task, begins = self.under_way[host]
+        if not begins.is_set():
             with held_up():
-                await lookup.begins.wait()
-        return await asyncio.shield(lookup.task)
+                await begins.wait()
+        return await asyncio.shield(task)
 
     async def close(self) -> None:
         """Ends the lookups under way."""
-        tasks = [lookup.task for lookup in self._under_way.values()]
+        tasks = [task for task, _ in self.under_way.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -111,7 +108,7 @@ class Names:
             return addresses
         finally:
             begins.set()
-            del self._under_way[host]
+            del self.under_way[host]
 
 
 async def system_addresses(host: str) -> Sequence[str]:
@@ -119,28 +116,23 @@ async def system_addresses(host: str) -> Sequence[str]:
 
     The thread is a daemon, so one that hangs at a dead name server (30 s by default) keeps no process alive.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[list[str]] = loop.create_future()
-
-    def settle(addresses: list[str], error: OSError | None) -> None:
-        if not result.done():
-            result.set_result(addresses) if error is None else result.set_exception(error)
+    result = Future[list[str]]()
+    result.set_running_or_notify_cancel()  # whoever waits may leave, and the thread still has where to put it
 
     def look_up() -> None:
-        addresses, error = list[str](), None
         try:
             entries = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
-            addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
-        except (OSError, UnicodeError) as raised:
-            error = raised if isinstance(raised, OSError) else socket.gaierror(socket.EAI_NONAME, "no name")
-        with suppress(RuntimeError):  # the loop may be closed by now
-            loop.call_soon_threadsafe(settle, addresses, error)
+            result.set_result(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+        except OSError as error:
+            result.set_exception(error)
+        except UnicodeError:
+            result.set_exception(socket.gaierror(socket.EAI_NONAME, "no name"))
 
     try:
         threading.Thread(target=look_up, name="altalign-names", daemon=True).start()
     except RuntimeError:  # this machine has no more threads
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
-    return await result
+    return await asyncio.wrap_future(result)
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
@@ -155,16 +147,11 @@ class _RefusedError(OSError):
     """None of the host's addresses may be reached."""
 
 
-class _GoneError(Exception):
-    """The connection was lost before an answer came; the library would silently ask again."""
-
-
 class Transport:
     """Makes requests; belongs to one loop."""
 
     def __init__(
         self,
-        *,
         resolve: Resolve | None,
         addresses: Addresses,
         budget: Budget,
@@ -176,14 +163,14 @@ class Transport:
         self._sockets = set[socket.socket]()  # also some that are closed by now
         self._peers = dict[str, str]()  # the address that was connected to last, by origin
         self.names = Names(resolve or system_addresses, min(connections_at_most, LOOKUPS_AT_ONCE))
-        self._resolver, self._user_agent = _CheckedResolver(self.names, addresses), user_agent
+        self._user_agent = user_agent
         self._keeping = self._session({}, keepalive_timeout=IDLE_S)
         self._closing = self._session({"Connection": "close"}, force_close=True)
 
     def _session(self, headers: dict[str, str], **connector: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=self._resolver,
+                resolver=_CheckedResolver(self.names, self._addresses),
                 use_dns_cache=False,  # Names keeps them
                 limit=0,  # the schedule has limits
                 socket_factory=self._socket,
@@ -232,7 +219,7 @@ class Transport:
         """Makes a request and returns its answer, which may be a redirect.
 
         Raises:
-            RequestError: there is no answer, or its body is unusable.
+            Trouble: there is no answer, or its body is unusable.
         """
         _REQUEST.set(request)
         request.keeps_alive = request.keeps_alive and len(self._sockets) < self._connections_at_most
@@ -243,17 +230,13 @@ class Transport:
                 return await self._answer(request, response)
             finally:
                 response.close()
-        except _GoneError as gone:
-            # a kept connection may have been closed meanwhile, or because of the request: nobody knows
-            raise RequestError(DropReason.HTTP_BROKEN, _in_words(gone.__cause__)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failed(error, request) from None
 
     async def _answer(self, request: Request, response: aiohttp.ClientResponse) -> Answer:
-        request.status = response.status
+        request.status, length, most = response.status, response.content_length, request.bytes_at_most
         request.address = request.address or self._peers.get(request.target.origin)  # of a kept connection
         answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in HEADERS_READ})
-        length = response.content_length
         if response.status != 200:
             if request.keeps_alive and length is not None and length <= DRAINED_BYTES_AT_MOST:
                 # also a timeout: a body that does not come costs the connection, not the answer
@@ -261,19 +244,20 @@ class Transport:
                     async with asyncio.timeout(DRAINED_S_AT_MOST):
                         await response.content.read()
             return answer
-        request.check(answer)
-        if length is not None and length > request.bytes_at_most and not request.is_cut:
-            raise RequestError(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
+        if request.token and (header := opt_out(answer.headers, request.token)):
+            raise Trouble(DropReason.HTTP_OPT_OUT, header)
+        if length is not None and length > most and not request.is_robots:
+            raise Trouble(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
         encoding = ",".join(response.headers.getall("Content-Encoding", []))
         body = await self._body(request, response.content, length, is_encoded=bool(encoding))
         if encoding:
-            most, body = request.bytes_at_most, decoded(body, encoding, request.bytes_at_most)
-            if len(body) > most and not request.is_cut:
+            body = decoded(body, encoding, most)
+            if len(body) > most and not request.is_robots:
                 detail = f"more than {most:,} bytes, decoded from {request.bytes:,}"
-                raise RequestError(DropReason.HTTP_TOO_LARGE, detail)
+                raise Trouble(DropReason.HTTP_TOO_LARGE, detail)
             body = body[:most]
-        if not body and not request.is_cut:
-            raise RequestError(DropReason.HTTP_BROKEN, "empty body")
+        if not body and not request.is_robots:
+            raise Trouble(DropReason.HTTP_BROKEN, "empty body")
         return answer._replace(body=body)
 
     async def _body(
@@ -285,8 +269,8 @@ class Transport:
         await self._budget.take(request, min(FIRST_SHARE_BYTES, needed))
         async for part in content.iter_any():
             request.bytes += len(part)
-            if request.bytes > most and not request.is_cut:
-                raise RequestError(DropReason.HTTP_TOO_LARGE, f"more than {most:,} bytes")
+            if request.bytes > most and not request.is_robots:
+                raise Trouble(DropReason.HTTP_TOO_LARGE, f"more than {most:,} bytes")
             if request.share < needed and (is_encoded or request.bytes > request.share):
                 await self._budget.take(request, needed - request.share)
             body.write(part)
@@ -303,13 +287,13 @@ def _open(sockets: set[socket.socket]) -> set[socket.socket]:
 async def _once(
     request: aiohttp.ClientRequest, handler: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]]
 ) -> aiohttp.ClientResponse:
-    """Keeps the library from asking again after a request was lost."""
+    """Keeps the library from silently asking again: a connection may be gone because of the request, nobody knows."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _GoneError from error
+        raise Trouble(DropReason.HTTP_BROKEN, _in_words(error)) from None
 
 
 class _CheckedResolver(AbstractResolver):
@@ -322,7 +306,7 @@ class _CheckedResolver(AbstractResolver):
         self,
         host: str,
         port: int = 0,
-        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002
+        family: socket.AddressFamily = socket.AF_INET,
     ) -> list[ResolveResult]:
         request = _REQUEST.get()
         addresses = await self._names.addresses(host.rstrip("."), request.held_up)
@@ -331,55 +315,47 @@ class _CheckedResolver(AbstractResolver):
             request.address = next(iter(addresses), None)
             refused = ", ".join(f"{address} ({refusal})" for address, refusal in refusals.items()) or "no address"
             raise _RefusedError(f"{host} is {refused}, which may not be reached (fetch.allow_addresses)")
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in [address for address, refusal in refusals.items() if not refusal][:ADDRESSES_AT_MOST]
-        ]
+        results = list[ResolveResult]()
+        for address in [address for address, refusal in refusals.items() if not refusal][:ADDRESSES_AT_MOST]:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            flags = socket.AI_NUMERICHOST
+            results.append(ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=flags))
+        return results
 
     async def close(self) -> None:
         """Does nothing: the names belong to the client."""
 
 
-def _failed(error: Exception, request: Request) -> RequestError:
+def _failed(error: Exception, request: Request) -> Trouble:
     """Translates an error of the library for the caller."""
     target = request.target
     where = f"{request.address or target.host}:{target.port}"
     cause: Any = getattr(error, "os_error", None) or error
+    unreachable = DropReason.HTTP_UNREACHABLE
     if isinstance(cause, _RefusedError):
-        return RequestError(DropReason.HTTP_REFUSED, str(cause))
-    if isinstance(cause, OSError) and cause.errno in _OURS and not isinstance(cause, socket.gaierror):
-        return RequestError(DropReason.HTTP_UNREACHABLE, f"this machine: {_in_words(cause)}", is_ours=True)
+        return Trouble(DropReason.HTTP_REFUSED, str(cause))
     if isinstance(cause, socket.gaierror):
         detail = f"{target.host}: {cause.strerror or cause}"
-        return RequestError(DropReason.HTTP_UNREACHABLE, detail, is_certain=cause.errno in NOT_THERE)
+        return Trouble(unreachable, detail, is_certain=cause.errno in NOT_THERE)
+    if isinstance(cause, OSError) and cause.errno in _OURS:
+        return Trouble(unreachable, f"this machine: {_in_words(cause)}", is_ours=True)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
-        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: certificate: {why}")
-    if isinstance(error, aiohttp.ClientSSLError):
-        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: TLS: {_in_words(cause)}")
+        return Trouble(unreachable, f"{where}: certificate: {why}")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: {_in_words(cause)}")
+        tls = "TLS: " if isinstance(error, aiohttp.ClientSSLError) else ""
+        return Trouble(unreachable, f"{where}: {tls}{_in_words(cause)}")
     if isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
-        detail = f"{target.host}: no name that can be looked up"
-        return RequestError(DropReason.HTTP_UNREACHABLE, detail, is_certain=True)
+        return Trouble(unreachable, f"{target.host}: no name that can be looked up", is_certain=True)
     if isinstance(error, TimeoutError):  # of a lookup, which is ended before the request where it takes very long
-        return RequestError(DropReason.HTTP_TIMEOUT, f"{target.host}: no address")
-    if isinstance(error, CodingError):
-        return RequestError(DropReason.HTTP_BROKEN, str(error))
+        return Trouble(DropReason.HTTP_TIMEOUT, f"{target.host}: no address")
+    detail = _in_words(error)
     if isinstance(error, aiohttp.ClientPayloadError):
         detail = f"cut or broken after {request.bytes:,} bytes: {_in_words(error.__cause__ or error)}"
-        return RequestError(DropReason.HTTP_BROKEN, detail)
-    return RequestError(DropReason.HTTP_BROKEN, _in_words(error))
+    return Trouble(DropReason.HTTP_BROKEN, detail)
 
 
-def _in_words(error: BaseException | None) -> str:
+def _in_words(error: BaseException) -> str:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the connection was closed without an answer"
     if isinstance(error, aiohttp.ClientResponseError):

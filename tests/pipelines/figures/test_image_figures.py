@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -163,11 +164,17 @@ def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population:
     assert population <= 100 * expected
 
 
+def dropped_of(ids: Sequence[str], failed: list[list[str]], sizes: Sequence[int]) -> pa.Table:
+    columns = {"image_id": list(ids), "reason": [first for first, *_ in failed], "failed": failed, "blob_bytes": sizes}
+    return pa.table({**columns, "blob_offset": list(range(len(ids)))})
+
+
 @pytest.mark.parametrize("units", [0, 1, 5, 24, 1_000])
 def test_units_together_say_where_enough_images_of_each_reason_lie(units: int) -> None:
     ids = [hexed(number // 2) for number in range(100)]  # two captions an image
     reasons = ["small" if number // 2 % 2 else "damaged" for number in range(100)]
-    found = image_figures.places_of(ids, reasons, [[]] * 100, range(100), range(100), units=units)
+    rows = dropped_of(ids, [[reason] for reason in reasons], list(range(100)))
+    found = image_figures.places_of(rows, units=units)
     per_reason = min(25, -(-text_figures.PER_REASON // max(1, units)))
     assert len(found) == 2 * per_reason
     assert len({image_id for image_id, _, _ in found}) == len(found)
@@ -177,9 +184,8 @@ def test_units_together_say_where_enough_images_of_each_reason_lie(units: int) -
 
 def test_an_image_that_a_list_names_is_sampled_without_its_bytes() -> None:
     failed = [["image_too_small"], ["image_too_small", "image_blocked"], ["image_blocked"]]
-    reasons = [first for first, *_ in failed]
-    found = image_figures.places_of("abc", reasons, failed, [0, 5, 9], [5, 4, 7], units=1)
-    assert found == [("a", 0, 5), ("b", 5, 0), ("c", 9, 0)]
+    found = image_figures.places_of(dropped_of("abc", failed, [5, 4, 7]), units=1)
+    assert found == [("a", 0, 5), ("b", 1, 0), ("c", 2, 0)]
 
 
 def test_a_picture_is_small_upright_and_on_white() -> None:

@@ -1,5 +1,6 @@
 """The time of a client's loop as a test decides it, so that no result depends on how fast this machine is."""
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable
@@ -23,9 +24,14 @@ class Load(NamedTuple):
 
 
 def load_of(client: Client) -> Load:
-    fetching = client._fetching
-    unfinished = sum(len(call.left) for call in list(fetching._calls))
-    return Load(unfinished, len(fetching.schedule.under_way), fetching.schedule.slots, client._budget.in_flight)
+    """Once the loop has done what was handed to it before."""
+
+    async def load() -> Load:
+        schedule = client._fetching.schedule
+        unfinished = sum(len(call.left) for call in client._fetching._calls)
+        return Load(unfinished, len(schedule.under_way), schedule.slots, client._budget.used)
+
+    return asyncio.run_coroutine_threadsafe(load(), client._loop).result()
 
 
 class Clock:

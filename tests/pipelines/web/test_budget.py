@@ -62,7 +62,7 @@ def test_bodies_of_any_size_in_any_order_all_come_and_stay_within_it(
 
         consumer = asyncio.create_task(consume())
         await asyncio.gather(*(read(first, second, breaks_off=breaks) for first, second, breaks in bodies))
-        while budget.in_flight:
+        while budget.used:
             await asyncio.sleep(0)
         consumer.cancel()
 
@@ -105,7 +105,6 @@ def test_bytes_come_back_from_other_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert budget.in_flight == 0
         await woken.wait()
         assert (budget.used, budget.has_room(990)) == (0, True)
 

@@ -81,11 +81,11 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
         settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings) as client:
-            clock, lookups = Clock(client), client._transport.names._under_way
+            clock, lookups = Clock(client), client._transport.names.under_way
 
             def waits(task: Fetch) -> bool:
                 lookup = lookups.get(task.target.host)
-                return "hang" in task.target.host or (lookup is not None and not lookup.begins.is_set())
+                return "hang" in task.target.host or (lookup is not None and not lookup[1].is_set())
 
             clock.go_on_while(waits)
             responses = {urls[response.number]: response for response in client.fetch(urls)}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from altalign.data.reasons import DropReason
 from altalign.pipelines.web import hosts
-from altalign.pipelines.web.calls import Answer, Request, RequestError
+from altalign.pipelines.web.calls import Answer, Request, Trouble
 from altalign.pipelines.web.fetching import EXTENDED_S
 from altalign.pipelines.web.hosts import Network
 from tests.pipelines.web.virtual import EPOCH_S, VirtualLoop, Web, answer, play, settings_of
@@ -38,12 +38,12 @@ async def hanging(_: Request) -> Answer:
 
 async def refusing(_: Request) -> Answer:
     await asyncio.sleep(0.001)
-    raise RequestError(UNREACHABLE, "Connection refused")
+    raise Trouble(UNREACHABLE, "Connection refused")
 
 
 async def breaking(_: Request) -> Answer:
     await asyncio.sleep(0.01)
-    raise RequestError(DropReason.HTTP_BROKEN, "the connection was closed without an answer")
+    raise Trouble(DropReason.HTTP_BROKEN, "the connection was closed without an answer")
 
 
 def saying(*answers: Answer) -> Site:
@@ -289,7 +289,7 @@ def test_a_host_that_comes_back_is_asked_on() -> None:
 
 def test_a_name_that_is_not_there_is_looked_up_a_few_times_only() -> None:
     async def site(_: Request) -> Answer:
-        raise RequestError(UNREACHABLE, "no such name", is_certain=True)
+        raise Trouble(UNREACHABLE, "no such name", is_certain=True)
 
     web = web_of(lost=site, a=good())
     played = play(web, urls_of("lost", 300) + urls_of("a", 10), settings_of())
@@ -374,7 +374,7 @@ def too_many(open_files: int) -> Callable[[str], Site]:
     async def site(_: Request) -> Answer:
         nonlocal under_way
         if under_way >= open_files:
-            raise RequestError(UNREACHABLE, "this machine: too many open files", is_ours=True)
+            raise Trouble(UNREACHABLE, "this machine: too many open files", is_ours=True)
         under_way += 1
         await asyncio.sleep(0.1)
         under_way -= 1

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from altalign.data.reasons import DropReason
 from altalign.pipelines.web import hosts
-from altalign.pipelines.web.hosts import Host, Pace, Trouble, backoff_s, retry_after_s
+from altalign.pipelines.web.calls import Trouble
+from altalign.pipelines.web.hosts import Host, Pace, backoff_s, retry_after_s
 
 GONE = Trouble(DropReason.HTTP_UNREACHABLE, "Connection refused")
 
@@ -42,13 +43,13 @@ def test_a_host_that_is_given_up_again_is_so_for_longer_until_it_answers() -> No
     host, now = host_of(), 0.0
     lasted = []
     for _ in range(8):
-        while not host.failed(now, now - 20, GONE, patience_s=10, is_certain=False):
+        while not host.failed(now, now - 20, GONE, patience_s=10):
             now += 1
         lasted.append(host.given_up_until_s - now)
         now = host.given_up_until_s
     assert lasted == [60, 120, 240, 480, 960, 960, 960, 960]
     host.answered(now)
-    while not host.failed(now, now - 20, GONE, patience_s=10, is_certain=False):
+    while not host.failed(now, now - 20, GONE, patience_s=10):
         now += 1
     assert host.given_up_until_s - now == 60
 
@@ -56,7 +57,7 @@ def test_a_host_that_is_given_up_again_is_so_for_longer_until_it_answers() -> No
 def test_a_host_that_fails_is_asked_once_at_a_time_after_growing_pauses() -> None:
     host, pauses = host_of(at_once=8), []
     for _ in range(9):
-        host.failed(100.0, 100.0, GONE, patience_s=1e9, is_certain=False)
+        host.failed(100.0, 100.0, GONE, patience_s=1e9)
         pauses.append(max(0.0, host.probe_s - 100.0))
     assert pauses == [0, 0.5, 1, 2, 4, 8, 10, 10, 10]
     host.running = 1
@@ -71,7 +72,7 @@ def test_a_host_with_a_pause_or_a_failure_to_remember_is_not_forgotten() -> None
     assert host.is_forgettable(0.0)
     host.pace.leave_alone(9.0, GONE)
     assert [host.is_forgettable(now) for now in (8.0, 9.0)] == [False, True]
-    host.failed(9.0, 9.0, GONE, patience_s=10, is_certain=False)
+    host.failed(9.0, 9.0, GONE, patience_s=10)
     assert [host.is_forgettable(9.0 + seconds) for seconds in (hosts.REMEMBERED_S - 1, hosts.REMEMBERED_S)] == [
         False,
         True,
@@ -116,10 +117,10 @@ def test_requests_that_were_under_way_together_do_not_give_up_a_host_that_has_an
     host = host_of(at_once=16)
     for _ in range(100):
         host.answered(5.0)
-    assert not any(host.failed(20.0, 4.9, GONE, patience_s=1, is_certain=False) for _ in range(50))
+    assert not any(host.failed(20.0, 4.9, GONE, patience_s=1) for _ in range(50))
     assert (host.failures, host.lost) == (0, 50)
-    assert not any(host.failed(20.0, 10.0, GONE, patience_s=1, is_certain=False) for _ in range(16))
-    assert host.failed(31.0, 21.0, GONE, patience_s=1, is_certain=False)
+    assert not any(host.failed(20.0, 10.0, GONE, patience_s=1) for _ in range(16))
+    assert host.failed(31.0, 21.0, GONE, patience_s=1)
 
 
 def test_a_host_of_which_many_urls_hang_is_given_more_failures() -> None:
@@ -130,6 +131,6 @@ def test_a_host_of_which_many_urls_hang_is_given_more_failures() -> None:
             if number >= lost_of_a_hundred:
                 host.answered(float(number))
             else:
-                host.failed(0.0, 0.0, GONE, patience_s=1e9, is_certain=False)
+                host.failed(0.0, 0.0, GONE, patience_s=1e9)
         allowed.append(host.failures_at_most)
     assert allowed == [5, 5, 10, 20, 20]

@@ -82,7 +82,7 @@ class Web:
         self.most[host] = max(self.most.get(host, 0), self.running[host])
         try:
             request.address = f"192.0.2.{len(host) % 256}"
-            request.check(made := await self.sites(host)(request))
+            made = await self.sites(host)(request)
             request.status, request.bytes = made.status, len(made.body)
             return made
         finally:
