@@ -43,15 +43,10 @@ class Images:
     read: Callable[[Sequence[int]], Iterator[bytes]] = lambda _: iter(())
 
     @classmethod
-    def at(
-        cls,
-        identities: Sequence[str],
-        places: Sequence[Place],
-        read: "Callable[[Sequence[Place]], Iterator[bytes]] | None" = None,
-    ) -> "Images":
-        """Those at some places, by `read_places` or another function."""
-        of_places = read or read_places
-        return cls(identities, [place.name for place in places], lambda rows: of_places([places[row] for row in rows]))
+    def at(cls, identities: Sequence[str], places: Sequence[Place]) -> "Images":
+        """Those at some places."""
+        names = [place.name for place in places]
+        return cls(identities, names, lambda rows: read_places([places[row] for row in rows]))
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -91,8 +86,8 @@ def read_place(place: Place) -> bytes:
     with reading(place.path, "tar"):
         data = storage.read_range(place.path, place.offset, place.length)
     if len(data) != place.length:
-        why = "it was changed since it was listed, or is cut: give a whole one"
-        raise UnreadableError(f"{place.path}: ends within {place.name}; {why}")
+        why = f"ends within {place.name}; it was changed since it was listed, or is cut: give a whole one"
+        raise UnreadableError(f"{place.path}: {why}")
     return data
 
 
@@ -139,12 +134,10 @@ def paths_of(patterns: Sequence[str]) -> Iterator[str]:
         storage.check(pattern)
         paths = sorted(storage.find(pattern))
         if not paths:
-            repair = "give paths relative to the working directory, or globs"
-            raise UsageError(f"nothing is at {pattern!r}; {repair}")
+            raise UsageError(f"nothing is at {pattern!r}; give paths relative to the working directory, or globs")
         for path in paths:
             if storage.kind(path) == "folder":
-                repair = f"give its files, as a glob: {storage.join(path, '*')}"
-                raise UsageError(f"{path}: a folder; {repair}")
+                raise UsageError(f"{path}: a folder; give its files, as a glob: {storage.join(path, '*')}")
             if path not in seen:
                 seen.add(path)
                 yield path
@@ -159,10 +152,8 @@ class Sample:
 
     key: str
     place: Place  # of the image, or of what stands for it in messages
-    # SHA-256 and place of the first member that is an image by its name; None where there is none
-    image: str | None = None
-    # content of other members by their extension: `txt`, `cls`, `json`
-    texts: dict[str, bytes] = field(default_factory=dict)
+    image: str | None = None  # SHA-256 of the first member that is an image by its name; None where there is none
+    texts: dict[str, bytes] = field(default_factory=dict)  # other members by their extension: `txt`, `cls`, `json`
 
 
 def samples_of(path: str) -> Iterator[Sample]:
@@ -176,17 +167,17 @@ def samples_of(path: str) -> Iterator[Sample]:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all it has met
             folder, _, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
-            key = f"{folder}/{stem}" if folder else stem
             if member.isfile() and BESIDE.search(member.name):
                 beside.append(Sample(member.name, Place(path, 0, 0, f"{path}/{member.name}")))
                 continue
             if not member.isfile() or not stem:
                 continue
-            if key != sample.key and sample.key:
-                yield sample
+            key, extension = f"{folder}/{stem}" if folder else stem, extension.lower()
             if key != sample.key:
+                if sample.key:
+                    yield sample
                 sample = Sample(key, Place(path, 0, 0, f"{path}/{key}"))
-            if (extension := extension.lower()) in {*IMAGES, "txt", "json", "cls"}:
+            if extension in {*IMAGES, "txt", "json", "cls"}:
                 file.seek(member.offset_data)
                 data = file.read(member.size)
                 if len(data) != member.size:
@@ -246,14 +237,13 @@ def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
     first, waiting = 0, list(rows)[::-1]
     for batch in batches_of(path, (column,)):
         images = _images_of(batch, column, path)
-        while waiting and first <= waiting[-1] < first + len(batch):
+        while waiting and waiting[-1] < first + len(batch):
             yield images[waiting.pop() - first] or b""
-        first += len(batch)
         if not waiting:
             return
-    raise UnreadableError(
-        f"{path}: ends before row {waiting[-1]:,}; it was changed since it was listed: give a whole one"
-    )
+        first += len(batch)
+    why = f"ends before row {waiting[-1]:,}; it was changed since it was listed: give a whole one"
+    raise UnreadableError(f"{path}: {why}")
 
 
 @contextmanager

@@ -90,8 +90,8 @@ def linear_probe(
     classes = len(labelled.classes.names)
     classifier = probe(known, labels, classes=classes, validation=held)
     facts = {"strength": classifier.strength, "train_images": len(labels) + (len(held[1]) if held else 0)}
-    vectors = torch.eye(classes, device=known.device)
-    return classified(labelled, encoded, classifier.scores(encoded.embeddings).float(), vectors, facts)
+    scores, each = classifier.scores(encoded.embeddings).float(), torch.eye(classes, device=known.device)
+    return classified(labelled, encoded, scores, each, facts)
 
 
 def best_strength(

@@ -23,7 +23,8 @@ from altalign.errors import UnreadableError
 from altalign.eval.encoded import ENCODED_TOGETHER, Features
 from altalign.eval.image_sources import text_lines
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.retrieval import KS, ranks_of_pairs
+from altalign.eval.retrieval import KS, owners
+from altalign.eval.search import ranks_of_pairs
 from altalign.eval.sets import ImageSet
 
 POSITIVE = 3.0
@@ -57,24 +58,25 @@ def cxc(
 
     Raises UnreadableError: a file is not there, or of another set; or no image can be decoded.
     """
-    encoded = features.of_images(pairs.files)
+    encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
-    whole = [pairs.images[row] for row in rows]
-    owner = torch.repeat_interleave(torch.tensor([len(image.captions) for image in whole]))
-    texts = features.of_texts([caption for image in whole for caption in image.captions])
-    names = [image.place.name.rpartition("/")[2] for image in whole]
-    captions = [one for name, image in zip(names, whole, strict=True) for one in ids[name][: len(image.captions)]]
-    paths = {task: storage.join(folder, f"{task}_{split}.csv") for task in get_args(Task)}
-    paths = {task: f"{path}.gz" if storage.exists(f"{path}.gz") else path for task, path in paths.items()}
-    ratings: dict[Task, Ratings] = {task: read_ratings(path, task, captions, names) for task, path in paths.items()}
-    outcomes, facts = crisscrossed(encoded.embeddings, texts, owner, ratings, samples=samples)
+    of_images = [pairs.captions[row] for row in rows]
+    texts = features.of_texts([caption for some in of_images for caption in some])
+    names = [pairs.images.names[row].rpartition("/")[2] for row in rows]
+    captions = [one for name, some in zip(names, of_images, strict=True) for one in ids[name][: len(some)]]
+    ratings = dict[Task, Ratings]()
+    for task in get_args(Task):
+        path = storage.join(folder, f"{task}_{split}.csv")
+        path = f"{path}.gz" if storage.exists(f"{path}.gz") else path
+        ratings[task] = read_ratings(path, task, captions, names)
+    outcomes, facts = crisscrossed(encoded.embeddings, texts, owners(of_images), ratings, samples=samples)
     facts |= {
-        "images": len(whole),
+        "images": len(rows),
         "captions": len(captions),
         "image_to_image_queries": int((outcomes["image_to_image_rank"] > 0).sum()),
         "text_to_text_queries": int(outcomes["text_to_text_queries"].sum()),
     }
-    left_out = pairs.files.left_out(encoded.undecodable, pairs.left_out)
+    left_out = pairs.images.left_out(encoded.undecodable, pairs.left_out)
     return Result(measured(outcomes), facts, outcomes, rows, left_out)
 
 
@@ -87,8 +89,8 @@ def crisscrossed(
     image. Times 100, `sts`, `sis` and `sits` are means over the samples, with `…_std`, `mean_correlation` of the three,
     and `…_missing`, the rated pairs that the set has not.
     """
-    captions = torch.arange(len(owner))
-    of_coco = torch.cat([torch.stack([captions, owner]), ratings["sits"].positive], dim=1).to(images.device)
+    of_coco = torch.stack([torch.arange(len(owner)), owner])
+    of_coco = torch.cat([of_coco, ratings["sits"].positive], dim=1).to(images.device)
     of_one = owner.argsort(stable=True).split(owner.bincount().tolist())
     together = torch.cat([torch.cartesian_prod(rows, rows) for rows in of_one]).T
     alike = _both(torch.cat([together, ratings["sts"].positive], dim=1)).to(images.device)
