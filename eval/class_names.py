@@ -24,17 +24,12 @@ class Classes:
     @classmethod
     def named(cls, name: str) -> "Classes":
         """Those of a file, or the shipped ones."""
-        if name != SHIPPED:
-            return cls.of_file(name)
         shipped = _shipped()
-        return cls(tuple(shipped["names"]), tuple(shipped["ids"]))
+        return cls(tuple(shipped["names"]), tuple(shipped["ids"])) if name == SHIPPED else cls.of_file(name)
 
     @classmethod
     def of_file(cls, path: str) -> "Classes":
-        """A class a line, also of an empty one: its name, or its id, a tab and its name.
-
-        Raises UsageError: there is no such file, or it says nothing.
-        """
+        """A class a line, also of an empty one: its name, or its id, a tab and its name. Raises UsageError."""
         rows = [line.split("\t") for line in _lines(path)]
         names = tuple(row[-1].strip() for row in rows)
         has_ids = all(len(row) == 2 or not row[0].strip() for row in rows)

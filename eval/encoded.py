@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -59,7 +58,7 @@ class EncodedImages:
     """Embeddings of the images of a set that can be decoded."""
 
     embeddings: Tensor  # float32 (n, width)
-    rows: npt.NDArray[np.int64]  # the number of each in its set, int64 (n,), rising
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]]  # the number of each in its set, int64 (n,), rising
     undecodable: list[int]  # the numbers of the others
 
 

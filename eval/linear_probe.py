@@ -80,18 +80,15 @@ def linear_probe(
 
     Raises as `Features.of_images`.
     """
-
-    def with_labels(part: LabelledSet) -> tuple[Tensor, Tensor]:
-        encoded = features.of_images(part.images)
-        return encoded.embeddings, torch.from_numpy(part.labels[encoded.rows]).to(encoded.embeddings.device)
-
-    encoded, (known, labels) = features.of_images(labelled.images), with_labels(train)
-    held = with_labels(validation) if validation else None
-    classes = len(labelled.classes.names)
-    classifier = probe(known, labels, classes=classes, validation=held)
-    facts = {"strength": classifier.strength, "train_images": len(labels) + (len(held[1]) if held else 0)}
-    scores, each = classifier.scores(encoded.embeddings).float(), torch.eye(classes, device=known.device)
-    return classified(labelled, encoded, scores, each, facts)
+    encoded, parts, classes = features.of_images(labelled.images), list[tuple[Tensor, Tensor]](), labelled.classes.names
+    for part in (train, validation) if validation else (train,):
+        of_part = features.of_images(part.images)
+        labels = torch.from_numpy(part.labels[of_part.rows])
+        parts.append((of_part.embeddings, labels.to(of_part.embeddings.device)))
+    classifier = probe(*parts[0], classes=len(classes), validation=parts[1] if validation else None)
+    facts = {"strength": classifier.strength, "train_images": sum(len(labels) for _, labels in parts)}
+    scores = classifier.scores(encoded.embeddings).float()
+    return classified(labelled, encoded, scores, torch.eye(len(classes), device=scores.device), facts)
 
 
 def best_strength(
