@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 def choices(examples: Sequence[Choice], folder: str, features: Features) -> tuple[Images, Result]:
     """Choices among the captions and images of examples of one kind, and the images, of the files of a folder.
 
-    The rows are those of the examples' first images. Raises UnreadableError: no example has its images.
+    The rows are those of the examples' first images.
     """
     images, missing = files_in(folder, [name for example in examples for name in example.images])
     encoded = features.of_images(images)
@@ -75,10 +75,7 @@ def choices(examples: Sequence[Choice], folder: str, features: Features) -> tupl
 
 
 def read_examples(patterns: str) -> list[Choice]:
-    """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl.
-
-    Raises UsageError: nothing is there; UnreadableError: a file is neither.
-    """
+    """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl."""
     examples = list[Choice]()
     for path in paths_of([patterns]):
         file = path.rpartition("/")[2].rpartition(".")[0]

@@ -80,10 +80,7 @@ def ranked(images: Tensor, classes: Tensor, labels: Tensor) -> tuple[Numbers, Nu
 
 
 def knn(labelled: LabelledSet, index: LabelledSet, features: Features) -> Result:
-    """Search the nearest images of an index for each image of a set; both number their classes in one way.
-
-    Raises as `Features.of_images`.
-    """
+    """Search the nearest images of an index for each image of a set; both number their classes in one way."""
     queries, found = features.of_images(labelled.images), features.of_images(index.images)
     labels, others = labelled.labels[queries.rows], index.labels[found.rows]
     ranks = neighbours(queries.embeddings, found.embeddings, torch.from_numpy(labels), torch.from_numpy(others))

@@ -30,10 +30,7 @@ class Query(NamedTuple):
 
 
 def composed(images: Images, queries: Sequence[Query], features: Features) -> Result:
-    """Search the images of a set by queries; the rows are those of the queries' images.
-
-    Raises UnreadableError: a query names an image that is not there, or cannot be decoded.
-    """
+    """Search the images of a set by queries; the rows are those of the queries' images."""
     encoded = features.of_images(images)
     rows = encoded.rows.tolist()
     place = {images.names[row].rpartition("/")[2]: number for number, row in enumerate(rows)}
@@ -86,10 +83,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 
 
 def read_queries(path: str) -> list[Query]:
-    """Queries of a file of JSON Lines: `image`, `text`, `sign` ("+" or "-"), and perhaps `target`.
-
-    Raises UnreadableError: a line is no such query, or there is none.
-    """
+    """Queries of a file of JSON Lines: `image`, `text`, `sign` ("+" or "-"), and perhaps `target`."""
     queries = list[Query]()
     for number, line in enumerate(text_lines(path), start=1):
         try:

@@ -98,10 +98,7 @@ class Features:
 
     @torch.no_grad()
     def captions_of(self, images: Images) -> dict[int, str]:
-        """The caption that the model writes of each image of a set that can be decoded, by its number.
-
-        Raises UsageError: the model writes none; UnreadableError: there is no image, or none can be decoded.
-        """
+        """The caption that the model writes of each image of a set that can be decoded, by its number."""
         if self.encoder.write is None:
             raise UsageError("this model writes no captions; give a training run with a [captioner]")
         written = dict[int, str]()

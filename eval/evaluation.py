@@ -182,10 +182,7 @@ def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Im
 
 
 def without(result: Result, images: Images, measure: Measure, *, test_set: str, runs: Sequence[str]) -> list[Without]:
-    """The metrics without images that have near-duplicates, for each run that knows this test set.
-
-    Raises UsageError: a run's names are of no image of the set.
-    """
+    """The metrics without images that have near-duplicates, for each run that knows this test set."""
     apart = []
     for run in runs:
         facts = storage.read_json(storage.join(run, "audit", "near_duplicates", "found.json"))

@@ -67,10 +67,7 @@ def reasons(names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def read_places(places: Sequence[Place]) -> Iterator[bytes]:
-    """The bytes at each place, in order. Rows of a table rise.
-
-    Raises UnreadableError: a file ends before an image does, or cannot be read.
-    """
+    """The bytes at each place, in order. Rows of a table rise."""
     for (path, column), some in groupby(places, key=lambda place: (place.path, place.column)):
         if column:
             yield from _read_rows(path, column, [place.offset for place in some])
@@ -157,10 +154,7 @@ class Sample:
 
 
 def samples_of(path: str) -> Iterator[Sample]:
-    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image.
-
-    Raises UnreadableError: it is damaged, or cut.
-    """
+    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image."""
     sample, beside = Sample("", Place(path)), list[Sample]()
     with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
@@ -197,10 +191,7 @@ def samples_of(path: str) -> Iterator[Sample]:
 
 
 def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str | None, Place, Any]]:
-    """Of each row the image's digest (None: no image), its place, and the cell of another column.
-
-    Raises UsageError: the table has no such columns, or no bytes of images; UnreadableError: it is damaged.
-    """
+    """Of each row the image's digest (None: no image), its place, and the cell of another column."""
     row = 0
     for batch in batches_of(path, (image_column, column)):
         for image, cell in zip(_images_of(batch, image_column, path), batch.column(column).to_pylist(), strict=True):
@@ -209,10 +200,7 @@ def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str 
 
 
 def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of a table, some rows at a time.
-
-    Raises UsageError: it has no such columns; UnreadableError: it is damaged.
-    """
+    """These columns of a table, some rows at a time."""
     with opened(path) as (schema, batches):
         for column in columns:
             if schema.names.count(column) != 1:

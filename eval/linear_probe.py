@@ -76,10 +76,7 @@ def probe(
 def linear_probe(
     labelled: LabelledSet, train: LabelledSet, validation: LabelledSet | None, features: Features
 ) -> Result:
-    """Fit a classifier on one set and measure it on another; all number their classes in one way.
-
-    Raises as `Features.of_images`.
-    """
+    """Fit a classifier on one set and measure it on another; all number their classes in one way."""
     encoded, parts, classes = features.of_images(labelled.images), list[tuple[Tensor, Tensor]](), labelled.classes.names
     for part in (train, validation) if validation else (train,):
         of_part = features.of_images(part.images)
@@ -164,10 +161,7 @@ def lists_of(folder: str, task: str) -> list[str]:
 
 
 def vtab(folder: str, features: Features) -> tuple[Images, Result]:
-    """The probe of every task that is there; the rows are the test images of all of them.
-
-    Raises UnreadableError: no task is there, or a file of one is damaged.
-    """
+    """The probe of every task that is there; the rows are the test images of all of them."""
     existing = tasks_in(folder)
     names, rows, tasks, ranks = list[str](), list[int](), list[int](), list[int]()
     missing = [name for name in TASKS if name not in existing]

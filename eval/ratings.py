@@ -54,10 +54,7 @@ class Ratings:
 def cxc(
     pairs: ImageSet, features: Features, *, ids: CaptionIds, folder: str, split: str, samples: int = SAMPLES
 ) -> Result:
-    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on.
-
-    Raises UnreadableError: a file is not there, or of another set; or no image can be decoded.
-    """
+    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on."""
     encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
     of_images = [pairs.captions[row] for row in rows]
@@ -133,10 +130,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 
 
 def read_ids(path: str) -> CaptionIds:
-    """The ids of the captions of each image, by its file name, of Karpathy's JSON.
-
-    Raises UnreadableError: it is no such JSON.
-    """
+    """The ids of the captions of each image, by its file name, of Karpathy's JSON."""
     try:
         return {
             image["filename"]: [
@@ -153,7 +147,7 @@ def read_ratings(path: str, task: Task, captions: Sequence[str], images: Sequenc
     """The ratings of a CSV, plain or gzipped.
 
     Captions are known by their ids, `COCO_val2014:sentid:N`, images by their file names, `COCO_val2014_N.jpg`, both in
-    the order of the embeddings. Raises UnreadableError: it is no such file, or none of its pairs is of the set.
+    the order of the embeddings.
     """
     try:
         data = storage.read_bytes(path)
@@ -280,7 +274,7 @@ def measured_of_words(outcomes: Outcomes) -> dict[str, float]:
 def read_word_pairs(path: str) -> list[WordPair]:
     """The pairs of SimLex-999 as its authors give it, with subsets; or of lines WORD, WORD, RATING without.
 
-    Fields are divided by tabs, and lines that begin with # are left out. Raises UnreadableError: a line is neither.
+    Fields are divided by tabs, and lines that begin with # are left out.
     """
     lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
     pairs = list[WordPair]()

@@ -158,10 +158,7 @@ class Compared:
 
 
 def compare(a: str, b: str, *, resamples: int = outcomes.RESAMPLES) -> list[Compared]:
-    """The sets that two evaluations have: their folders, or training runs, of which the newest evaluation is meant.
-
-    Raises UsageError: one is no evaluation, or they have no set in common.
-    """
+    """The sets that two evaluations have: their folders, or training runs, of which the newest evaluation is meant."""
     places, compared = [_place(folder) for folder in (a, b)], list[Compared]()
     abouts = [storage.read_json(storage.join(place, "sets.json")) for place in places]
     for name in sorted(abouts[0].keys() & abouts[1].keys()):

@@ -32,7 +32,7 @@ class Ranks(NamedTuple):
 
 
 def retrieval(pairs: ImageSet, features: Features, *, shared_captions: Literal["own", "all"] = "own") -> Result:
-    """Search a set in both directions. Raises UnreadableError: there is no image, or none can be decoded.
+    """Search a set in both directions.
 
     A caption that several images have is right for its `own` image alone, or for `all` of them.
     """
@@ -74,7 +74,7 @@ def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor 
     A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
     captions. `owner`, int64 (m,), is the row of each caption's image; every image has a caption. `same_caption`, int64
     (m,), has a number for each caption, equal where captions are: a caption is then also of the images of those equal
-    to it. Raises ValueError: shapes or owners do not agree, or an image has no caption.
+    to it.
     """
     if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
         shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
@@ -118,10 +118,7 @@ class Multilingual(NamedTuple):
 
 
 def multilingual(pairs: Multilingual, folder: str, features: Features) -> tuple[Images, Result]:
-    """Search the images of a folder's files in every language, and the captions by the images.
-
-    Raises UnreadableError: no image is there, or none can be decoded.
-    """
+    """Search the images of a folder's files in every language, and the captions by the images."""
     images, missing = files_in(folder, pairs.names)
     if not len(images):
         why = f"none of {len(pairs.names):,} images is there ({missing[0]})"
@@ -153,10 +150,7 @@ def measured_by_language(outcomes: Outcomes) -> dict[str, float]:
 
 
 def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Multilingual:
-    """Multi30K: the names of the images, a line each, and files of captions in that order, by language.
-
-    Raises UnreadableError: a file is not there, or has another number of lines.
-    """
+    """Multi30K: the names of the images, a line each, and files of captions in that order, by language."""
     names = [line.split("#")[0].strip() for line in text_lines(images)]
     by_language: dict[str, list[list[str]]] = {}
     for language, files in captions.items():
@@ -169,10 +163,7 @@ def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Multilingu
 
 
 def read_xm3600(path: str, languages: Sequence[str]) -> Multilingual:
-    """XM3600's captions.jsonl: these languages, or all.
-
-    Raises UnreadableError: it is no such file, or an image has no caption in a language.
-    """
+    """XM3600's captions.jsonl: these languages, or all."""
     try:
         rows = [json.loads(line) for line in text_lines(path)]
         all_of_them = {key for row in rows for key, each in row.items() if isinstance(each, dict) and "caption" in each}

@@ -34,7 +34,7 @@ def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
     """What is at a path, and its files; of a folder that is no set of tars or tables, the folder.
 
     A folder is one of CLIP_benchmark's where SPLIT/nshards.txt says how many tars it has, or of `save_to_disk` where
-    state.json names its tables. Raises UsageError: nothing is there; UnreadableError: a tar that is named is not.
+    state.json names its tables.
     """
     if storage.kind(path) == "folder":
         if storage.exists(mark := storage.join(path, split, "nshards.txt")):
@@ -111,9 +111,6 @@ def captioned_set(
         image_column: of tables: bytes, or Hugging Face's struct of `bytes` and `path`.
         caption_column: of tables: a string, or a list of strings.
         images_at_most: chosen by the hash of their bytes, in a run of their `image_id`, in a JSON of names; 0: all.
-
-    Raises UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split;
-    UnreadableError: a file is damaged, or nothing of the set is left; DamagedError: a side-car is.
     """
     if kind is None:
         kind, paths = kind_of(paths[0], split)
@@ -145,11 +142,7 @@ def captioned_set(
 
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
-    """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back.
-
-    Raises UsageError: nothing is there, or no pairs are held out; UnreadableError: a file is damaged, or nothing of the
-    set is left.
-    """
+    """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back."""
     if not chosen.held_out:
         pairs = captioned_set(
             [chosen.path],
@@ -266,9 +259,6 @@ def labelled_set(
         classes: names of the classes; None: what the set says of them.
         only_own_classes: drop the classes that no image has, as ImageNet-R and ImageNet-A are scored.
         needs_names: refuse a set of whose classes only numbers are known.
-
-    Raises UsageError: nothing is there, or a label is no class; UnreadableError: a file is damaged, or no image is
-    left.
     """
     kind, files = kind_of(path, split)
     own = _classes_of(kind, path, files, label_column)
@@ -353,10 +343,7 @@ def _labelled_rows(
 
 
 def lines_of(path: str) -> list[tuple[str, int | str]]:
-    """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder.
-
-    Raises UnreadableError: it is no such list.
-    """
+    """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder."""
     rows = list[tuple[str, int | str]]()
     for number, line in enumerate(sources.text_lines(path), start=1):
         if not line.strip():

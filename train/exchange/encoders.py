@@ -90,11 +90,7 @@ class Encoders:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:
-        """What the tower sees of image files: uint8 (n, 3, h, w).
-
-        Raises:
-            UndecodableError: one is no sound image.
-        """
+        """What the tower sees of image files: uint8 (n, 3, h, w)."""
         return torch.stack([self.decode(image) for image in images])
 
 
@@ -159,11 +155,7 @@ class Trained:
 
     @property
     def bert(self) -> BertModel:
-        """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours.
-
-        Raises:
-            UsageError: it is another.
-        """
+        """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours."""
         tower = self.model.text_tower
         if not isinstance(tower, TextTower):
             raise UsageError(
@@ -178,12 +170,7 @@ class Trained:
 
 
 def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, object] | None = None) -> Trained:
-    """The checkpoint of a run after `step` steps (None: the newest), on the CPU; with other settings of [evaluation].
-
-    Raises:
-        UsageError: there is no such run, or no such checkpoint.
-        DamagedError: the checkpoint is not as it was written.
-    """
+    """The checkpoint of a run after `step` steps (None: the newest), on the CPU; with other settings of [evaluation]."""
     if storage.kind(run) != "folder":
         raise UsageError(f"{run}: no such training run; give the [run] folder of a training")
     place = checkpoints.chosen(run, step, goes_on=False)

@@ -30,10 +30,6 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     """Write a checkpoint's model (None: the newest) to a new folder, open it again and compare.
 
     Nothing stays where it differs. `overrides` are of `[evaluation]`, the sizes of its images.
-
-    Raises:
-        UsageError: the form cannot hold this model, a package is missing, or `folder` is there, or in a store.
-        AltalignError: what was written does not compute what the model does: a defect of ours, or of the library.
     """
     if storage.is_remote(folder):
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")

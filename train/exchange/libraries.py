@@ -14,11 +14,7 @@ _SAID_AT_MOST = 200  # characters of what a library says
 
 @contextmanager
 def quiet(name: str = "") -> Iterator[None]:
-    """Keeps libraries silent and offline in this block.
-
-    Raises:
-        UsageError: with a `name` of a model, what a library raised while it was opened, on one line.
-    """
+    """Keeps libraries silent and offline in this block."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if (transformers := sys.modules.get("transformers")) is not None:
         transformers.utils.logging.disable_progress_bar()

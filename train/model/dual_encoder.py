@@ -213,11 +213,7 @@ def image_tower_of(settings: ImageTowerSettings) -> ImageTower | VisionTower:
 
 
 def part_of(name: str) -> Part:
-    """The part of a dual encoder or a classifier that a parameter is of, by its name, wrapped (`module.…`) or not.
-
-    Raises:
-        ValueError: it is of no part.
-    """
+    """The part of a dual encoder or a classifier that a parameter is of, by its name, wrapped (`module.…`) or not."""
     pieces = name.split(".")
     for part in PARTS:
         if part in pieces:

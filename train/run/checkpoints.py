@@ -147,8 +147,6 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
 
     Of a sharded model all ranks write their parts of moments, and the first the rest. Of a run in a store each machine
     has a folder of its own, and publishes the parts that are in it.
-
-    Raises FullDiskError: no space is left; the checkpoints before it stay.
     """
     place, target = folder_of(run_folder, step), place_of(run_folder, step)
     partial, parts = place.with_name(place.name + _PARTIAL), kept.parts
@@ -202,10 +200,7 @@ def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
 
 
 def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
-    """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`.
-
-    Raises UsageError where it is missing, DamagedError where it is not as it was written.
-    """
+    """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`."""
     place, steps = None, finished(run_folder)
     if step is None:
         place = newest(run_folder, goes_on=goes_on)
@@ -218,7 +213,7 @@ def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
 
 
 def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
-    """A finished checkpoint, on this machine and checked. Raises DamagedError: it is not as it was written.
+    """A finished checkpoint, on this machine and checked.
 
     Where no training `goes_on` with it, what only the optimiser has stays in the store.
     """
@@ -270,10 +265,7 @@ def state_of(place: Path | str) -> dict[str, Any]:
 
 
 def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
-    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone.
-
-    Raises DamagedError: they are another model's, or cut.
-    """
+    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone."""
     try:
         own = model.state_dict()
         tensors = _read(place / "model.safetensors", own.get)

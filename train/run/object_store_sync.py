@@ -80,10 +80,7 @@ def publish_checkpoint(local: Path, remote: str, digests: Mapping[str, str], pub
 
 
 def bring_checkpoint(remote: str, local: Path, *, needs: Collection[str], but: tuple[str, ...] = ()) -> None:
-    """Have a published checkpoint, with these files at least, on this machine, but for names that begin with `but`.
-
-    Raises DamagedError: a file in the store is missing, or not as it was written.
-    """
+    """Have a published checkpoint, with these files at least, on this machine, but for names that begin with `but`."""
     try:
         digests = storage.read_json(storage.join(remote, MANIFEST))
     except UnreadableError:

@@ -122,7 +122,7 @@ def device_of(device: Device) -> torch.device:
 def joined(device: Device) -> Iterator[Ranks]:
     """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; nothing to join where this one was started alone.
 
-    Within another, it is the other's. Raises AltalignError: another process ended while this one waited for it.
+    Within another, it is the other's.
     """
     chosen, ranks = device_of(device), int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = chosen.type == "cuda"

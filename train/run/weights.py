@@ -35,8 +35,6 @@ def read_into(
     Names in the file may all the same begin with one of `prefixes` (the file is of a larger model, whose other parts
     are left out); names that then begin with one of `unused` are left out too, and those in `renamed` get its names.
     Counts of batches may be missing. Of a longer table of positions the first are taken. No pickle is read.
-
-    Raises UsageError where it is missing, or the tensors are not the module's; UnreadableError: no safetensors.
     """
     tensors = _read(path.removeprefix("open_clip:"), setting)
     for prefix in prefixes:

@@ -84,11 +84,7 @@ class GlobalBatch:
 
 
 def global_batch(pairs: int, device: torch.device, group: Group = None, *, width: int = 0) -> GlobalBatch:
-    """The global batch of a group of ranks (default: all), of which this process holds `pairs`, `width` wide.
-
-    Raises:
-        ValueError: a rank has no pair.
-    """
+    """The global batch of a group of ranks (default: all), of which this process holds `pairs`, `width` wide."""
     sizes, widths, rank = (pairs,), (width,), 0
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1:
         rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)

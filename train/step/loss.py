@@ -79,10 +79,6 @@ def pair_losses(
         targets: of mixed pairs; only with all negatives.
         noise: of each pair; in place of smoothing and mixed targets.
         group: the ranks; default all.
-
-    Raises:
-        ValueError: shapes are not those of pairs, a rank has none, mixed targets are given with fewer negatives, or
-            noise with smoothing or mixed targets.
     """
     if images.shape != texts.shape or images.ndim != 2:
         raise ValueError(f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} are no pairs")

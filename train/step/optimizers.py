@@ -34,12 +34,7 @@ _ROW = 1024  # numbers
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`.
-
-    Raises:
-        UsageError: every parameter is frozen.
-        ValueError: a parameter is of no part of the model.
-    """
+    """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`."""
     groups = _groups(model, settings)
     if not groups:
         raise UsageError(
