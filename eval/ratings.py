@@ -54,7 +54,7 @@ class Ratings:
 def cxc(
     pairs: ImageSet, features: Features, *, ids: CaptionIds, folder: str, split: str, samples: int = SAMPLES
 ) -> Result:
-    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on."""
+    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, or gzipped, and so on."""
     encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
     of_images = [pairs.captions[row] for row in rows]

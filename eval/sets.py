@@ -142,7 +142,7 @@ def captioned_set(
 
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
-    """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back."""
+    """The images of a set's settings with the captions that are searched; `held_out` gives those a training kept."""
     if not chosen.held_out:
         pairs = captioned_set(
             [chosen.path],

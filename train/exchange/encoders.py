@@ -155,7 +155,7 @@ class Trained:
 
     @property
     def bert(self) -> BertModel:
-        """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours."""
+        """The text tower's weights and settings as transformers has it; it is not to be called: its layers are ours."""
         tower = self.model.text_tower
         if not isinstance(tower, TextTower):
             raise UsageError(
@@ -170,7 +170,7 @@ class Trained:
 
 
 def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, object] | None = None) -> Trained:
-    """The checkpoint of a run after `step` steps (None: the newest), on the CPU; with other settings of [evaluation]."""
+    """The checkpoint of a run after `step` steps (None: the newest) on the CPU, with other settings of [evaluation]."""
     if storage.kind(run) != "folder":
         raise UsageError(f"{run}: no such training run; give the [run] folder of a training")
     place = checkpoints.chosen(run, step, goes_on=False)
