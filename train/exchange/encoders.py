@@ -49,11 +49,10 @@ class Encoders:
     ) -> None:
         """Encoders of a model; `digest` is of its weights, and empty while it is trained."""
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
-        self.device = ranks.device
+        self.device, self.decode = ranks.device, decoder_of(config)
         self._autocast = autocast(config.loop.precision, ranks.device)
         resize, crop = sizes_of(config)
         keeps = config.evaluation.keep_aspect_ratio
-        self.decode = decoder_of(config)
         about = [digest, tokenizer.digest, resize, crop, keeps, config.loop.precision, ranks.device.type]
         self.encoder = Encoder(
             self.decode,
@@ -90,7 +89,7 @@ class Encoders:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:
-        """What the tower sees of image files: uint8 (n, 3, h, w)."""
+        """What the tower sees of image files, all of them sound: uint8 (n, 3, h, w)."""
         return torch.stack([self.decode(image) for image in images])
 
 
@@ -130,10 +129,9 @@ def by_ranks(
     model.train(was_training)
     if ranks.ranks == 1:
         return own
-    parts = ranks.gathered(own)
-    starts = [min(rank * each, number - each) for rank in range(ranks.ranks)]
     whole = own.new_empty(number, own.shape[1])
-    for start, part in zip(starts, parts, strict=True):
+    for rank, part in enumerate(ranks.gathered(own)):
+        start = min(rank * each, number - each)
         whole[start : start + each] = part
     return whole
 
@@ -158,9 +156,8 @@ class Trained:
         """The text tower's weights and settings as transformers has it; it is not to be called: its layers are ours."""
         tower = self.model.text_tower
         if not isinstance(tower, TextTower):
-            raise UsageError(
-                f"{self.config.run.folder}: the text tower is BART's, and this form has BERT; give onnx or timm"
-            )
+            why = "the text tower is BART's, and this form has BERT"
+            raise UsageError(f"{self.config.run.folder}: {why}; give onnx or timm")
         return tower.bert
 
     @property

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from altalign.errors import AltalignError, UsageError
 
-_SAID_AT_MOST = 200  # characters of what a library says
-
 
 @contextmanager
 def quiet(name: str = "") -> Iterator[None]:
@@ -29,9 +27,7 @@ def quiet(name: str = "") -> Iterator[None]:
     except Exception as error:
         if not name:
             raise
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(
-            f"{name}: cannot be opened ({words:.{_SAID_AT_MOST}}); give a model that its library opens"
-        ) from error
+        words = (" ".join(str(error).split()) or type(error).__name__)[:200]
+        raise UsageError(f"{name}: cannot be opened ({words}); give a model that its library opens") from error
     finally:
         logging.disable(before)

@@ -1,9 +1,8 @@
 """A training run whose folder is in an object store: what this machine works on, and what it publishes when.
 
-Settings, lineage, tokenizer, packed shards and evaluations are written to the store as they are made. What is mapped
-into memory, or grows, is in a local folder that stands for the run's: the index, checkpoints while they are written,
-metrics, curves. Metrics are published with each checkpoint and at the end; so is the checkpoint itself, its manifest
-last, without which it is not there. The store is what counts: the local folder may be lost at any time.
+What is mapped into memory, or grows, is in a local folder that stands for the run's: the index, checkpoints while they
+are written, metrics, curves. Metrics are published with each checkpoint and at the end; so is the checkpoint itself,
+its manifest last, without which it is not there. The local folder may be lost at any time.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -220,7 +220,8 @@ class _Passes:
             gradients.append(encoded[2].new_tensor(self.own_weights) * (ranks / self.whole.size))
         trained = [pair for pair in zip(encoded, gradients, strict=True) if pair[0].requires_grad]
         if trained:
-            torch.autograd.backward(*zip(*trained, strict=True))
+            parts, of_parts = zip(*trained, strict=True)
+            torch.autograd.backward(parts, of_parts)
 
 
 def chunk_seed(seed: int, step: int, place: int) -> int:
