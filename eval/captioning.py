@@ -17,8 +17,6 @@ from altalign.eval.encoded import Features
 from altalign.eval.outcomes import Example, Outcomes, Result, shown
 from altalign.eval.sets import ImageSet
 
-_EXAMPLES = 8
-
 ORDERS = 4  # n-grams of 1 to 4 words
 _TINY, _SMALL = 1e-15, 1e-9  # pycocoevalcap's: a set without a match is no 0/0
 _SIGMA, _SCALE = 6.0, 10.0  # of CIDEr-D's penalty of length; what it is multiplied with
@@ -36,20 +34,16 @@ Gram = tuple[str, ...]
 
 def captioning(pairs: ImageSet, features: Features) -> Result:
     """Write a caption of each image, and compare it with the image's own. Raises as `Features.captions_of`."""
-    images = pairs.files
-    captions = features.captions_of(images)
+    images, captions = pairs.images, features.captions_of(pairs.images)
     rows = sorted(captions)
     written = [words_of(captions[row]) for row in rows]
-    references = [[words_of(caption) for caption in pairs.images[row].captions] for row in rows]
+    references = [[words_of(caption) for caption in pairs.captions[row]] for row in rows]
     counts = [bleu_counts(own, others) for own, others in zip(written, references, strict=True)]
     outcomes = {name: np.array([one[name] for one in counts], np.int64) for name in counts[0]}
-    texts = np.array([captions[row] for row in rows], object)
-    outcomes |= {"cider": np.array(cider(written, references)), "caption": texts}
-    names = [images.names[row] for row in rows]
-    examples = [
-        Example(rows[place], (captions[rows[place]], *pairs.images[rows[place]].captions), 0)
-        for place in shown(names, [0] * len(names), at_most=2 * _EXAMPLES)
-    ]
+    outcomes["cider"] = np.array(cider(written, references))
+    outcomes["caption"] = np.array([captions[row] for row in rows], object)
+    chosen = shown([images.names[row] for row in rows], [0] * len(rows), at_most=16)  # half of it: none is right
+    examples = [Example(rows[place], (captions[rows[place]], *pairs.captions[rows[place]]), 0) for place in chosen]
     facts = {"images": len(rows), "references": sum(map(len, references))}
     left_out = images.left_out([row for row in range(len(images)) if row not in captions], pairs.left_out)
     return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)

@@ -51,11 +51,12 @@ class Choice(NamedTuple):
 def choices(examples: Sequence[Choice], folder: str, features: Features) -> tuple[Images, Result]:
     """Choices among the captions and images of examples of one kind, and the images, of the files of a folder.
 
-    The rows are those of the examples' first images. Raises UnreadableError: no example has its images.
+    The rows are those of the examples' first images.
     """
     images, missing = files_in(folder, [name for example in examples for name in example.images])
     encoded = features.of_images(images)
-    place = {images.names[row]: number for number, row in enumerate(encoded.rows.tolist())}
+    rows = encoded.rows.tolist()
+    place = {images.names[row]: number for number, row in enumerate(rows)}
     whole = [example for example in examples if all(name in place for name in example.images)]
     if not whole:
         raise UnreadableError(f"{folder}: no example has its images there ({missing[0]} is not); give their folder")
@@ -68,16 +69,13 @@ def choices(examples: Sequence[Choice], folder: str, features: Features) -> tupl
         outcomes["file"] = np.array([example.file for example in whole])
     else:
         outcomes |= {name: is_right.cpu().numpy() for name, is_right in pair_choices(vectors, captions).items()}
-    rows = [int(encoded.rows[place[example.images[0]]]) for example in whole]
+    first = [rows[place[example.images[0]]] for example in whole]
     left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
-    return images, Result(measured(outcomes), {"examples": len(whole)}, outcomes, rows, left_out)
+    return images, Result(measured(outcomes), {"examples": len(whole)}, outcomes, first, left_out)
 
 
 def read_examples(patterns: str) -> list[Choice]:
-    """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl.
-
-    Raises UsageError: nothing is there; UnreadableError: a file is neither.
-    """
+    """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl."""
     examples = list[Choice]()
     for path in paths_of([patterns]):
         file = path.rpartition("/")[2].rpartition(".")[0]

@@ -24,17 +24,12 @@ class Classes:
     @classmethod
     def named(cls, name: str) -> "Classes":
         """Those of a file, or the shipped ones."""
-        if name != SHIPPED:
-            return cls.of_file(name)
         shipped = _shipped()
-        return cls(tuple(shipped["names"]), tuple(shipped["ids"]))
+        return cls(tuple(shipped["names"]), tuple(shipped["ids"])) if name == SHIPPED else cls.of_file(name)
 
     @classmethod
     def of_file(cls, path: str) -> "Classes":
-        """A class a line, also of an empty one: its name, or its id, a tab and its name.
-
-        Raises UsageError: there is no such file, or it says nothing.
-        """
+        """A class a line, also of an empty one: its name, or its id, a tab and its name. Raises UsageError."""
         rows = [line.split("\t") for line in _lines(path)]
         names = tuple(row[-1].strip() for row in rows)
         has_ids = all(len(row) == 2 or not row[0].strip() for row in rows)
@@ -56,8 +51,7 @@ class Classes:
         """These classes, with the names of their folders as ids.
 
         Folders are called by ids or names, also with _ for a space, or by numbers, from 0 or from 1; or else they are
-        as many others, in the order of their names, as ImageNet's. Raises UsageError: the folders have numbers that do
-        not tell which class is which.
+        as many others, in the order of their names, as ImageNet's.
         """
         if any(name in self._by_id or name in self._by_name for name in folders):
             return self
@@ -109,10 +103,7 @@ class Classes:
 
 
 def templates(given: Sequence[str]) -> list[str]:
-    """Templates of prompts, with `{}` for a class: each as it is given, those of a file, or ImageNet's.
-
-    Raises UsageError: there is no such file, or a line has no place for a class.
-    """
+    """Templates of prompts, with `{}` for a class: each as it is given, those of a file, or ImageNet's."""
     prompts = list[str]()
     for each in given:
         is_file = "{}" not in each and "{c}" not in each

@@ -9,15 +9,48 @@ from torch import Tensor
 from torch.nn import functional
 
 from altalign.errors import UnreadableError
-from altalign.eval.encoded import NEVER, Features, in_float32
+from altalign.eval.encoded import Features
 from altalign.eval.image_sources import Images, text_lines
 from altalign.eval.outcomes import Example, Outcomes, Result
+from altalign.eval.search import SHOWN, in_float32, ranked
 
 KS = (1, 5, 10)
 TEXT_WEIGHT = 2.0  # footnote 4: the best beside images of weight 1; 1 and 1 work too
 
-_SHOWN = 3
-_SIGNS = {1: "+", -1: "-"}
+_SIGNS = {"+": 1, "-": -1}
+
+
+class Query(NamedTuple):
+    """An image plus or minus a text, and what should be found; the images by their names."""
+
+    image: str
+    text: str
+    sign: int
+    target: str = ""
+
+
+def composed(images: Images, queries: Sequence[Query], features: Features) -> Result:
+    """Search the images of a set by queries; the rows are those of the queries' images."""
+    encoded = features.of_images(images)
+    rows = encoded.rows.tolist()
+    place = {images.names[row].rpartition("/")[2]: number for number, row in enumerate(rows)}
+    for name in (name for query in queries for name in (query.image, query.target) if name):
+        if name not in place:
+            raise UnreadableError(f"{name}: named by a query, and no image of the set that can be decoded; correct it")
+    vectors, texts = encoded.embeddings, features.of_texts([query.text for query in queries])
+    own = torch.tensor([place[query.image] for query in queries], device=vectors.device)
+    targets = torch.tensor([place.get(query.target, -1) for query in queries], device=vectors.device)
+    sign = torch.tensor([query.sign for query in queries], device=vectors.device)
+    ranks, nearest = search(queries_of(vectors[own], texts, sign), vectors, own, targets, k=SHOWN)
+    outcomes = {"rank": ranks.cpu().numpy()}
+    of_queries = [rows[one] for one in own.tolist()]
+    examples = [
+        Example(row, tuple(rows[one] for one in some), int(rank), f"{'+' if query.sign > 0 else '-'} {query.text}")
+        for query, row, some, rank in zip(queries, of_queries, nearest.tolist(), ranks, strict=True)
+    ]
+    facts = {"queries": len(queries), "images": len(rows), "with_target": int((targets >= 0).sum())}
+    left_out = images.left_out(encoded.undecodable, {})
+    return Result(measured(outcomes), facts, outcomes, of_queries, left_out, examples)
 
 
 def queries_of(images: Tensor, texts: Tensor, sign: Tensor) -> Tensor:
@@ -33,13 +66,12 @@ def search(queries: Tensor, candidates: Tensor, own: Tensor, targets: Tensor, *,
     """Rank, from 1, of each query's target, and the rows of its k nearest candidates; its own image is none of them.
 
     Queries are float32 (n, width), candidates (m, width); `own` and `targets`, int64 (n,), are rows of candidates, -1
-    where nobody says what should be found: then the rank is 0. Candidates of the target's score come before it.
+    where nobody says what should be found: then the rank is 0. Ties as in `ranked`.
     """
     with in_float32(queries.device.type):
         scores = (queries @ candidates.T).scatter(1, own[:, None], -torch.inf)
-    right = scores.gather(1, targets.clamp(min=0)[:, None])
-    ranks = (~(scores < right)).sum(1)  # the target among them
-    ranks = torch.where(right[:, 0].isnan(), NEVER, ranks).masked_fill(targets < 0, 0)
+    is_target = torch.arange(len(candidates), device=targets.device) == targets[:, None]
+    ranks = ranked(scores, is_target).masked_fill(targets < 0, 0)
     return ranks, scores.topk(min(k, len(candidates) - 1), dim=1).indices
 
 
@@ -50,52 +82,13 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
     return {f"r{k}": 100 * float(((ranks > 0) & (ranks <= k)).sum() / queries) for k in KS}
 
 
-class Query(NamedTuple):
-    """An image plus or minus a text, and what should be found; the images by their names."""
-
-    image: str
-    text: str
-    sign: int
-    target: str = ""
-
-
-def composed(images: Images, queries: Sequence[Query], features: Features) -> Result:
-    """Search the images of a set by queries; the rows are those of the queries' images.
-
-    Raises UnreadableError: a query names an image that is not there, or cannot be decoded.
-    """
-    encoded = features.of_images(images)
-    place = {images.names[row].rpartition("/")[2]: number for number, row in enumerate(encoded.rows.tolist())}
-    for name in (name for query in queries for name in (query.image, query.target) if name):
-        if name not in place:
-            raise UnreadableError(f"{name}: named by a query, and no image of the set that can be decoded; correct it")
-    own = torch.tensor([place[query.image] for query in queries])
-    targets = torch.tensor([place[query.target] if query.target else -1 for query in queries])
-    vectors, texts = encoded.embeddings, features.of_texts([query.text for query in queries])
-    device, rows = vectors.device, encoded.rows.tolist()
-    sign = torch.tensor([query.sign for query in queries], device=device)
-    both = queries_of(vectors[own.to(device)], texts, sign)
-    ranks, nearest = search(both, vectors, own.to(device), targets.to(device), k=_SHOWN)
-    outcomes = {"rank": ranks.cpu().numpy()}
-    examples = [
-        Example(rows[place], tuple(rows[one] for one in some), int(rank), text=f"{_SIGNS[query.sign]} {query.text}")
-        for query, place, some, rank in zip(queries, own, nearest.tolist(), ranks, strict=True)
-    ]
-    facts = {"queries": len(queries), "images": len(rows), "with_target": int((targets >= 0).sum())}
-    left_out = images.left_out(encoded.undecodable, {})
-    return Result(measured(outcomes), facts, outcomes, [rows[one] for one in own.tolist()], left_out, examples)
-
-
 def read_queries(path: str) -> list[Query]:
-    """Queries of a file of JSON Lines: `image`, `text`, `sign` ("+" or "-"), and perhaps `target`.
-
-    Raises UnreadableError: a line is no such query, or there is none.
-    """
+    """Queries of a file of JSON Lines: `image`, `text`, `sign` ("+" or "-"), and perhaps `target`."""
     queries = list[Query]()
     for number, line in enumerate(text_lines(path), start=1):
         try:
             value = json.loads(line)
-            sign = {character: sign for sign, character in _SIGNS.items()}[value.get("sign", "+")]
+            sign = _SIGNS[value.get("sign", "+")]
             queries.append(Query(str(value["image"]), str(value["text"]), sign, str(value.get("target") or "")))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             repair = 'write {"image": "a.jpg", "text": "snow", "sign": "+"}'

@@ -6,8 +6,7 @@ digest, both are made anew.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from itertools import chain
@@ -64,19 +63,6 @@ class EncodedImages:
 
 
 ENCODED_TOGETHER = 256  # images, or captions: few enough for any device
-NEVER = torch.iinfo(torch.int64).max  # rank of what is not found at all
-
-
-@contextmanager
-def in_float32(device: str) -> Iterator[None]:
-    """Computes products in float32 on a device of this type, whatever training has set."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class Features:
@@ -84,21 +70,15 @@ class Features:
 
     def __init__(self, encoder: Encoder, *, batch: int, threads: int = 1, folder: str = "") -> None:
         """Features that are kept in a local folder (empty: nowhere); `threads` decode images."""
-        self._encoder, self._batch, self._threads, self._folder = encoder, batch, threads, folder
-
-    @property
-    def encode_word(self) -> Callable[[list[str]], Tensor]:
-        """Vectors of words: of the model's own choice, or its embeddings of texts."""
-        return self._encoder.encode_word or self._encoder.encode_text
+        self.encoder, self._batch, self._threads, self._folder = encoder, batch, threads, folder
 
     def of_images(self, images: Images) -> EncodedImages:
         """Embeddings of the images of a set. Raises UnreadableError: there is none, or none can be decoded."""
         embeddings, facts = self._kept("images", images.identities, lambda: self._encoded_images(images))
-        undecodable = facts["undecodable"]
-        rows = np.setdiff1d(np.arange(len(images)), undecodable)
+        rows = np.setdiff1d(np.arange(len(images)), facts["undecodable"])
         if not len(rows):
             raise UnreadableError(_nothing(images))
-        return EncodedImages(embeddings, rows, undecodable)
+        return EncodedImages(embeddings, rows, facts["undecodable"])
 
     def of_texts(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (n, width) of n texts."""
@@ -118,19 +98,16 @@ class Features:
 
     @torch.no_grad()
     def captions_of(self, images: Images) -> dict[int, str]:
-        """The caption that the model writes of each image of a set that can be decoded, by its number.
-
-        Raises UsageError: the model writes none; UnreadableError: there is no image, or none can be decoded.
-        """
-        if self._encoder.write is None:
+        """The caption that the model writes of each image of a set that can be decoded, by its number."""
+        if self.encoder.write is None:
             raise UsageError("this model writes no captions; give a training run with a [captioner]")
         written = dict[int, str]()
         for first, decoded in self._decoded(images):
-            rows = [first + place for place, pixels in enumerate(decoded) if pixels is not None]
-            if rows:
-                whole = torch.stack([pixels for pixels in decoded if pixels is not None])
-                captions = self._encoder.write(whole, [images.identities[row] for row in rows])
-                written |= dict(zip(rows, captions, strict=True))
+            whole = {first + place: pixels for place, pixels in enumerate(decoded) if pixels is not None}
+            if whole:
+                identities = [images.identities[row] for row in whole]
+                captions = self.encoder.write(torch.stack(list(whole.values())), identities)
+                written |= dict(zip(whole, captions, strict=True))
         if not written:
             raise UnreadableError(_nothing(images))
         return written
@@ -143,7 +120,7 @@ class Features:
             whole = [pixels for pixels in decoded if pixels is not None]
             if not whole:
                 continue
-            encoded = self._encoder.encode_image(torch.stack(whole)).float()
+            encoded = self.encoder.encode_image(torch.stack(whole)).float()
             if not filled:  # once: the sum of all batches and a copy of it would be twice as much
                 embeddings = encoded.new_empty(len(images), encoded.shape[1])
             embeddings[filled : filled + len(encoded)] = encoded
@@ -152,38 +129,36 @@ class Features:
 
     def _decoded(self, images: Images) -> Iterator[tuple[int, list[Tensor | None]]]:
         """Batches of pixels with the number of the first; one batch is decoded while another is encoded."""
-        sharing = self._encoder.sharing
+        sharing = self.encoder.sharing
         batches = [range(first, min(first + self._batch, len(images))) for first in range(0, len(images), self._batch)]
-        shares = (
-            batches
-            if sharing is None
-            else [batch[own.start : own.stop] for batch in batches for own in (sharing.own(len(batch)),)]
-        )
+        shares = batches
+        if sharing is not None:
+            places = [sharing.own(len(batch)) for batch in batches]
+            shares = [batch[own.start : own.stop] for batch, own in zip(batches, places, strict=True)]
         data = images.read([number for share in shares for number in share])
 
-        def whole(batch: range, futures: list[Future[Tensor | None]]) -> tuple[int, list[Tensor | None]]:
-            own = [future.result() for future in futures]
-            return batch.start, own if sharing is None else sharing.exchanged(own, len(batch))
+        def pixels(image: bytes) -> Tensor | None:
+            try:
+                return self.encoder.decode(image)
+            except (ValueError, OSError):
+                return None
 
         with ThreadPoolExecutor(self._threads) as pool:
-            waiting: list[tuple[range, list[Future[Tensor | None]]]] = []
-            for batch, share in zip(batches, shares, strict=True):
-                waiting.append((batch, [pool.submit(self._pixels, next(data)) for _ in share]))
-                if len(waiting) > 1:
-                    yield whole(*waiting.pop(0))
-            for batch, futures in waiting:
-                yield whole(batch, futures)
-
-    def _pixels(self, data: bytes) -> Tensor | None:
-        try:
-            return self._encoder.decode(data)
-        except (ValueError, OSError):
-            return None
+            waiting = (
+                (batch, [pool.submit(pixels, next(data)) for _ in share])
+                for batch, share in zip(batches, shares, strict=True)
+            )
+            now = next(waiting, None)
+            while now is not None:
+                after = next(waiting, None)
+                own = [future.result() for future in now[1]]
+                yield now[0].start, own if sharing is None else sharing.exchanged(own, len(now[0]))
+                now = after
 
     @torch.no_grad()
     def _encoded_texts(self, texts: Sequence[str]) -> Tensor:
         batches = [list(texts[first : first + self._batch]) for first in range(0, len(texts), self._batch)]
-        return torch.cat([self._encoder.encode_text(batch).float() for batch in batches])
+        return torch.cat([self.encoder.encode_text(batch).float() for batch in batches])
 
     def _kept(
         self, kind: str, inputs: Sequence[str], encode: Callable[[], tuple[Tensor, dict[str, Any]]]
@@ -191,13 +166,13 @@ class Features:
         """Embeddings and facts, of the folder where they are there."""
         if not self._folder:
             return encode()
-        key = sha256(json.dumps([self._encoder.digest, kind, list(inputs)]).encode()).hexdigest()[:32]
+        key = sha256(json.dumps([self.encoder.digest, kind, list(inputs)]).encode()).hexdigest()[:32]
         array, facts = storage.join(self._folder, f"{key}.npy"), storage.join(self._folder, f"{key}.json")
         if storage.exists(facts):
             try:
                 about, place = storage.read_json(facts), storage.mappable(array)
                 if _digest(place) == about["sha256"]:
-                    return torch.from_numpy(np.load(place)).to(self._encoder.device), about
+                    return torch.from_numpy(np.load(place)).to(self.encoder.device), about
             except (OSError, UnreadableError, KeyError):
                 pass  # damaged, and so made anew
             storage.delete(facts)

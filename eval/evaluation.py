@@ -20,7 +20,7 @@ from altalign.eval import captioning, choices, classification, composed, linear_
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.encoded import Features
 from altalign.eval.image_sources import Images, folder_of, reading
-from altalign.eval.outcomes import Measure, Result, chosen
+from altalign.eval.outcomes import Intervals, Measure, Result
 from altalign.eval.sets import HeldOut, captioned, captioned_set, labelled_set
 from altalign.eval.settings import EvalSets, Set
 
@@ -55,18 +55,13 @@ class Evaluated:
     settings: Set
     images: Images  # those of the set, by their numbers in it
     result: Result
-    intervals: Mapping[str, tuple[float, float]]  # of each metric, the lower and the upper end
+    intervals: Intervals
     without: Sequence[Without]  # the same without images that have near-duplicates, by the run that looked for them
-
-    @property
-    def task(self) -> str:
-        """Of the set."""
-        return self.settings.task
 
     @property
     def name(self) -> str:
         """TASK/NAME."""
-        return f"{self.task}/{self.settings.name}"
+        return f"{self.settings.task}/{self.settings.name}"
 
     @property
     def score(self) -> float:
@@ -95,8 +90,8 @@ class Evaluation:
     def means(self) -> list[Mean]:
         """Of each task with several sets."""
         means = []
-        for task in dict.fromkeys(each.task for each in self.evaluated):
-            scores = [each.score for each in self.evaluated if each.task == task]
+        for task in dict.fromkeys(each.settings.task for each in self.evaluated):
+            scores = [each.score for each in self.evaluated if each.settings.task == task]
             all_sets = len(scores) + sum(name.startswith(f"{task}/") for name in self.missing)
             if all_sets > 1:
                 means.append(Mean(task, sum(scores) / len(scores), len(scores), all_sets))
@@ -125,9 +120,8 @@ def evaluate(
         except AltalignError as error:
             missing[name] = str(error)
             continue
-        intervals = outcomes.intervals(result.outcomes, measure, resamples=outcomes.RESAMPLES)
-        runs_of_set = [*runs, *sets.near_duplicates.runs]
-        apart = without(result, images, measure, test_set=each.name, runs=runs_of_set)
+        intervals = outcomes.intervals(result.outcomes, measure)
+        apart = without(result, images, measure, test_set=each.name, runs=[*runs, *sets.near_duplicates.runs])
         evaluated.append(Evaluated(each, images, result, intervals, apart))
     return Evaluation(evaluated, missing)
 
@@ -140,7 +134,7 @@ def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Im
     match each.task:
         case "retrieval":
             pairs = captioned(each, held_out)
-            return pairs.files, retrieval.retrieval(pairs, features, shared_captions=each.shared_captions)
+            return pairs.images, retrieval.retrieval(pairs, features, shared_captions=each.shared_captions)
         case "zero_shot":
             tested = labelled(each.path, classes=classes, only_own_classes=each.only_own_classes)
             own = storage.join(each.path, "zeroshot_classification_templates.txt")
@@ -162,10 +156,10 @@ def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Im
             pairs = captioned_set([each.path], "karpathy", images=each.images, split=each.split)
             pairs = pairs.with_captions(at_most=each.captions_at_most)
             ids = ratings.read_ids(each.path)
-            return pairs.files, ratings.cxc(pairs, features, ids=ids, folder=each.ratings, split=each.split)
+            return pairs.images, ratings.cxc(pairs, features, ids=ids, folder=each.ratings, split=each.split)
         case "captioning":
             pairs = captioned(each, None)
-            return pairs.files, captioning.captioning(pairs, features)
+            return pairs.images, captioning.captioning(pairs, features)
         case "multilingual":
             if each.captions:
                 captions = retrieval.read_lines(each.path, each.captions)
@@ -175,7 +169,8 @@ def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Im
         case "word_similarity":
             words = ratings.read_word_pairs(each.path)
             names = [f"{pair.first} {pair.second}" for pair in words]
-            return Images(names, names), ratings.word_similarity(words, features.encode_word)
+            encode = features.encoder.encode_word or features.encoder.encode_text
+            return Images(names, names), ratings.word_similarity(words, encode)
         case "choices":
             return choices.choices(choices.read_examples(each.path), each.images, features)
         case "composed":
@@ -187,10 +182,7 @@ def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Im
 
 
 def without(result: Result, images: Images, measure: Measure, *, test_set: str, runs: Sequence[str]) -> list[Without]:
-    """The metrics without images that have near-duplicates, for each run that knows this test set.
-
-    Raises UsageError: a run's names are of no image of the set.
-    """
+    """The metrics without images that have near-duplicates, for each run that knows this test set."""
     apart = []
     for run in runs:
         facts = storage.read_json(storage.join(run, "audit", "near_duplicates", "found.json"))
@@ -210,6 +202,6 @@ def without(result: Result, images: Images, measure: Measure, *, test_set: str, 
             why = f"no image of the set is called like {min(named)!r}, a test image of {test_set} there"
             raise UsageError(f"{run}: {why}; give the set another name")
         is_near = np.array([images.identities[row] in near for row in result.rows], bool)
-        stays = chosen(result.outcomes, ~is_near)
-        apart.append(Without(run, int(is_near.sum()), {} if is_near.all() else measure(stays)))
+        others = {} if is_near.all() else measure(outcomes.chosen(result.outcomes, ~is_near))
+        apart.append(Without(run, int(is_near.sum()), others))
     return apart

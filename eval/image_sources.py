@@ -43,15 +43,10 @@ class Images:
     read: Callable[[Sequence[int]], Iterator[bytes]] = lambda _: iter(())
 
     @classmethod
-    def at(
-        cls,
-        identities: Sequence[str],
-        places: Sequence[Place],
-        read: "Callable[[Sequence[Place]], Iterator[bytes]] | None" = None,
-    ) -> "Images":
-        """Those at some places, by `read_places` or another function."""
-        of_places = read or read_places
-        return cls(identities, [place.name for place in places], lambda rows: of_places([places[row] for row in rows]))
+    def at(cls, identities: Sequence[str], places: Sequence[Place]) -> "Images":
+        """Those at some places."""
+        names = [place.name for place in places]
+        return cls(identities, names, lambda rows: read_places([places[row] for row in rows]))
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -72,10 +67,7 @@ def reasons(names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def read_places(places: Sequence[Place]) -> Iterator[bytes]:
-    """The bytes at each place, in order. Rows of a table rise.
-
-    Raises UnreadableError: a file ends before an image does, or cannot be read.
-    """
+    """The bytes at each place, in order. Rows of a table rise."""
     for (path, column), some in groupby(places, key=lambda place: (place.path, place.column)):
         if column:
             yield from _read_rows(path, column, [place.offset for place in some])
@@ -91,8 +83,8 @@ def read_place(place: Place) -> bytes:
     with reading(place.path, "tar"):
         data = storage.read_range(place.path, place.offset, place.length)
     if len(data) != place.length:
-        why = "it was changed since it was listed, or is cut: give a whole one"
-        raise UnreadableError(f"{place.path}: ends within {place.name}; {why}")
+        why = f"ends within {place.name}; it was changed since it was listed, or is cut: give a whole one"
+        raise UnreadableError(f"{place.path}: {why}")
     return data
 
 
@@ -139,12 +131,10 @@ def paths_of(patterns: Sequence[str]) -> Iterator[str]:
         storage.check(pattern)
         paths = sorted(storage.find(pattern))
         if not paths:
-            repair = "give paths relative to the working directory, or globs"
-            raise UsageError(f"nothing is at {pattern!r}; {repair}")
+            raise UsageError(f"nothing is at {pattern!r}; give paths relative to the working directory, or globs")
         for path in paths:
             if storage.kind(path) == "folder":
-                repair = f"give its files, as a glob: {storage.join(path, '*')}"
-                raise UsageError(f"{path}: a folder; {repair}")
+                raise UsageError(f"{path}: a folder; give its files, as a glob: {storage.join(path, '*')}")
             if path not in seen:
                 seen.add(path)
                 yield path
@@ -159,34 +149,29 @@ class Sample:
 
     key: str
     place: Place  # of the image, or of what stands for it in messages
-    # SHA-256 and place of the first member that is an image by its name; None where there is none
-    image: str | None = None
-    # content of other members by their extension: `txt`, `cls`, `json`
-    texts: dict[str, bytes] = field(default_factory=dict)
+    image: str | None = None  # SHA-256 of the first member that is an image by its name; None where there is none
+    texts: dict[str, bytes] = field(default_factory=dict)  # other members by their extension: `txt`, `cls`, `json`
 
 
 def samples_of(path: str) -> Iterator[Sample]:
-    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image.
-
-    Raises UnreadableError: it is damaged, or cut.
-    """
+    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image."""
     sample, beside = Sample("", Place(path)), list[Sample]()
     with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all it has met
             folder, _, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
-            key = f"{folder}/{stem}" if folder else stem
             if member.isfile() and BESIDE.search(member.name):
                 beside.append(Sample(member.name, Place(path, 0, 0, f"{path}/{member.name}")))
                 continue
             if not member.isfile() or not stem:
                 continue
-            if key != sample.key and sample.key:
-                yield sample
+            key, extension = f"{folder}/{stem}" if folder else stem, extension.lower()
             if key != sample.key:
+                if sample.key:
+                    yield sample
                 sample = Sample(key, Place(path, 0, 0, f"{path}/{key}"))
-            if (extension := extension.lower()) in {*IMAGES, "txt", "json", "cls"}:
+            if extension in {*IMAGES, "txt", "json", "cls"}:
                 file.seek(member.offset_data)
                 data = file.read(member.size)
                 if len(data) != member.size:
@@ -206,10 +191,7 @@ def samples_of(path: str) -> Iterator[Sample]:
 
 
 def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str | None, Place, Any]]:
-    """Of each row the image's digest (None: no image), its place, and the cell of another column.
-
-    Raises UsageError: the table has no such columns, or no bytes of images; UnreadableError: it is damaged.
-    """
+    """Of each row the image's digest (None: no image), its place, and the cell of another column."""
     row = 0
     for batch in batches_of(path, (image_column, column)):
         for image, cell in zip(_images_of(batch, image_column, path), batch.column(column).to_pylist(), strict=True):
@@ -218,10 +200,7 @@ def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str 
 
 
 def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of a table, some rows at a time.
-
-    Raises UsageError: it has no such columns; UnreadableError: it is damaged.
-    """
+    """These columns of a table, some rows at a time."""
     with opened(path) as (schema, batches):
         for column in columns:
             if schema.names.count(column) != 1:
@@ -246,14 +225,13 @@ def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
     first, waiting = 0, list(rows)[::-1]
     for batch in batches_of(path, (column,)):
         images = _images_of(batch, column, path)
-        while waiting and first <= waiting[-1] < first + len(batch):
+        while waiting and waiting[-1] < first + len(batch):
             yield images[waiting.pop() - first] or b""
-        first += len(batch)
         if not waiting:
             return
-    raise UnreadableError(
-        f"{path}: ends before row {waiting[-1]:,}; it was changed since it was listed: give a whole one"
-    )
+        first += len(batch)
+    why = f"ends before row {waiting[-1]:,}; it was changed since it was listed: give a whole one"
+    raise UnreadableError(f"{path}: {why}")
 
 
 @contextmanager

@@ -76,22 +76,16 @@ def probe(
 def linear_probe(
     labelled: LabelledSet, train: LabelledSet, validation: LabelledSet | None, features: Features
 ) -> Result:
-    """Fit a classifier on one set and measure it on another; all number their classes in one way.
-
-    Raises as `Features.of_images`.
-    """
-
-    def with_labels(part: LabelledSet) -> tuple[Tensor, Tensor]:
-        encoded = features.of_images(part.images)
-        return encoded.embeddings, torch.from_numpy(part.labels[encoded.rows]).to(encoded.embeddings.device)
-
-    encoded, (known, labels) = features.of_images(labelled.images), with_labels(train)
-    held = with_labels(validation) if validation else None
-    classes = len(labelled.classes.names)
-    classifier = probe(known, labels, classes=classes, validation=held)
-    facts = {"strength": classifier.strength, "train_images": len(labels) + (len(held[1]) if held else 0)}
-    vectors = torch.eye(classes, device=known.device)
-    return classified(labelled, encoded, classifier.scores(encoded.embeddings).float(), vectors, facts)
+    """Fit a classifier on one set and measure it on another; all number their classes in one way."""
+    encoded, parts, classes = features.of_images(labelled.images), list[tuple[Tensor, Tensor]](), labelled.classes.names
+    for part in (train, validation) if validation else (train,):
+        of_part = features.of_images(part.images)
+        labels = torch.from_numpy(part.labels[of_part.rows])
+        parts.append((of_part.embeddings, labels.to(of_part.embeddings.device)))
+    classifier = probe(*parts[0], classes=len(classes), validation=parts[1] if validation else None)
+    facts = {"strength": classifier.strength, "train_images": sum(len(labels) for _, labels in parts)}
+    scores = classifier.scores(encoded.embeddings).float()
+    return classified(labelled, encoded, scores, torch.eye(len(classes), device=scores.device), facts)
 
 
 def best_strength(
@@ -167,10 +161,7 @@ def lists_of(folder: str, task: str) -> list[str]:
 
 
 def vtab(folder: str, features: Features) -> tuple[Images, Result]:
-    """The probe of every task that is there; the rows are the test images of all of them.
-
-    Raises UnreadableError: no task is there, or a file of one is damaged.
-    """
+    """The probe of every task that is there; the rows are the test images of all of them."""
     existing = tasks_in(folder)
     names, rows, tasks, ranks = list[str](), list[int](), list[int](), list[int]()
     missing = [name for name in TASKS if name not in existing]

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 Outcomes = Mapping[str, npt.NDArray[Any]]  # columns of one length, a row an image
 Measure = Callable[[Outcomes], dict[str, float]]
+Intervals = dict[str, tuple[float, float]]  # of each metric, the lower and the upper end
 
 RESAMPLES = 1_000  # ours: as many as bootstraps usually have
+EXAMPLES = 12  # queries that are shown of a set or direction
 _SHARE = 95  # percent of the resampled values that an interval holds
 Answer = str | int  # a text, or the number of an image in its set
 
@@ -71,7 +73,7 @@ def chosen(outcomes: Outcomes, rows: npt.NDArray[Any]) -> Outcomes:
     return {name: column[rows] for name, column in outcomes.items()}
 
 
-def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, tuple[float, float]]:
+def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int = RESAMPLES, seed: int = 0) -> Intervals:
     """For each metric the middle 95 % of its values over resamples of the images (percentile bootstrap)."""
     random, images = np.random.default_rng(seed), len(next(iter(outcomes.values())))
     drawn = [measure(chosen(outcomes, random.integers(images, size=images))) for _ in range(resamples)]

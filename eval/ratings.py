@@ -23,7 +23,8 @@ from altalign.errors import UnreadableError
 from altalign.eval.encoded import ENCODED_TOGETHER, Features
 from altalign.eval.image_sources import text_lines
 from altalign.eval.outcomes import Outcomes, Result
-from altalign.eval.retrieval import KS, ranks_of_pairs
+from altalign.eval.retrieval import KS, owners
+from altalign.eval.search import ranks_of_pairs
 from altalign.eval.sets import ImageSet
 
 POSITIVE = 3.0
@@ -53,28 +54,26 @@ class Ratings:
 def cxc(
     pairs: ImageSet, features: Features, *, ids: CaptionIds, folder: str, split: str, samples: int = SAMPLES
 ) -> Result:
-    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, plain or gzipped, and so on.
-
-    Raises UnreadableError: a file is not there, or of another set; or no image can be decoded.
-    """
-    encoded = features.of_images(pairs.files)
+    """The model on a set of MSCOCO's images and the ratings in a folder: `sts_SPLIT.csv`, or gzipped, and so on."""
+    encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
-    whole = [pairs.images[row] for row in rows]
-    owner = torch.repeat_interleave(torch.tensor([len(image.captions) for image in whole]))
-    texts = features.of_texts([caption for image in whole for caption in image.captions])
-    names = [image.place.name.rpartition("/")[2] for image in whole]
-    captions = [one for name, image in zip(names, whole, strict=True) for one in ids[name][: len(image.captions)]]
-    paths = {task: storage.join(folder, f"{task}_{split}.csv") for task in get_args(Task)}
-    paths = {task: f"{path}.gz" if storage.exists(f"{path}.gz") else path for task, path in paths.items()}
-    ratings: dict[Task, Ratings] = {task: read_ratings(path, task, captions, names) for task, path in paths.items()}
-    outcomes, facts = crisscrossed(encoded.embeddings, texts, owner, ratings, samples=samples)
+    of_images = [pairs.captions[row] for row in rows]
+    texts = features.of_texts([caption for some in of_images for caption in some])
+    names = [pairs.images.names[row].rpartition("/")[2] for row in rows]
+    captions = [one for name, some in zip(names, of_images, strict=True) for one in ids[name][: len(some)]]
+    ratings = dict[Task, Ratings]()
+    for task in get_args(Task):
+        path = storage.join(folder, f"{task}_{split}.csv")
+        path = f"{path}.gz" if storage.exists(f"{path}.gz") else path
+        ratings[task] = read_ratings(path, task, captions, names)
+    outcomes, facts = crisscrossed(encoded.embeddings, texts, owners(of_images), ratings, samples=samples)
     facts |= {
-        "images": len(whole),
+        "images": len(rows),
         "captions": len(captions),
         "image_to_image_queries": int((outcomes["image_to_image_rank"] > 0).sum()),
         "text_to_text_queries": int(outcomes["text_to_text_queries"].sum()),
     }
-    left_out = pairs.files.left_out(encoded.undecodable, pairs.left_out)
+    left_out = pairs.images.left_out(encoded.undecodable, pairs.left_out)
     return Result(measured(outcomes), facts, outcomes, rows, left_out)
 
 
@@ -87,8 +86,8 @@ def crisscrossed(
     image. Times 100, `sts`, `sis` and `sits` are means over the samples, with `…_std`, `mean_correlation` of the three,
     and `…_missing`, the rated pairs that the set has not.
     """
-    captions = torch.arange(len(owner))
-    of_coco = torch.cat([torch.stack([captions, owner]), ratings["sits"].positive], dim=1).to(images.device)
+    of_coco = torch.stack([torch.arange(len(owner)), owner])
+    of_coco = torch.cat([of_coco, ratings["sits"].positive], dim=1).to(images.device)
     of_one = owner.argsort(stable=True).split(owner.bincount().tolist())
     together = torch.cat([torch.cartesian_prod(rows, rows) for rows in of_one]).T
     alike = _both(torch.cat([together, ratings["sts"].positive], dim=1)).to(images.device)
@@ -131,10 +130,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 
 
 def read_ids(path: str) -> CaptionIds:
-    """The ids of the captions of each image, by its file name, of Karpathy's JSON.
-
-    Raises UnreadableError: it is no such JSON.
-    """
+    """The ids of the captions of each image, by its file name, of Karpathy's JSON."""
     try:
         return {
             image["filename"]: [
@@ -151,7 +147,7 @@ def read_ratings(path: str, task: Task, captions: Sequence[str], images: Sequenc
     """The ratings of a CSV, plain or gzipped.
 
     Captions are known by their ids, `COCO_val2014:sentid:N`, images by their file names, `COCO_val2014_N.jpg`, both in
-    the order of the embeddings. Raises UnreadableError: it is no such file, or none of its pairs is of the set.
+    the order of the embeddings.
     """
     try:
         data = storage.read_bytes(path)
@@ -278,7 +274,7 @@ def measured_of_words(outcomes: Outcomes) -> dict[str, float]:
 def read_word_pairs(path: str) -> list[WordPair]:
     """The pairs of SimLex-999 as its authors give it, with subsets; or of lines WORD, WORD, RATING without.
 
-    Fields are divided by tabs, and lines that begin with # are left out. Raises UnreadableError: a line is neither.
+    Fields are divided by tabs, and lines that begin with # are left out.
     """
     lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
     pairs = list[WordPair]()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.eval import outcomes
-from altalign.eval.evaluation import MEASURES, Evaluated, Evaluation, Without
+from altalign.eval.evaluation import MEASURES, Evaluated, Evaluation
 from altalign.eval.image_sources import reading
 from altalign.eval.outcomes import Difference, Outcomes, chosen
 from altalign.terminal import shown
@@ -42,13 +42,21 @@ def write_metrics(path: str, metrics: Metrics) -> None:
 
 def write(folder: str, evaluation: Evaluation) -> None:
     """Write outcomes, sets.json and metrics.json; sets that another evaluation has left there stay."""
+    about: dict[str, object] = {}
     for each in evaluation.evaluated:
         columns = {"name": pa.array([each.images.names[row] for row in each.result.rows])}
         columns |= {name: pa.array(column) for name, column in each.result.outcomes.items()}
         with storage.write(_outcomes_path(folder, each.name)) as file:
             pq.write_table(pa.table(columns), file)
+        left_out = each.result.left_out.items()
+        about[each.name] = {
+            "metric": each.settings.metric,
+            "settings": each.settings.model_dump(mode="json"),
+            "intervals": {name: list(ends) for name, ends in each.intervals.items()},
+            "without_near_duplicates": [asdict(one) for one in each.without],
+            "left_out": {reason: {"number": len(names), "names": list(names[:_NAMED])} for reason, names in left_out},
+        }
     sets, metrics = storage.join(folder, "sets.json"), storage.join(folder, "metrics.json")
-    about = {each.name: _about(each) for each in evaluation.evaluated}
     missing = {name: {"missing": why} for name, why in evaluation.missing.items()}
     storage.write_json(sets, {**storage.read_json(sets), **about, **missing})
     before = {name: values for name, values in storage.read_json(metrics).items() if name not in missing}
@@ -62,17 +70,6 @@ def _metrics_of(evaluation: Evaluation) -> dict[str, dict[str, float]]:
 
 def _outcomes_path(folder: str, name: str) -> str:
     return storage.join(folder, "outcomes", f"{name.replace('/', '-')}.parquet")
-
-
-def _about(each: Evaluated) -> dict[str, object]:
-    left_out = each.result.left_out.items()
-    return {
-        "metric": each.settings.metric,
-        "settings": each.settings.model_dump(mode="json"),
-        "intervals": {name: list(ends) for name, ends in each.intervals.items()},
-        "without_near_duplicates": [asdict(one) for one in each.without],
-        "left_out": {reason: {"number": len(names), "names": list(names[:_NAMED])} for reason, names in left_out},
-    }
 
 
 def show(evaluation: Evaluation, out: "Console", *, model: str) -> None:
@@ -110,21 +107,21 @@ def _scores_table(evaluated: Sequence[Evaluated]) -> "Table":
     """A row a set: its metric with the interval, and without near-duplicates where a run has looked for them."""
     is_known = any(each.without for each in evaluated)
     table = _table(("set", "metric"), ("images", "score", "95 %", *(["without near"] if is_known else [])))
-
-    def apart(one: Without, metric: str) -> str:
-        return f"{f'{one.metrics[metric]:.1f}' if one.metrics else 'none left'} (-{one.images:,})"
-
     for each in evaluated:
         metric = each.settings.metric
         ends = each.intervals.get(metric)
-        table.add_row(
+        cells = [
             shown(each.name) + "".join(f"\n{len(some):,} {why}" for why, some in each.result.left_out.items()),
             metric,
             f"{len(each.result.rows):,}",
             f"{each.score:.1f}",
             f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "",
-            *(["\n".join(apart(one, metric) for one in each.without) or "not known"] if is_known else []),
-        )
+        ]
+        if is_known:
+            scores = [f"{one.metrics[metric]:.1f}" if one.metrics else "none left" for one in each.without]
+            apart = [f"{score} (-{one.images:,})" for score, one in zip(scores, each.without, strict=True)]
+            cells.append("\n".join(apart) or "not known")
+        table.add_row(*cells)
     return table
 
 
@@ -136,8 +133,7 @@ def retrieval_table(metrics: Metrics) -> "Table":
             cells = list[list[str]]()
             for direction, searched in (("image_to_text", "captions"), ("text_to_image", "images")):
                 recalls = [values[f"{direction}_r{k}"] for k in (1, 5, 10)]
-                numbers = [f"{values[searched]:,.0f}", *(f"{recall:.1f}" for recall in recalls), f"{sum(recalls):.1f}"]
-                cells.append(numbers)
+                cells.append([f"{values[searched]:,.0f}", *(f"{one:.1f}" for one in (*recalls, sum(recalls)))])
             below = f"chance: R@1 {values['chance_r1']:.2g}"
             below += f"\n{values['undecodable']:,.0f} undecodable" if values.get("undecodable") else ""
             table.add_row(shown(name.removeprefix(_RETRIEVAL)), "captions by image", *cells[0])
@@ -161,23 +157,18 @@ class Compared:
     differences: dict[str, Difference]  # of the first less those of the second
 
 
-def compare(a: str, b: str, *, resamples: int) -> list[Compared]:
-    """The sets that two evaluations have: their folders, or training runs, of which the newest evaluation is meant.
-
-    Raises UsageError: one is no evaluation, or they have no set in common.
-    """
-    places = [_place(folder) for folder in (a, b)]
+def compare(a: str, b: str, *, resamples: int = outcomes.RESAMPLES) -> list[Compared]:
+    """The sets that two evaluations have: their folders, or training runs, of which the newest evaluation is meant."""
+    places, compared = [_place(folder) for folder in (a, b)], list[Compared]()
     abouts = [storage.read_json(storage.join(place, "sets.json")) for place in places]
-    names = [
-        {name for name, each in about.items() if "missing" not in each and name.partition("/")[0] in MEASURES}
-        for about in abouts
-    ]
-    compared = list[Compared]()
-    for name in sorted(names[0] & names[1]):
+    for name in sorted(abouts[0].keys() & abouts[1].keys()):
+        measure = MEASURES.get(name.partition("/")[0])
+        if measure is None or any("missing" in about[name] for about in abouts):
+            continue
         (names_a, of_a), (names_b, of_b) = (_outcomes(_outcomes_path(place, name)) for place in places)
         _, rows_a, rows_b = np.intersect1d(names_a, names_b, return_indices=True)
         if len(rows_a):
-            first, second, measure = chosen(of_a, rows_a), chosen(of_b, rows_b), MEASURES[name.partition("/")[0]]
+            first, second = chosen(of_a, rows_a), chosen(of_b, rows_b)
             of_one = len(names_a) + len(names_b) - 2 * len(rows_a)
             differences = outcomes.differences(first, second, measure, resamples=resamples)
             both = measure(first), measure(second)

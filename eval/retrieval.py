@@ -1,10 +1,10 @@
 """Image-text retrieval with several captions per image: recall@k in percent, both ways (ALIGN tables 2 and 3).
 
-In several languages, one by one and on average: Multi30K (ALIGN section 8, table 11) and XM3600. The core, `ranks`,
-only knows embeddings.
+In several languages, one by one and on average: Multi30K (ALIGN section 8, table 11) and XM3600.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from altalign.errors import UnreadableError
-from altalign.eval.encoded import NEVER, Features, in_float32
+from altalign.eval.encoded import Features
 from altalign.eval.image_sources import NO_FILE, Images, files_in, text_lines
-from altalign.eval.outcomes import Example, Outcomes, Result, shown
+from altalign.eval.outcomes import EXAMPLES, Example, Outcomes, Result, shown
+from altalign.eval.search import nearest, ranks_of_pairs
 from altalign.eval.sets import ImageSet
 
 KS = (1, 5, 10)
-
-_SCORES = 1 << 24  # scores that are held, 64 MiB; more if one query has more candidates
-_EXAMPLES, _SHOWN = 12, 3  # queries of each direction, and what is shown of each
 
 
 class Ranks(NamedTuple):
@@ -34,15 +32,14 @@ class Ranks(NamedTuple):
 
 
 def retrieval(pairs: ImageSet, features: Features, *, shared_captions: Literal["own", "all"] = "own") -> Result:
-    """Search a set in both directions. Raises UnreadableError: there is no image, or none can be decoded.
+    """Search a set in both directions.
 
     A caption that several images have is right for its `own` image alone, or for `all` of them.
     """
-    encoded = features.of_images(pairs.files)
+    encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
-    whole = [pairs.images[row] for row in rows]
-    captions = list(chain.from_iterable(image.captions for image in whole))
-    owner = torch.repeat_interleave(torch.tensor([len(image.captions) for image in whole]))
+    of_images = [pairs.captions[row] for row in rows]
+    captions, owner = list(chain.from_iterable(of_images)), owners(of_images)
     numbers: dict[str, int] = {}  # equal where captions are
     same = torch.tensor([numbers.setdefault(caption, len(numbers)) for caption in captions])
     images, texts = encoded.embeddings, features.of_texts(captions)
@@ -50,27 +47,48 @@ def retrieval(pairs: ImageSet, features: Features, *, shared_captions: Literal["
     outcomes = outcomes_of(both, owner)
     of_one_image = torch.stack([same, owner]).unique(dim=1)[0]
     facts = {
-        "chance_r1": 100 / len(whole),
-        "images": len(whole),
+        "chance_r1": 100 / len(rows),
+        "images": len(rows),
         "captions": len(captions),
         "shared_captions": int((of_one_image.bincount()[same] > 1).sum()),
         "undecodable": len(encoded.undecodable),
     }
-    examples = [
-        *_examples(images, texts, both.of_images, rows, captions),
-        *_examples(texts, images, both.of_texts, captions, rows),
-    ]
-    left_out = pairs.files.left_out(encoded.undecodable, pairs.left_out)
+    examples = list[Example]()
+    directions = ((images, texts, both.of_images, rows, captions), (texts, images, both.of_texts, captions, rows))
+    for queries, candidates, of_queries, names, answers in directions:
+        chosen = shown(list(map(str, names)), of_queries.tolist(), at_most=EXAMPLES)
+        for query, places in zip(chosen, nearest(queries[chosen], candidates), strict=True):
+            examples.append(Example(names[query], tuple(answers[one] for one in places), int(of_queries[query])))
+    left_out = pairs.images.left_out(encoded.undecodable, pairs.left_out)
     return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)
 
 
-def measured(outcomes: Outcomes) -> dict[str, float]:
-    """`image_to_text_rK` and `text_to_image_rK` in percent of the queries; `rsum`, their sum; `mean_recall`, mean."""
-    by_image, captions = outcomes["image_to_text_rank"], outcomes["captions"].sum()
-    recalls = {f"image_to_text_r{k}": 100 * float((by_image <= k).mean()) for k in KS}
-    recalls |= {f"text_to_image_r{k}": 100 * float(outcomes[f"text_to_image_hits_{k}"].sum() / captions) for k in KS}
-    total = sum(recalls.values())
-    return {**recalls, "rsum": total, "mean_recall": total / len(recalls)}
+def owners(captions: Sequence[Sequence[str]]) -> Tensor:
+    """The row of each caption's image, where each image has a list of them: int64 (captions,)."""
+    return torch.repeat_interleave(torch.tensor([len(some) for some in captions]))
+
+
+def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor | None = None) -> Ranks:
+    """Search images, (n, d) float32, by captions, (m, d), and captions by images.
+
+    A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
+    captions. `owner`, int64 (m,), is the row of each caption's image; every image has a caption. `same_caption`, int64
+    (m,), has a number for each caption, equal where captions are: a caption is then also of the images of those equal
+    to it.
+    """
+    if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
+        shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
+        raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
+    if owner.unique().tolist() != list(range(len(images))):
+        raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
+    own = torch.stack([owner, torch.arange(len(texts), device=owner.device)])
+    if same_caption is not None:
+        images_of, same = defaultdict[int, set[int]](set), same_caption.tolist()
+        for number, image in zip(same, owner.tolist(), strict=True):
+            images_of[number].add(image)
+        own = torch.tensor([(image, caption) for caption, one in enumerate(same) for image in images_of[one]]).T
+    own = own.to(images.device)
+    return Ranks(ranks_of_pairs(images, texts, own), ranks_of_pairs(texts, images, own.flip(0)))
 
 
 def outcomes_of(both: Ranks, owner: Tensor) -> Outcomes:
@@ -80,99 +98,13 @@ def outcomes_of(both: Ranks, owner: Tensor) -> Outcomes:
     return {"image_to_text_rank": both.of_images.cpu().numpy(), "captions": owner.bincount().numpy(), **hits}
 
 
-@torch.no_grad()
-def _examples(
-    queries: Tensor, candidates: Tensor, ranks: Tensor, names: Sequence[int | str], others: Sequence[int | str]
-) -> list[Example]:
-    """Right and wrong ones, as many of each where there are so many, chosen by hashes."""
-    chosen = shown([str(name) for name in names], ranks.tolist(), at_most=_EXAMPLES)
-    best = (queries[chosen] @ candidates.T).topk(min(_SHOWN, len(candidates)), dim=1).indices.tolist()
-    return [
-        Example(names[query], tuple(others[place] for place in places), int(ranks[query]))
-        for query, places in zip(chosen, best, strict=True)
-    ]
-
-
-# Ranks ----------------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor | None = None) -> Ranks:
-    """Search images, (n, d) float32, by captions, (m, d), and captions by images.
-
-    A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
-    captions. A candidate of another image with the same score comes first, so that a model with equal embeddings finds
-    nothing; so does one whose score is not a number. A query whose own candidates have no score misses.
-
-    `owner`, int64 (m,), is the row of each caption's image; every image has a caption. `same_caption`, int64 (m,), has
-    a number for each caption, equal where captions are: a caption is then also of the images of those equal to it.
-
-    Raises ValueError: shapes or owners do not agree, or an image has no caption.
-    """
-    owner = owner.to(images.device)
-    if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
-        shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
-        raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
-    if not torch.equal(owner.unique(), torch.arange(len(images), device=owner.device)):
-        raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
-    own = torch.stack([owner, torch.arange(len(texts), device=images.device)])
-    if same_caption is not None:
-        own = _of_all(owner, same_caption.to(images.device))
-    with in_float32(images.device.type):
-        return Ranks(_ranks(images, texts, own), _ranks(texts, images, own.flip(0)))
-
-
-@torch.no_grad()
-def ranks_of_pairs(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: bool = False) -> Tensor:
-    """Rank, from 1, of each query's best right candidate, int64 (n,); 0 of a query that has none. Ties as in `ranks`.
-
-    Queries are (n, d), candidates (m, d) float32; pairs, int64 (2, p), are rows of queries and of what is right for
-    them. Where queries are the `same` as candidates, no query is a candidate of its own.
-    """
-    with in_float32(queries.device.type):
-        best = _ranks(queries, candidates, pairs.unique(dim=1), same=same)
-    has_none = torch.ones(len(queries), dtype=torch.bool, device=queries.device)
-    has_none[pairs[0]] = False
-    return best.masked_fill(has_none, 0)
-
-
-def _of_all(owner: Tensor, same: Tensor) -> Tensor:
-    """Images and the captions that they have or that are equal to one that they have: int64 (2, pairs), each once."""
-    caption, images = torch.stack([same, owner]).unique(dim=1)  # sorted by the number of the caption
-    caption = caption.contiguous()
-    first, after = torch.searchsorted(caption, same), torch.searchsorted(caption, same, right=True)
-    counts = after - first
-    captions = torch.repeat_interleave(counts)
-    starts = counts.cumsum(0) - counts
-    places = first[captions] + torch.arange(len(captions), device=caption.device) - starts[captions]
-    return torch.stack([images[places], captions])
-
-
-def _ranks(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: bool = False) -> Tensor:
-    """Rank, from 1, of each query's best own candidate among those that are not its own, int64 (queries,).
-
-    Which are its own, pairs (2, n) of query and candidate say. It holds the scores of some queries at a time, against
-    all candidates. Where queries are the `same` as candidates, none is its own.
-    """
-    query, candidate = pairs[:, pairs[0].argsort(stable=True)]
-    query = query.contiguous()
-    rows_at_a_time = max(1, _SCORES // len(candidates))
-    ranks = []
-    for begin, some in zip(range(0, len(queries), rows_at_a_time), queries.split(rows_at_a_time), strict=True):
-        scores = some @ candidates.T
-        if same:
-            scores.diagonal(begin).fill_(-torch.inf)
-        first, after = torch.searchsorted(query, torch.tensor([begin, begin + len(some)], device=query.device)).tolist()
-        rows, columns = query[first:after] - begin, candidate[first:after]
-        own = scores[rows, columns]
-        own = torch.where(own.isnan(), -torch.inf, own)
-        best = torch.full((len(some), 1), -torch.inf, device=scores.device).scatter_reduce(
-            0, rows[:, None], own[:, None], "amax"
-        )
-        scores[rows, columns] = -torch.inf  # so that they are not above the best
-        before = len(candidates) - (scores < best).sum(1)
-        ranks.append(torch.where(best[:, 0] > -torch.inf, 1 + before, NEVER))
-    return torch.cat(ranks)
+def measured(outcomes: Outcomes) -> dict[str, float]:
+    """`image_to_text_rK` and `text_to_image_rK` in percent of the queries; `rsum`, their sum; `mean_recall`, mean."""
+    by_image, captions = outcomes["image_to_text_rank"], outcomes["captions"].sum()
+    recalls = {f"image_to_text_r{k}": 100 * float((by_image <= k).mean()) for k in KS}
+    recalls |= {f"text_to_image_r{k}": 100 * float(outcomes[f"text_to_image_hits_{k}"].sum() / captions) for k in KS}
+    total = sum(recalls.values())
+    return {**recalls, "rsum": total, "mean_recall": total / len(recalls)}
 
 
 # Languages ------------------------------------------------------------------------------------------------------------
@@ -186,10 +118,7 @@ class Multilingual(NamedTuple):
 
 
 def multilingual(pairs: Multilingual, folder: str, features: Features) -> tuple[Images, Result]:
-    """Search the images of a folder's files in every language, and the captions by the images.
-
-    Raises UnreadableError: no image is there, or none can be decoded.
-    """
+    """Search the images of a folder's files in every language, and the captions by the images."""
     images, missing = files_in(folder, pairs.names)
     if not len(images):
         why = f"none of {len(pairs.names):,} images is there ({missing[0]})"
@@ -200,8 +129,7 @@ def multilingual(pairs: Multilingual, folder: str, features: Features) -> tuple[
     outcomes: dict[str, npt.NDArray[Any]] = {}
     for language, captions in pairs.captions.items():
         own = [captions[number] for number in numbers]
-        owner = torch.repeat_interleave(torch.tensor([len(some) for some in own]))
-        texts = features.of_texts(list(chain.from_iterable(own)))
+        texts, owner = features.of_texts(list(chain.from_iterable(own))), owners(own)
         columns = outcomes_of(ranks(encoded.embeddings, texts, owner), owner)
         outcomes |= {f"{language}/{name}": column for name, column in columns.items()}
     left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
@@ -222,10 +150,7 @@ def measured_by_language(outcomes: Outcomes) -> dict[str, float]:
 
 
 def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Multilingual:
-    """Multi30K: the names of the images, a line each, and files of captions in that order, by language.
-
-    Raises UnreadableError: a file is not there, or has another number of lines.
-    """
+    """Multi30K: the names of the images, a line each, and files of captions in that order, by language."""
     names = [line.split("#")[0].strip() for line in text_lines(images)]
     by_language: dict[str, list[list[str]]] = {}
     for language, files in captions.items():
@@ -238,10 +163,7 @@ def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Multilingu
 
 
 def read_xm3600(path: str, languages: Sequence[str]) -> Multilingual:
-    """XM3600's captions.jsonl: these languages, or all.
-
-    Raises UnreadableError: it is no such file, or an image has no caption in a language.
-    """
+    """XM3600's captions.jsonl: these languages, or all."""
     try:
         rows = [json.loads(line) for line in text_lines(path)]
         all_of_them = {key for row in rows for key, each in row.items() if isinstance(each, dict) and "caption" in each}

@@ -8,7 +8,7 @@ run, of the same `image_id`) are one image, which has all their captions; with c
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -22,31 +22,19 @@ from altalign import storage
 from altalign.errors import DamagedError, UnreadableError, UsageError, first_line
 from altalign.eval import image_sources as sources
 from altalign.eval.class_names import Classes
-from altalign.eval.image_sources import (
-    IMAGES,
-    NO_IMAGE,
-    Images,
-    Place,
-    Sample,
-    digest,
-    paths_of,
-    read_place,
-    read_places,
-    reasons,
-    text_lines,
-)
+from altalign.eval.image_sources import IMAGES, NO_IMAGE, Images, Place, Sample, digest, paths_of, read_place
 from altalign.eval.settings import Set
 
 NO_CAPTION, NO_LABEL, EMPTY_CLASS = "no caption", "no label", "class without images"  # reasons to leave out
 HeldOut = Callable[[int], "ImageSet"]  # from the largest number of images
-Kind = Literal["webdataset", "parquet", "karpathy", "run", "list", "folder"]
+Kind = Literal["webdataset", "parquet", "karpathy", "list", "folder"]
 
 
 def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
     """What is at a path, and its files; of a folder that is no set of tars or tables, the folder.
 
     A folder is one of CLIP_benchmark's where SPLIT/nshards.txt says how many tars it has, or of `save_to_disk` where
-    state.json names its tables. Raises UsageError: nothing is there; UnreadableError: a tar that is named is not.
+    state.json names its tables.
     """
     if storage.kind(path) == "folder":
         if storage.exists(mark := storage.join(path, split, "nshards.txt")):
@@ -79,44 +67,28 @@ class CaptionedImage:
     """An image file's bytes and its captions, at least one."""
 
     image: bytes
-    captions: list[str]
+    captions: Sequence[str]
     name: str = ""  # for messages: FILE#ROW, FILE/MEMBER
-
-
-@dataclass
-class Listed:
-    """An image of a set: where it is, and its captions."""
-
-    identity: str
-    place: Place
-    captions: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """A set of captioned images in the order of their places; it can be iterated any number of times."""
 
-    images: Sequence[Listed]
+    images: Images
+    captions: Sequence[Sequence[str]]  # of each image, at least one
     left_out: Mapping[str, Sequence[str]]  # names of rows, by reason
-    read: Callable[[Sequence[Place]], Iterator[bytes]] = read_places
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __iter__(self) -> Iterator[CaptionedImage]:
-        for image, data in zip(self.images, self.read([image.place for image in self.images]), strict=True):
-            yield CaptionedImage(data, image.captions, image.place.name)
+        images = self.images.read(range(len(self.images)))
+        return map(CaptionedImage, images, self.captions, self.images.names)
 
     def with_captions(self, *, at_most: int) -> "ImageSet":
         """The set with the first `at_most` captions of each image (0: all)."""
-        images = [replace(image, captions=image.captions[: at_most or None]) for image in self.images]
-        return replace(self, images=images)
-
-    @property
-    def files(self) -> Images:
-        """The images without their captions."""
-        places = [image.place for image in self.images]
-        return Images.at([image.identity for image in self.images], places, self.read)
+        return replace(self, captions=[some[: at_most or None] for some in self.captions])
 
 
 def captioned_set(
@@ -132,16 +104,13 @@ def captioned_set(
     """Images with captions.
 
     Args:
-        paths: of tars or tables paths or globs; or a folder, a JSON, folders of runs.
+        paths: of tars or tables paths or globs; or a JSON, or folders of runs.
         kind: what the paths are of; None: `kind_of` says it of the one path.
         split: of Karpathy's JSON, and of CLIP_benchmark's folders.
         images: of Karpathy's JSON the folder of the images, or of the folders that the JSON names (`filepath`).
         image_column: of tables: bytes, or Hugging Face's struct of `bytes` and `path`.
         caption_column: of tables: a string, or a list of strings.
         images_at_most: chosen by the hash of their bytes, in a run of their `image_id`, in a JSON of names; 0: all.
-
-    Raises UsageError: nothing is there, it is no set of captioned images, or it has no such columns or split;
-    UnreadableError: a file is damaged, or nothing of the set is left; DamagedError: a side-car is.
     """
     if kind is None:
         kind, paths = kind_of(paths[0], split)
@@ -149,18 +118,18 @@ def captioned_set(
         rows = ((one.image, one.place, _captions(one)) for path in paths_of(paths) for one in sources.samples_of(path))
     elif kind == "karpathy":
         rows = _karpathy_rows(paths[0], images, split)
-    elif kind in ("run", "folder"):
+    elif kind == "folder":
         rows = (row for path in paths for row in _run_rows(path))
     else:
         rows = (row for path in paths_of(paths) for row in _captioned_rows(path, image_column, caption_column))
-    listed, left_out = dict[str, Listed](), dict[str, list[str]]()
+    listed, left_out = dict[str, tuple[str, Place, list[str]]](), dict[str, list[str]]()
     for identity, place, given in rows:
         captions = [caption for caption in given if caption.strip()]
         if identity is None or not captions:
             left_out.setdefault(NO_CAPTION if identity else NO_IMAGE, []).append(place.name)
         else:  # rows are of one image where their bytes are the same; in a JSON, where their names are
             key = place.name if kind == "karpathy" else identity
-            listed.setdefault(key, Listed(identity, place)).captions.extend(captions)
+            listed.setdefault(key, (identity, place, []))[2].extend(captions)
     if not listed:
         why = ", ".join(f"{len(names):,} rows with {reason}" for reason, names in left_out.items()) or "no rows"
         names = ", ".join(paths)
@@ -168,15 +137,12 @@ def captioned_set(
     chosen = set(listed)
     if 0 < images_at_most < len(listed):
         chosen = set(sorted(listed, key=lambda key: sha256(key.encode()).digest())[:images_at_most])
-    return ImageSet([image for key, image in listed.items() if key in chosen], left_out)
+    identities, places, captions = zip(*(one for key, one in listed.items() if key in chosen), strict=True)
+    return ImageSet(Images.at(identities, places), captions, left_out)
 
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
-    """The images of a set's settings with the captions that are searched; `held_out` gives what a training kept back.
-
-    Raises UsageError: nothing is there, or no pairs are held out; UnreadableError: a file is damaged, or nothing of the
-    set is left.
-    """
+    """The images of a set's settings with the captions that are searched; `held_out` gives those a training kept."""
     if not chosen.held_out:
         pairs = captioned_set(
             [chosen.path],
@@ -243,8 +209,8 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     storage.check(folder)
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
-        repair = "give the [run] folder of a curation, or finish it"
-        raise UsageError(f"{folder}: no finished run (it has no manifest.json); {repair}")
+        why = "no finished run (it has no manifest.json)"
+        raise UsageError(f"{folder}: {why}; give the [run] folder of a curation, or finish it")
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])
         sidecar = f"{tar.removesuffix('.tar')}.parquet"
@@ -293,17 +259,15 @@ def labelled_set(
         classes: names of the classes; None: what the set says of them.
         only_own_classes: drop the classes that no image has, as ImageNet-R and ImageNet-A are scored.
         needs_names: refuse a set of whose classes only numbers are known.
-
-    Raises UsageError: nothing is there, or a label is no class; UnreadableError: a file is damaged, or no image is
-    left.
     """
-    rows, own = _labelled_rows(path, split, image_column, label_column)
+    kind, files = kind_of(path, split)
+    own = _classes_of(kind, path, files, label_column)
     if classes and own and own.ids:
         classes = classes.in_folders(own.ids, path)
     if needs_names and not classes and not own:
         raise UsageError(f"{path}: nothing says what its classes are called; name a file of them in classes")
     whole, left_out = list[tuple[str, Place, int | str]](), {NO_IMAGE: list[str](), NO_LABEL: list[str]()}
-    for identity, place, label in rows:
+    for identity, place, label in _labelled_rows(kind, path, files, image_column, label_column):
         if identity is None or label is None:
             left_out[NO_IMAGE if identity is None else NO_LABEL].append(place.name)
         else:
@@ -319,40 +283,30 @@ def labelled_set(
     else:
         missing = np.setdiff1d(np.arange(len(known.names)), present)
         left_out[EMPTY_CLASS] = [known.names[number] for number in missing]
-    return LabelledSet(Images.at(identities, places), numbers, known, reasons(left_out))
+    return LabelledSet(Images.at(identities, places), numbers, known, sources.reasons(left_out))
 
 
-_LabelledRow = tuple[str | None, Place, int | str | None]  # digest (None: no image), place, a number or a name
-
-
-def _labelled_rows(
-    path: str, split: str, image_column: str, label_column: str
-) -> tuple[Iterator[_LabelledRow], Classes | None]:
-    """Rows of a set, and the classes that it names."""
-    kind, files = kind_of(path, split)
+def _classes_of(kind: Kind, path: str, files: Sequence[str], column: str) -> Classes | None:
+    """The classes that a set names: in a file or folders; of tables Hugging Face's beside the schema, or the words."""
     if kind == "webdataset":
         names = storage.join(path, "classnames.txt")
         is_named = storage.kind(path) == "folder" and storage.exists(names)
-        return _tar_rows(files), Classes.of_file(names) if is_named else None
+        return Classes.of_file(names) if is_named else None
     if kind == "folder":
-        return _folder_rows(path), Classes.of_folders(_class_folders(path))
+        return Classes.of_folders(_class_folders(path))
     if kind == "list":
-        return _list_rows(path), None
-    rows = (row for file in files for row in _table_rows(file, image_column, label_column))
-    return rows, _classes_of_tables(files, label_column)
-
-
-def _tar_rows(files: Sequence[str]) -> Iterator[_LabelledRow]:
-    for sample in (sample for path in files for sample in sources.samples_of(path)):
-        label = sample.texts.get("cls", b"").decode("utf-8", "replace").strip()
-        yield sample.image, sample.place, int(label) if label.isdecimal() else label or None
-
-
-def _table_rows(path: str, image_column: str, label_column: str) -> Iterator[_LabelledRow]:
-    for identity, place, label in sources.table_rows(path, image_column, label_column):
-        if label is not None and not isinstance(label, int | str):
-            raise UsageError(f"{path}: column {label_column!r} holds no classes; name another label_column")
-        yield identity, place, label
+        return None
+    with sources.opened(files[0]) as (schema, _):
+        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    if names := about.get("info", {}).get("features", {}).get(column, {}).get("names"):
+        return Classes(tuple(names))
+    number = schema.get_field_index(column)
+    of_column: Any = schema.field(number).type if number >= 0 else pa.null()
+    of_column = of_column.value_type if pa.types.is_dictionary(of_column) else of_column
+    if of_column not in (pa.string(), pa.large_string(), pa.string_view()):
+        return None
+    batches = (batch for file in files for batch in sources.batches_of(file, (column,)))
+    return Classes(tuple(sorted({one for batch in batches for one in batch.column(0).to_pylist() if one})))
 
 
 def _class_folders(folder: str) -> list[str]:
@@ -362,27 +316,42 @@ def _class_folders(folder: str) -> list[str]:
     return names
 
 
-def _folder_rows(folder: str) -> Iterator[_LabelledRow]:
-    for name in _class_folders(folder):
-        for file in sorted(each for each in Path(folder, name).rglob("[!.]*") if each.is_file()):
-            place = Place(str(file), name=str(file))
-            is_image = file.suffix.lower().removeprefix(".") in IMAGES
-            yield digest(read_place(place)) if is_image else None, place, name
+def _labelled_rows(
+    kind: Kind, path: str, files: Sequence[str], image_column: str, label_column: str
+) -> Iterator[tuple[str | None, Place, int | str | None]]:
+    """Of each row the image's digest (None: no image), its place, and the number or the name of its class."""
+    if kind == "webdataset":
+        for sample in (sample for file in files for sample in sources.samples_of(file)):
+            label = sample.texts.get("cls", b"").decode("utf-8", "replace").strip()
+            yield sample.image, sample.place, int(label) if label.isdecimal() else label or None
+    elif kind == "folder":
+        for name in _class_folders(path):
+            for file in sorted(each for each in Path(path, name).rglob("[!.]*") if each.is_file()):
+                place = Place(str(file), name=str(file))
+                is_image = file.suffix.lower().removeprefix(".") in IMAGES
+                yield digest(read_place(place)) if is_image else None, place, name
+    elif kind == "list":
+        for file, label in lines_of(path):
+            place = Place(beside(path, file), name=file)
+            yield digest(read_place(place)), place, label
+    else:
+        for file in files:
+            for identity, place, label in sources.table_rows(file, image_column, label_column):
+                if label is not None and not isinstance(label, int | str):
+                    raise UsageError(f"{file}: column {label_column!r} holds no classes; name another label_column")
+                yield identity, place, label
 
 
 def lines_of(path: str) -> list[tuple[str, int | str]]:
-    """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder.
-
-    Raises UnreadableError: it is no such list.
-    """
+    """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder."""
     rows = list[tuple[str, int | str]]()
-    for number, line in enumerate(text_lines(path), start=1):
+    for number, line in enumerate(sources.text_lines(path), start=1):
         if not line.strip():
             continue
         file, _, label = line.strip().rpartition(" ")
         if not file:
-            why = f"line {number}: {line!r} is no file and class"
-            raise UnreadableError(f"{path}: {why}; write them with a space between")
+            why = f"line {number}: {line!r} is no file and class; write them with a space between"
+            raise UnreadableError(f"{path}: {why}")
         rows.append((file, int(label) if label.isdecimal() else label))
     return rows
 
@@ -392,30 +361,9 @@ def beside(path: str, file: str) -> str:
     return file if storage.is_remote(file) else storage.join(storage.folder_of(path), file)
 
 
-def _list_rows(path: str) -> Iterator[_LabelledRow]:
-    for file, label in lines_of(path):
-        place = Place(beside(path, file), name=file)
-        yield digest(read_place(place)), place, label
-
-
 def classes_of_lists(paths: Sequence[str]) -> Classes:
     """The classes that lists of one task have together: some may have no image in a small part."""
     labels = [label for path in paths for _, label in lines_of(path)]
     if not labels:
         raise UnreadableError(f"{', '.join(paths)}: no line FILE CLASS; give whole lists")
     return Classes.of_labels(labels)
-
-
-def _classes_of_tables(files: Sequence[str], column: str) -> Classes | None:
-    """The names that Hugging Face wrote beside the schema, or those that the column has itself, in all files."""
-    with sources.opened(files[0]) as (schema, _):
-        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    if names := about.get("info", {}).get("features", {}).get(column, {}).get("names"):
-        return Classes(tuple(names))
-    number = schema.get_field_index(column)
-    kind: Any = schema.field(number).type if number >= 0 else pa.null()
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        return None
-    batches = (batch for path in files for batch in sources.batches_of(path, (column,)))
-    return Classes(tuple(sorted({one for batch in batches for one in batch.column(0).to_pylist() if one})))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 
-from altalign.settings.common import TAKE_IT_OUT, Settings, without_removed
+from altalign.settings.common import Settings
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -49,17 +49,6 @@ TASKS: Mapping[str, Task] = {
     "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
 _OF_ALL = ("task", "name", "metric")
-# Settings of earlier versions: the value that holds now (None: there is none), and what to do about another.
-_REMOVED: Mapping[str, tuple[object, str]] = {
-    "index": (None, "is train now; rename it"),
-    "index_split": ("train", 'is always "train" now; leave it out'),
-    "train_split": ("train", 'is always "train" now; leave it out'),
-    "samples": (1_000, "is always 1,000 now; leave it out"),
-    "image_weight": (1, "is always 1 now; leave it out"),
-    "text_weight": (2, "is always 2 now; leave it out"),
-    "repeated_captions": (True, "is always true now; leave it out"),
-    "test_set": ("", "is gone; give the set the name that it has in [decontaminate] test_sets"),
-}
 
 
 class Set(Settings):
@@ -115,13 +104,7 @@ class Set(Settings):
     @classmethod
     def _of_its_task(cls, values: Any) -> Any:
         """Fill in what the task has as a default."""
-        if not isinstance(values, dict):
-            return values
-        for name, (value, advice) in _REMOVED.items():
-            if values.get(name, value) != value:
-                raise ValueError(f"{name} {advice}")
-        values = {name: value for name, value in values.items() if name not in _REMOVED}
-        task = TASKS.get(str(values.get("task")))
+        task = TASKS.get(str(values.get("task"))) if isinstance(values, dict) else None
         return {"metric": task.metrics[0], **task.defaults, **values} if task else values
 
     @model_validator(mode="after")
@@ -158,17 +141,8 @@ class EvalSets(Settings):
     set: list[Set] = Field(default_factory=list)
     near_duplicates: NearDuplicateSettings = NearDuplicateSettings()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        if task := next(filter(TASKS.__contains__, values), ""):
-            raise ValueError(f'[[{task}]] is [[set]] now; write [[set]] and task = "{task}" below it')
-        return without_removed(values, {"intervals.resamples": (1_000, TAKE_IT_OUT)})
-
     @model_validator(mode="after")
-    def _sets_are_told_apart(self) -> Self:
+    def _names_differ(self) -> Self:
         names = [f"{each.task}/{each.name}" for each in self.set]
         if twice := next((name for number, name in enumerate(names) if name in names[:number]), ""):
             raise ValueError(f"two sets are called {twice}; give each its own name")

@@ -66,7 +66,7 @@ def _input(given: str, image_column: str, caption_column: str) -> Iterable[Capti
     suffix = Path(given).suffix.lower()
     if storage.kind(given) == "folder":
         if storage.exists(storage.join(given, "manifest.json")):
-            return captioned_set([given], "run")
+            return captioned_set([given], "folder")
         images = sorted(path for path in Path(given).rglob("*") if path.suffix.lower() in IMAGE_NAMES)
         if not images:
             raise UsageError(f"{given}: neither a finished run nor a folder with images in it; give another")

@@ -11,9 +11,9 @@ from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import classification, results
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
-from altalign.eval.image_sources import UNDECODABLE, Place
+from altalign.eval.image_sources import UNDECODABLE, Images
 from altalign.eval.retrieval import retrieval
-from altalign.eval.sets import ImageSet, Listed, captioned, labelled_set
+from altalign.eval.sets import ImageSet, captioned, labelled_set
 from altalign.models import torch_models
 from altalign.train.data import tokenizer
 from altalign.train.data.packed import ClassNumbers
@@ -64,16 +64,14 @@ def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:
     if not samples.facts["held_out_pairs"]:
         share = samples.facts["asked"]["held_out"]
         raise UsageError(f"[data] held_out = {share:g} keeps no image of these runs; give a larger share")
-    listed = [
-        Listed(one.image_id, Place("", number, name=one.image_id), one.captions)
-        for number, one in enumerate(samples.held_out(images_at_most))
-    ]
+    pairs = [(one.image_id, one.captions) for one in samples.held_out(images_at_most)]
+    names, captions = zip(*pairs, strict=True)
 
-    def read(places: Sequence[Place]) -> Iterator[bytes]:
-        numbers = {place.offset for place in places}
-        return (one.image for number, one in enumerate(samples.held_out(images_at_most)) if number in numbers)
+    def read(rows: Sequence[int]) -> Iterator[bytes]:
+        chosen = set(rows)
+        return (one.image for number, one in enumerate(samples.held_out(images_at_most)) if number in chosen)
 
-    return ImageSet(listed, {}, read)
+    return ImageSet(Images(names, names, read), captions, {})
 
 
 class ClassEvaluation:

@@ -17,7 +17,7 @@ from tests.support.tars import tar as tar_of
 
 parquet_set = partial(captioned_set, kind="parquet")
 webdataset_set = partial(captioned_set, kind="webdataset")
-run_set = partial(captioned_set, kind="run")
+run_set = partial(captioned_set, kind="folder")
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
@@ -58,7 +58,7 @@ def test_rows_of_one_image_are_one_image(tmp_path: Path, monkeypatch: pytest.Mon
         (b"z", ["four"]),
         (b"w", ["five"]),
     ]
-    assert images.images[2].place.name == f"{tmp_path}/a.parquet#3"
+    assert images.images.names[2] == f"{tmp_path}/a.parquet#3"
     assert not images.left_out
 
 
@@ -172,7 +172,7 @@ def test_samples_of_tars_with_every_form_of_captions(tmp_path: Path) -> None:
     ]
     assert found(images) == expected
     assert counted(images) == {NO_CAPTION: 1, NO_IMAGE: 1}
-    assert images.images[0].place.name == f"{tmp_path}/a.tar/a/0.jpg"
+    assert images.images.names[0] == f"{tmp_path}/a.tar/a/0.jpg"
 
 
 @pytest.mark.parametrize("cut", [700, 1024, 1300, 1536, 2048, 2600])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.eval import classification as module
+from altalign.eval import search as module
 from altalign.eval.class_names import Classes
 from altalign.eval.classification import knn, measured, neighbours, ranked, zero_shot
 from altalign.eval.encoded import Features

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from altalign.eval import retrieval as module
+from altalign.eval import search as module
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import UNDECODABLE, Place
+from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.outcomes import Result
 from altalign.eval.retrieval import (
     Multilingual,
@@ -25,8 +25,8 @@ from altalign.eval.retrieval import (
     read_xm3600,
     retrieval,
 )
-from altalign.eval.sets import ImageSet, Listed
-from tests.eval.one_hot import ENCODER, encode_image
+from altalign.eval.sets import ImageSet
+from tests.eval.one_hot import ENCODER, encode_image, images_of
 
 KS = (1, 5, 10)
 
@@ -193,12 +193,7 @@ def features(encode_image: Callable[[torch.Tensor], torch.Tensor] = encode_image
 
 
 def image_set(images: Sequence[tuple[bytes, list[str]]]) -> ImageSet:
-    content = [data for data, _ in images]
-    listed = [
-        Listed(str(number), Place("file", number, name=f"file/{number}"), captions)
-        for number, (_, captions) in enumerate(images)
-    ]
-    return ImageSet(listed, {}, lambda places: (content[place.offset] for place in places))
+    return ImageSet(images_of([data for data, _ in images]), [captions for _, captions in images], {})
 
 
 PAIRS = [

@@ -49,11 +49,10 @@ class Encoders:
     ) -> None:
         """Encoders of a model; `digest` is of its weights, and empty while it is trained."""
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
-        self.device = ranks.device
+        self.device, self.decode = ranks.device, decoder_of(config)
         self._autocast = autocast(config.loop.precision, ranks.device)
         resize, crop = sizes_of(config)
         keeps = config.evaluation.keep_aspect_ratio
-        self.decode = decoder_of(config)
         about = [digest, tokenizer.digest, resize, crop, keeps, config.loop.precision, ranks.device.type]
         self.encoder = Encoder(
             self.decode,
@@ -90,11 +89,7 @@ class Encoders:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:
-        """What the tower sees of image files: uint8 (n, 3, h, w).
-
-        Raises:
-            UndecodableError: one is no sound image.
-        """
+        """What the tower sees of image files, all of them sound: uint8 (n, 3, h, w)."""
         return torch.stack([self.decode(image) for image in images])
 
 
@@ -134,10 +129,9 @@ def by_ranks(
     model.train(was_training)
     if ranks.ranks == 1:
         return own
-    parts = ranks.gathered(own)
-    starts = [min(rank * each, number - each) for rank in range(ranks.ranks)]
     whole = own.new_empty(number, own.shape[1])
-    for start, part in zip(starts, parts, strict=True):
+    for rank, part in enumerate(ranks.gathered(own)):
+        start = min(rank * each, number - each)
         whole[start : start + each] = part
     return whole
 
@@ -159,16 +153,11 @@ class Trained:
 
     @property
     def bert(self) -> BertModel:
-        """The text tower's weights and settings as transformers has them; it is not to be called, its layers are ours.
-
-        Raises:
-            UsageError: it is another.
-        """
+        """The text tower's weights and settings as transformers has it; it is not to be called: its layers are ours."""
         tower = self.model.text_tower
         if not isinstance(tower, TextTower):
-            raise UsageError(
-                f"{self.config.run.folder}: the text tower is BART's, and this form has BERT; give onnx or timm"
-            )
+            why = "the text tower is BART's, and this form has BERT"
+            raise UsageError(f"{self.config.run.folder}: {why}; give onnx or timm")
         return tower.bert
 
     @property
@@ -178,12 +167,7 @@ class Trained:
 
 
 def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, object] | None = None) -> Trained:
-    """The checkpoint of a run after `step` steps (None: the newest), on the CPU; with other settings of [evaluation].
-
-    Raises:
-        UsageError: there is no such run, or no such checkpoint.
-        DamagedError: the checkpoint is not as it was written.
-    """
+    """The checkpoint of a run after `step` steps (None: the newest) on the CPU, with other settings of [evaluation]."""
     if storage.kind(run) != "folder":
         raise UsageError(f"{run}: no such training run; give the [run] folder of a training")
     place = checkpoints.chosen(run, step, goes_on=False)

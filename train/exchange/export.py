@@ -30,10 +30,6 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     """Write a checkpoint's model (None: the newest) to a new folder, open it again and compare.
 
     Nothing stays where it differs. `overrides` are of `[evaluation]`, the sizes of its images.
-
-    Raises:
-        UsageError: the form cannot hold this model, a package is missing, or `folder` is there, or in a store.
-        AltalignError: what was written does not compute what the model does: a defect of ours, or of the library.
     """
     if storage.is_remote(folder):
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
@@ -42,9 +38,8 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     trained, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
     target.check(trained)
     if find_spec(target.PACKAGE) is None:
-        raise UsageError(
-            f"--to {to}: what is written is opened by the package {target.PACKAGE}, which is missing; {bring(to)}"
-        )
+        why = f"what is written is opened by the package {target.PACKAGE}, which is missing"
+        raise UsageError(f"--to {to}: {why}; {bring(to)}")
     place = Path(folder)
     try:
         place.mkdir(parents=True)
@@ -53,10 +48,8 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
             differences = _differences(trained, target.reopen(trained, place))
         worst = max(differences.values())
         if not worst <= target.TOLERANCE:
-            raise AltalignError(
-                f"--to {to}: opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}; "
-                "please report it"
-            )
+            why = f"opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}"
+            raise AltalignError(f"--to {to}: {why}; please report it")
         write_card(trained, place, to=to, differences=differences, notes=notes)
     except BaseException:
         storage.delete(folder)
@@ -83,11 +76,20 @@ def foreseen(config: TrainConfig, model: DualEncoder) -> dict[str, str]:
 @torch.no_grad()
 def _differences(trained: Trained, again: Any) -> dict[str, float]:
     """The largest difference of a number of an embedding, of images and of captions."""
-    pixels = _pixels(trained.evaluation_sizes[1])
+    px, words, most = trained.evaluation_sizes[1], trained.tokenizer.words(), trained.tokenizer.tokens_at_most
+    generator = torch.Generator().manual_seed(0)
+    few = torch.rand(1, 3, 4, 4, generator=generator)
+    smooth = torch.nn.functional.interpolate(few, (px, px), mode="bilinear", align_corners=False)
+    noise, half = torch.rand(1, 3, px, px, generator=generator), torch.ones(1, 3, px, px)
+    half[..., : px // 2] = 0
+    pixels = (torch.cat([smooth, noise, half, smooth * noise]) * 255).to(torch.uint8)
     differences = {"images": _apart(trained.model.encode_image(pixels), again.encode_image(pixels))}
     if again.encode_text is not None:
-        captions = _captions(trained)
-        tokens, mask = padded(trained.tokenizer.encode(captions), trained.tokenizer.tokens_at_most)
+        # of the vocabulary's own words, of many lengths; the last is longer than the model takes
+        drawn = torch.randint(len(words), (_CAPTIONS, most), generator=torch.Generator().manual_seed(0))
+        lengths = [1 + number * most // (_CAPTIONS - 1) for number in range(_CAPTIONS)]
+        captions = [" ".join(words[place] for place in row[:size]) for row, size in zip(drawn, lengths, strict=True)]
+        tokens, mask = padded(trained.tokenizer.encode(captions), most)
         differences["captions"] = _apart(trained.model.encode_text(tokens, mask), again.encode_text(captions))
     return differences
 
@@ -98,28 +100,6 @@ def _in_words(differences: Mapping[str, float]) -> str:
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("nan")
-
-
-def _pixels(px: int) -> Tensor:
-    """Smooth pictures, noise, black and white: uint8 (4, 3, px, px)."""
-    generator = torch.Generator().manual_seed(0)
-    smooth = torch.nn.functional.interpolate(
-        torch.rand(1, 3, 4, 4, generator=generator), (px, px), mode="bilinear", align_corners=False
-    )
-    noise = torch.rand(1, 3, px, px, generator=generator)
-    half = torch.ones(1, 3, px, px)
-    half[..., : px // 2] = 0
-    return (torch.cat([smooth, noise, half, smooth * noise]) * 255).to(torch.uint8)
-
-
-def _captions(trained: Trained) -> list[str]:
-    """Captions of the vocabulary's own words, of many lengths; the last is longer than the model takes."""
-    words = trained.tokenizer.words()
-    drawn = torch.randint(
-        len(words), (_CAPTIONS, trained.tokenizer.tokens_at_most), generator=torch.Generator().manual_seed(0)
-    )
-    lengths = [1 + number * trained.tokenizer.tokens_at_most // (_CAPTIONS - 1) for number in range(_CAPTIONS)]
-    return [" ".join(words[place] for place in row[:length]) for row, length in zip(drawn, lengths, strict=True)]
 
 
 # The card: where the model comes from, how to open it, how it was evaluated -------------------------------------------

@@ -9,16 +9,10 @@ from contextlib import contextmanager
 
 from altalign.errors import AltalignError, UsageError
 
-_SAID_AT_MOST = 200  # characters of what a library says
-
 
 @contextmanager
 def quiet(name: str = "") -> Iterator[None]:
-    """Keeps libraries silent and offline in this block.
-
-    Raises:
-        UsageError: with a `name` of a model, what a library raised while it was opened, on one line.
-    """
+    """Keeps libraries silent and offline in this block."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if (transformers := sys.modules.get("transformers")) is not None:
         transformers.utils.logging.disable_progress_bar()
@@ -33,9 +27,7 @@ def quiet(name: str = "") -> Iterator[None]:
     except Exception as error:
         if not name:
             raise
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(
-            f"{name}: cannot be opened ({words:.{_SAID_AT_MOST}}); give a model that its library opens"
-        ) from error
+        words = (" ".join(str(error).split()) or type(error).__name__)[:200]
+        raise UsageError(f"{name}: cannot be opened ({words}); give a model that its library opens") from error
     finally:
         logging.disable(before)

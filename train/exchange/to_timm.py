@@ -111,10 +111,9 @@ def tower_state(trained: Trained) -> dict[str, Tensor]:
     """Weights by timm's names; its classifier gives our features, before they are brought to length 1."""
     like = _like(name_of(trained))
     head, own, width = like.num_features, trained.model.image_tower.num_features, trained.model.width
-    layer = trained.model.image_projection
-    weight, bias = (
-        (layer.weight, layer.bias) if isinstance(layer, nn.Linear) else (torch.eye(width), torch.zeros(width))
-    )
+    layer, weight, bias = trained.model.image_projection, torch.eye(width), torch.zeros(width)
+    if isinstance(layer, nn.Linear):
+        weight, bias = layer.weight, layer.bias
     both = torch.zeros(head, own)
     both[:own], both[own : 2 * own] = torch.eye(own), -torch.eye(own)
     classifier = torch.zeros(width, head)

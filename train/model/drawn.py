@@ -40,11 +40,7 @@ class Mixup:
     group: int
 
     def partners(self, count: int, device: "torch.device | str" = "cpu") -> torch.Tensor:
-        """The place of each pair's partner: int64 (n,).
-
-        Raises:
-            UsageError: the pairs are no whole groups.
-        """
+        """The place of each pair's partner: int64 (n,)."""
         if count % self.group:
             raise UsageError(
                 f"[loss] mixup_group = {self.group}: a process has {count} pairs of the global batch, no multiple of "

@@ -196,7 +196,8 @@ class Classifier(nn.Module):
             nn.init.normal_(self.head.weight, std=_HEAD_STD)
             nn.init.zeros_(self.head.bias)
             if image.weights.startswith(OF_RUN):
-                weights.read_head_into(self.head, image.weights, setting="[image_tower] weights, the head")
+                setting = "[image_tower] weights, the head"
+                weights.read_layer_into(self.head, image.weights, setting=setting, prefix="head.", is_optional=True)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits."""
@@ -213,11 +214,7 @@ def image_tower_of(settings: ImageTowerSettings) -> ImageTower | VisionTower:
 
 
 def part_of(name: str) -> Part:
-    """The part of a dual encoder or a classifier that a parameter is of, by its name, wrapped (`module.…`) or not.
-
-    Raises:
-        ValueError: it is of no part.
-    """
+    """The part of a dual encoder or a classifier that a parameter is of, by its name, wrapped (`module.…`) or not."""
     pieces = name.split(".")
     for part in PARTS:
         if part in pieces:
@@ -237,7 +234,7 @@ def _from_run(layer: nn.Module, tower: ImageTowerSettings | TextTowerSettings, n
     """Give the layer after a tower what it has in the run that the tower is from; of a frozen one it is frozen too."""
     if tower.weights.startswith(OF_RUN):
         setting = f"[{name}_tower] weights, the layer after the tower"
-        weights.read_projection_into(layer, tower.weights, setting=setting, prefix=f"{name}_projection.")
+        weights.read_layer_into(layer, tower.weights, setting=setting, prefix=f"{name}_projection.")
         layer.requires_grad_(requires_grad=not tower.frozen)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import EIO, ENOSPC
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,9 +54,9 @@ def place_of(run_folder: str, step: int) -> str:
 def finished(run_folder: str) -> list[int]:
     """Steps of the checkpoints that are there, the newest last."""
     manifests = storage.below(storage.join(run_folder, "checkpoints"), "manifest.json")
-    names = map(storage.name, map(storage.folder_of, manifests))
-    numbers = (name.removeprefix("step-") for name in names if name.startswith("step-"))
-    return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
+    names = (storage.name(storage.folder_of(path)) for path in manifests)
+    # others are partial, or somebody's copies
+    return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdecimal())
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,12 @@ class Writer:
         before: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to write a checkpoint, once the one before is written; `before` is called in the writing thread."""
-        self.wait()
 
         def write() -> None:
             before()
             save(run_folder, step, kept, state, keep=keep)
 
+        self.wait()
         self._writing = self._thread.submit(write)
 
     def check(self) -> None:
@@ -128,7 +129,7 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until all are written. Raises as `save`."""
+        """Wait until all are written, and raise what has befallen them."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
@@ -147,8 +148,6 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
 
     Of a sharded model all ranks write their parts of moments, and the first the rest. Of a run in a store each machine
     has a folder of its own, and publishes the parts that are in it.
-
-    Raises FullDiskError: no space is left; the checkpoints before it stay.
     """
     place, target = folder_of(run_folder, step), place_of(run_folder, step)
     partial, parts = place.with_name(place.name + _PARTIAL), kept.parts
@@ -191,21 +190,15 @@ def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
     """The newest whole checkpoint; a damaged one is named and passed over. `goes_on` as for `brought`."""
     for step in reversed(finished(run_folder)):
         try:
-            place = brought(run_folder, step, goes_on=goes_on)
+            return brought(run_folder, step, goes_on=goes_on)
         except DamagedError as error:
-            terminal.stderr().print(
-                f"{terminal.shown(str(error))}; going on from the one before", style="yellow", soft_wrap=True
-            )
-        else:
-            return place
+            words = f"{terminal.shown(str(error))}; going on from the one before"
+            terminal.stderr().print(words, style="yellow", soft_wrap=True)
     return None
 
 
 def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
-    """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`.
-
-    Raises UsageError where it is missing, DamagedError where it is not as it was written.
-    """
+    """The checkpoint after `step` steps (None: the newest), checked. `goes_on` as for `brought`."""
     place, steps = None, finished(run_folder)
     if step is None:
         place = newest(run_folder, goes_on=goes_on)
@@ -218,7 +211,7 @@ def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
 
 
 def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
-    """A finished checkpoint, on this machine and checked. Raises DamagedError: it is not as it was written.
+    """A finished checkpoint, on this machine and checked.
 
     Where no training `goes_on` with it, what only the optimiser has stays in the store.
     """
@@ -237,18 +230,15 @@ def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks, *, goes_
     step = ranks.of_first(state_of(chosen)["step"] if chosen is not None else None)
     if step is None:
         return None
-
-    def on_this_machine() -> Path:
-        is_missing = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
-        return brought(run_folder, step, goes_on=goes_on) if is_missing else folder_of(run_folder, step)
-
-    return ranks.first_then_others(on_this_machine)
+    is_missing = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
+    have = partial(brought, goes_on=goes_on) if is_missing else folder_of
+    return ranks.first_then_others(lambda: have(run_folder, step))
 
 
 def sweep(run_folder: str) -> None:
     """Delete what interrupted writes left. Nobody else may be writing there."""
-    for partial in folder_of(run_folder, 0).parent.glob(f"*{_PARTIAL}"):
-        storage.delete(str(partial))
+    for left in folder_of(run_folder, 0).parent.glob(f"*{_PARTIAL}"):
+        storage.delete(str(left))
 
 
 def check(place: Path) -> None:
@@ -270,10 +260,7 @@ def state_of(place: Path | str) -> dict[str, Any]:
 
 
 def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
-    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone.
-
-    Raises DamagedError: they are another model's, or cut.
-    """
+    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone."""
     try:
         own = model.state_dict()
         tensors = _read(place / "model.safetensors", own.get)
@@ -282,10 +269,8 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
             tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
-        why = str(error).strip().splitlines()[-1].strip()
-        raise DamagedError(
-            f"{place / 'model.safetensors'}: not the weights of the model that config.toml describes ({why})"
-        ) from None
+        why = f"not the weights of the model that config.toml describes ({str(error).strip().splitlines()[-1].strip()})"
+        raise DamagedError(f"{place / 'model.safetensors'}: {why}") from None
 
 
 def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:

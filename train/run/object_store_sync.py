@@ -1,9 +1,8 @@
 """A training run whose folder is in an object store: what this machine works on, and what it publishes when.
 
-Settings, lineage, tokenizer, packed shards and evaluations are written to the store as they are made. What is mapped
-into memory, or grows, is in a local folder that stands for the run's: the index, checkpoints while they are written,
-metrics, curves. Metrics are published with each checkpoint and at the end; so is the checkpoint itself, its manifest
-last, without which it is not there. The store is what counts: the local folder may be lost at any time.
+What is mapped into memory, or grows, is in a local folder that stands for the run's: the index, checkpoints while they
+are written, metrics, curves. Metrics are published with each checkpoint and at the end; so is the checkpoint itself,
+its manifest last, without which it is not there. The local folder may be lost at any time.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -80,10 +79,7 @@ def publish_checkpoint(local: Path, remote: str, digests: Mapping[str, str], pub
 
 
 def bring_checkpoint(remote: str, local: Path, *, needs: Collection[str], but: tuple[str, ...] = ()) -> None:
-    """Have a published checkpoint, with these files at least, on this machine, but for names that begin with `but`.
-
-    Raises DamagedError: a file in the store is missing, or not as it was written.
-    """
+    """Have a published checkpoint, with these files at least, on this machine, but for names that begin with `but`."""
     try:
         digests = storage.read_json(storage.join(remote, MANIFEST))
     except UnreadableError:

@@ -111,10 +111,8 @@ def device_of(device: Device) -> torch.device:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local >= torch.cuda.device_count():
-        raise UsageError(
-            f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun "
-            "--nproc-per-node that many"
-        )
+        why = f"has no GPU, there are {torch.cuda.device_count()}"
+        raise UsageError(f"process {local} of this machine {why}; give torchrun --nproc-per-node that many")
     return torch.device("cuda", local)
 
 
@@ -122,7 +120,7 @@ def device_of(device: Device) -> torch.device:
 def joined(device: Device) -> Iterator[Ranks]:
     """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; nothing to join where this one was started alone.
 
-    Within another, it is the other's. Raises AltalignError: another process ended while this one waited for it.
+    Within another, it is the other's.
     """
     chosen, ranks = device_of(device), int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = chosen.type == "cuda"
@@ -147,13 +145,11 @@ def joined(device: Device) -> Iterator[Ranks]:
         if not isinstance(error, distributed.DistError) and "gloo" not in message:  # which has no type of error for it
             _note("ended", rank, message)
             raise
-        words = message.rpartition("] ")[2].partition(". ")[0]
         with interrupts.deferred():  # a launcher ends all when one has ended; what is known is printed before
             lost = _lost(rank, ranks)
-        raise AltalignError(
-            f"another process of this training has ended, or is not heard any more ({words}){lost}; look at what it "
-            "said; run it again, it continues"
-        ) from None
+        why = f"has ended, or is not heard any more ({message.rpartition('] ')[2].partition('. ')[0]}){lost}"
+        advice = "look at what it said; run it again, it continues"
+        raise AltalignError(f"another process of this training {why}; {advice}") from None
     except BaseException as error:
         _note("ended", rank, " ".join(str(error).split()) or type(error).__name__)
         raise
@@ -166,19 +162,16 @@ def _here() -> str:
 def _note(what: Literal["at", "ended", "lost"], rank: int, words: str) -> None:
     """Leave words of a rank in the store that all ranks have met at. It may be gone."""
     with suppress(RuntimeError, ValueError):
-        _store().set(f"altalign {what} {rank}", words)
+        distributed.distributed_c10d._get_default_store().set(f"altalign {what} {rank}", words)  # pyright: ignore[reportPrivateUsage] - no other name
 
 
 def _noted(what: Literal["at", "ended", "lost"], rank: int) -> str | None:
     """The words that a rank has left."""
     with suppress(RuntimeError, ValueError):
-        if _store().check([name := f"altalign {what} {rank}"]):
-            return _store().get(name).decode()
+        store = distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage] - no other name
+        if store.check([name := f"altalign {what} {rank}"]):
+            return store.get(name).decode()
     return None
-
-
-def _store() -> Any:
-    return distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage] - no other name
 
 
 def _lost(rank: int, ranks: int) -> str:

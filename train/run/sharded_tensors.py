@@ -102,10 +102,7 @@ class Parts:
     tensors: dict[str, Tensor]
 
     def write(self, folder: Path) -> None:
-        """Write them to a folder inside one that was made anew. A collective; all have written after.
-
-        Raises OSError where this rank's disk does not take them, AltalignError where another's does not.
-        """
+        """Write them to a folder inside one that was made anew. A collective; all have written after."""
         distributed.barrier(group=self.meeting.group)
         try:
             save(

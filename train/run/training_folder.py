@@ -3,7 +3,7 @@
 import platform
 import socket
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -42,16 +42,12 @@ _LINEAGE = {
 
 def path(config: TrainConfig, *parts: str) -> str:
     """A path in the run's folder."""
-    return _in(config.run.folder, parts)
+    return storage.join(config.run.folder, *parts)
 
 
 def local(config: TrainConfig, *parts: str) -> str:
     """The same of what is mapped into memory or grows: of a run in a store, in a folder of this machine."""
-    return _in(storage.local_folder(config.run.folder), parts)
-
-
-def _in(folder: str, parts: Sequence[str]) -> str:
-    return storage.join(folder, *parts) if storage.is_remote(folder) else str(Path(folder, *parts))
+    return storage.join(storage.local_folder(config.run.folder), *parts)
 
 
 def check_folder(config: TrainConfig) -> None:
@@ -66,10 +62,8 @@ def check_folder(config: TrainConfig) -> None:
         if _has_begun(config):
             _check_same(config, before)
     elif any(name not in _BEFORE and not storage.is_partial(name) for name in storage.entries(folder)):
-        raise UsageError(
-            f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] "
-            "folder, or empty it"
-        )
+        why = "a folder that is no training run of altalign (it has no config.toml)"
+        raise UsageError(f"{folder}: {why}; choose another [run] folder, or empty it")
 
 
 def open_run(config: TrainConfig) -> None:
@@ -87,19 +81,16 @@ def check_shared(config: TrainConfig) -> None:
     """Raise UsageError for a rank whose machine has another folder of that name than the first rank's."""
     place = path(config, "config.toml")
     if not storage.exists(place):
-        raise UsageError(
-            f"{place}: not there on {socket.gethostname()}, and the first rank has written it: machines of one run "
-            "share [run] folder; give one that all see"
-        )
+        why = f"not there on {socket.gethostname()}, and the first rank has written it"
+        raise UsageError(f"{place}: {why}: machines of one run share [run] folder; give one that all see")
 
 
 def check_trained(config: TrainConfig) -> None:
     """Refuse a folder that has no training run of these settings. Raises UsageError: saying what to do."""
     place = path(config, "config.toml")
     if not storage.exists(place):
-        raise UsageError(
-            f"{config.run.folder}: no training run is there; train first, or give its folder in [run] folder"
-        )
+        why = "no training run is there; train first, or give its folder in [run] folder"
+        raise UsageError(f"{config.run.folder}: {why}")
     _check_same(config, _settings(place))
 
 
@@ -131,9 +122,8 @@ def _settings(place: str) -> dict[str, object]:
         if others := sorted(values.keys() - TrainConfig.model_fields.keys()):
             raise ValueError(f"it has [{others[0]}]")
     except ValueError as error:
-        raise UsageError(
-            f"{place}: not the settings of a training run ({error}); choose another [run] folder"
-        ) from None
+        why = f"not the settings of a training run ({error})"
+        raise UsageError(f"{place}: {why}; choose another [run] folder") from None
     try:
         return dict(flatten(of_this_version(values)))
     except ValueError as error:
@@ -151,22 +141,23 @@ def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tup
 
 def _check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
     """Raise UsageError where a run began with other settings, naming the first."""
-    changed = _changed(config, before)
-    for name, (old, new) in changed.items():
+    if changed := _changed(config, before):
+        name, (old, new) = next(iter(changed.items()))
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        raise UsageError(
-            f"{config.run.folder}: this run has {name} = {old!r}, not {new!r}{more}; give it as it was, or choose "
-            "another [run] folder"
-        )
+        why = f"this run has {name} = {old!r}, not {new!r}{more}"
+        raise UsageError(f"{config.run.folder}: {why}; give it as it was, or choose another [run] folder")
+
+
+def check_lineage(config: TrainConfig, lineage: Mapping[str, object]) -> None:
+    """Refuse to go on with other data than a run began with."""
+    _check_lineage(config.run.folder, recorded(config), lineage)
 
 
 def _check_lineage(folder: str, before: Mapping[str, object], lineage: Mapping[str, object]) -> None:
     for name, value in lineage.items():
         if before.get(name, value) != value:
-            raise UsageError(
-                f"{folder}: {_LINEAGE.get(name, name)} not as this run began with; bring back what was there, or "
-                "choose another [run] folder"
-            )
+            why = f"{_LINEAGE.get(name, name)} not as this run began with"
+            raise UsageError(f"{folder}: {why}; bring back what was there, or choose another [run] folder")
 
 
 def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, ranks: int, device: str) -> None:
@@ -192,11 +183,6 @@ def end(config: TrainConfig) -> None:
     storage.write_json(path(config, "run.json"), {**recorded(config), "finished": _now()})
 
 
-def check_lineage(config: TrainConfig, lineage: Mapping[str, object]) -> None:
-    """Refuse to go on with other data than a run began with. Raises UsageError, which says what is not as it was."""
-    _check_lineage(config.run.folder, recorded(config), lineage)
-
-
 def recorded(config: TrainConfig) -> dict[str, Any]:
     """run.json, empty where there is none. Raises DamagedError: it is not as it was written."""
     place = path(config, "run.json")
@@ -205,9 +191,8 @@ def recorded(config: TrainConfig) -> dict[str, Any]:
         if not isinstance(facts.get("attempts", []), list):
             raise UnreadableError(f"{place}: attempts are no list")
     except UnreadableError as error:
-        raise DamagedError(
-            f"{error}; bring it back, or delete it: the checkpoints know what they were trained on"
-        ) from None
+        advice = "bring it back, or delete it: the checkpoints know what they were trained on"
+        raise DamagedError(f"{error}; {advice}") from None
     return facts
 
 

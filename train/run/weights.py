@@ -35,8 +35,6 @@ def read_into(
     Names in the file may all the same begin with one of `prefixes` (the file is of a larger model, whose other parts
     are left out); names that then begin with one of `unused` are left out too, and those in `renamed` get its names.
     Counts of batches may be missing. Of a longer table of positions the first are taken. No pickle is read.
-
-    Raises UsageError where it is missing, or the tensors are not the module's; UnreadableError: no safetensors.
     """
     tensors = _read(path.removeprefix("open_clip:"), setting)
     for prefix in prefixes:
@@ -46,17 +44,12 @@ def read_into(
     _fill(module, {(renamed or {}).get(name, name): tensor for name, tensor in kept.items()}, path, setting)
 
 
-def read_projection_into(module: nn.Module, run: str, *, setting: str, prefix: str) -> None:
-    """Replace the weights of the layer after a tower by those of a run whose names begin with `prefix`, if they fit."""
+def read_layer_into(module: nn.Module, run: str, *, setting: str, prefix: str, is_optional: bool = False) -> None:
+    """Replace the weights of the layer after a tower by those of a run whose names begin with `prefix`."""
     tensors = _read(run, setting).items()
     of_layer = {name.removeprefix(prefix): tensor for name, tensor in tensors if name.startswith(prefix)}
-    _fill(module, of_layer, run, setting)
-
-
-def read_head_into(module: nn.Module, run: str, *, setting: str) -> None:
-    """Replace the weights of a classifier's head by those of a run, where it is one of classes."""
-    if any(name.startswith("head.") for name in _read(run, setting)):
-        read_projection_into(module, run, setting=setting, prefix="head.")
+    if of_layer or not is_optional:
+        _fill(module, of_layer, run, setting)
 
 
 def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, setting: str) -> None:
@@ -74,10 +67,8 @@ def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, settin
     ]
     kinds = {"missing:": missing, "unexpected:": unexpected, "of another shape:": odd}
     if faults := [f"{word} {few(names)}" for word, names in kinds.items() if names]:
-        raise UsageError(
-            f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, "
-            "or change the settings"
-        )
+        why = f"not this tower's weights ({'; '.join(faults)})"
+        raise UsageError(f"{setting}: {path}: {why}; give a file of the same architecture, or change the settings")
     with torch.no_grad():
         for name in state.keys() & tensors.keys():
             state[name].copy_(tensors[name])
@@ -102,9 +93,8 @@ def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
 
 
 def _missing(path: str, setting: str) -> UsageError:
-    return UsageError(
-        f"{setting}: {path}: no such file; give a safetensors file, or leave the setting out to start from scratch"
-    )
+    advice = "give a safetensors file, or leave the setting out to start from scratch"
+    return UsageError(f"{setting}: {path}: no such file; {advice}")
 
 
 def check_there(path: str, setting: str) -> None:
@@ -125,10 +115,8 @@ def _files(folder: str, setting: str) -> list[str]:
         return [str(Path(folder, name)) for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
     files = [str(Path(folder, name)) for name in _OF_FOLDERS if Path(folder, name).is_file()]
     if not files:
-        raise UsageError(
-            f"{setting}: {folder}: a folder without {' or '.join(_OF_FOLDERS)}; give one with weights in safetensors, "
-            "or the path of the file"
-        )
+        why = f"a folder without {' or '.join(_OF_FOLDERS)}"
+        raise UsageError(f"{setting}: {folder}: {why}; give one with weights in safetensors, or the path of the file")
     return files[:1]
 
 

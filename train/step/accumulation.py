@@ -1,12 +1,11 @@
 """Gradients of a global batch that does not fit: embeddings first, then towers by chunks (decoupled accumulation).
 
 Pass 1 encodes the chunks and keeps embeddings alone. The loss of the global batch gives the gradients of embeddings and
-temperature. Pass 2 encodes each chunk again and goes back through the towers from the gradients of its embeddings. The
-sum over chunks is the gradient of the global batch, for every weight, and the temperature has its gradient once. It is
-so only where both passes compute the same embeddings: a chunk's dropout is drawn from (seed, step, place of the chunk
-in the global batch), and batch norm has the chunk's statistics, or fixed ones. `StepResult.drift` says how far they
-were apart. Captions are as wide as the global batch's longest, for dropout is drawn for padding too: so a chunk's is
-the same on any number of ranks. Where every rank's share fits into one chunk there is one pass.
+temperature. Pass 2 encodes each chunk again and goes back through the towers from the gradients of its embeddings: the
+sum over chunks is the gradient of the global batch. It is so only where both passes compute the same embeddings: a
+chunk's dropout is drawn from (seed, step, place of the chunk in the global batch), and batch norm has the chunk's
+statistics, or fixed ones. Captions are as wide as the global batch's longest, for dropout is drawn for padding too.
+Where every rank's share fits into one chunk there is one pass.
 """
 
 import hashlib
@@ -56,7 +55,7 @@ class Towers(nn.Module):
     def forward(
         self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, **drawn: object
     ) -> tuple[torch.Tensor, ...]:
-        """Encode images and texts, with what is drawn for them; the pairs' own losses where they are asked for."""
+        """As the model's."""
         return self._model[0](images, tokens, mask, **drawn)
 
 
@@ -94,37 +93,27 @@ def gradients(
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     group: Group = None,
 ) -> StepResult:
-    """Leave the gradient of the global batch's loss in `.grad` of every parameter of a model.
+    """Leave the gradient of the global batch's loss in `.grad` of every parameter of a model. A collective.
 
-    A collective: all ranks call it. Earlier gradients are dropped, torch's random numbers are seeded anew, and batch
-    norm's running statistics move once.
-
-    Args:
-        towers: of `towers_of`.
-        model: in training mode.
-        batch: this rank's pairs, at least 1; those of rank 0 come first. Ranks may have different numbers.
-        chunk: pairs in the towers at a time.
-        loss: this process's part of the loss: `contrastive_loss` with its settings bound.
-        seed: of the run; with the number of the step, of dropout.
-        step: this number.
-        mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
-        token_drop: the patches that a ViT leaves out, in both passes.
-        own_weights: factors of the pairs' own losses, which the forward sums after the embeddings; empty: it has none.
-        autocast: the arithmetic of the towers; loss and embeddings are not in it.
-        group: the ranks; default all.
+    Earlier gradients are dropped, torch's random numbers are seeded anew, and batch norm's running statistics move
+    once. A rank has at least one pair of the `batch`, those of rank 0 come first, and `chunk` of them are in the towers
+    at a time; with `mixup` both are whole groups. `loss` is this process's part, `contrastive_loss` with its settings
+    bound; `own_weights` are factors of the pairs' own losses, which the forward sums after the embeddings. `autocast`
+    is the arithmetic of the towers, but not of the loss.
     """
-    whole = global_batch(len(batch.keys), _device(model), group, width=batch.tokens.shape[1])
+    whole = global_batch(len(batch.keys), next(model.parameters()).device, group, width=batch.tokens.shape[1])
     held = widened(batch, whole.width)
     passes = _Passes(towers, model, held, chunk, mixup, token_drop, tuple(own_weights), autocast, (seed, step), whole)
     model.zero_grad(set_to_none=True)
     check_sync(model, whole.sizes, chunk)
     fits = max(whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
+    starts = range(0, len(batch.keys), chunk)
     if fits:
         encoded = [passes.encoded(towers, 0, collects=True)]
     else:
         inner = towers.module if isinstance(towers, DistributedDataParallel) else towers
         with torch.no_grad():
-            encoded = [passes.encoded(inner, start, collects=False) for start in passes.starts]
+            encoded = [passes.encoded(inner, start, collects=False) for start in starts]
     of_chunks = zip(*(some[:2] for some in encoded), strict=True)
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in of_chunks)
     value = model.temperature.value()
@@ -138,8 +127,15 @@ def gradients(
     if fits:
         passes.back(encoded[0], towards)
         sums = encoded[0][2].detach() if own_weights else sums
-    else:
-        apart, sums = passes.with_gradient(embeddings, towards)
+    for start in () if fits else starts:  # pass 2
+        rows = slice(start, start + chunk)
+        waits = isinstance(towers, DistributedDataParallel) and start != starts[-1]
+        with towers.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            again = passes.encoded(towers, start, collects=True)
+            passes.back(again, (towards[0][rows], towards[1][rows]))
+        moved = zip(again[:2], embeddings, strict=True)
+        apart += sum((after.detach() - before[rows]).float().square().sum() for after, before in moved)
+        sums += again[2].detach() if own_weights else 0
     own = torch.cat([torch.stack([part.detach().double(), temperature.grad.double(), apart.double()]), sums.double()])
     return _finished(model, whole, own, value, embeddings, own_weights)
 
@@ -149,7 +145,7 @@ def _finished(
     whole: GlobalBatch,
     own: torch.Tensor,
     temperature: torch.Tensor,
-    embeddings: tuple[torch.Tensor, torch.Tensor],
+    embeddings: Embeddings,
     own_weights: Sequence[float],
 ) -> StepResult:
     """Give the temperature its gradient and move running statistics; drop all gradients if one is not finite.
@@ -158,10 +154,9 @@ def _finished(
     the sums of k losses of the pairs' own; `temperature` has the graph of its parameter.
     """
     statistics = batch_norm.collected(model)
-    total = torch.cat([own, statistics.double()])
     # with DistributedDataParallel's sum of the towers' gradients the one all-reduce that grows with neither batch nor
     # chunks
-    whole.summed(total)
+    total = whole.summed(torch.cat([own, statistics.double()]))
     summed, _, squares, *sums, sigma = torch.cat([total[: len(own)], temperature.detach().double()[None]]).tolist()
     means = tuple(value / whole.size for value in sums)
     for weight, mean in zip(own_weights, means, strict=True):
@@ -194,17 +189,15 @@ class _Passes:
     seed: tuple[int, int]  # of the run, and the step
     whole: GlobalBatch
 
-    @property
-    def starts(self) -> range:
-        """Where chunks begin among this rank's pairs."""
-        return range(0, self.whole.sizes[self.whole.rank], self.chunk)
-
     def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> tuple[torch.Tensor, ...]:
         """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums.
 
         Where it does, the pairs' own losses come after them.
         """
-        part, device = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))), _device(self.model)
+        part, device = (
+            self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))),
+            next(self.model.parameters()).device,
+        )
         held = part.to(device)
         drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
         if self.model.packs_captions:
@@ -217,38 +210,18 @@ class _Passes:
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
             return towers(held.images, held.tokens, held.mask, **drawn)
 
-    def with_gradient(self, first: Embeddings, towards: Embeddings) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pass 2, from gradients of embeddings (n, d); returns squared distances from pass 1, and own losses."""
-        apart, sums = (first[0].new_zeros(shape) for shape in ((), (len(self.own_weights),)))
-        for start in self.starts:
-            rows = slice(start, start + self.chunk)
-            is_last = start == self.starts[-1]
-            waits = isinstance(self.towers, DistributedDataParallel) and not is_last
-            with self.towers.no_sync() if waits else nullcontext():  # type: ignore[operator]
-                again = self.encoded(self.towers, start, collects=True)
-                self.back(again, (towards[0][rows], towards[1][rows]))
-            apart += sum(
-                (after.detach() - before[rows]).float().square().sum()
-                for after, before in zip(again[:2], first, strict=True)
-            )
-            if self.own_weights:
-                sums += again[2].detach()
-        return apart, sums
-
     def back(self, encoded: tuple[torch.Tensor, ...], towards: Embeddings) -> None:
         """Go back through the model, from the gradients of embeddings and from the pairs' own losses."""
         # both divide the sum of gradients by them
         divides = isinstance(self.towers, DistributedDataParallel) or is_sharded(self.model)
         ranks = len(self.whole.sizes) if divides else 1
-        trained = [
-            (embedding, gradient * ranks)
-            for embedding, gradient in zip(encoded[:2], towards, strict=True)
-            if embedding.requires_grad
-        ]
-        if self.own_weights and encoded[2].requires_grad:
-            trained.append((encoded[2], encoded[2].new_tensor(self.own_weights) * (ranks / self.whole.size)))
+        gradients = [gradient * ranks for gradient in towards]
+        if self.own_weights:
+            gradients.append(encoded[2].new_tensor(self.own_weights) * (ranks / self.whole.size))
+        trained = [pair for pair in zip(encoded, gradients, strict=True) if pair[0].requires_grad]
         if trained:
-            torch.autograd.backward([embedding for embedding, _ in trained], [gradient for _, gradient in trained])
+            parts, of_parts = zip(*trained, strict=True)
+            torch.autograd.backward(parts, of_parts)
 
 
 def chunk_seed(seed: int, step: int, place: int) -> int:
@@ -271,7 +244,3 @@ def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
             f"{setting}: ranks have {chunks} chunks of {chunk}; give [loop] chunk or global_batch so that they have as "
             "many"
         )
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device

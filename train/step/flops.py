@@ -84,7 +84,7 @@ def longest_captions(pairs: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def counter() -> FlopCounterMode:
-    """Torch's counter, which takes the gradient of a depthwise convolution's weights for that of a dense one's."""
+    """Torch's counter, which would take the gradient of a depthwise convolution's weights for that of a dense one's."""
     mapping = {torch.ops.aten.convolution_backward: _of_convolution_backward}
     return FlopCounterMode(display=False, custom_mapping=mapping)
 

@@ -35,13 +35,9 @@ class GlobalBatch:
         """Where this rank's pairs are."""
         return slice(self.first, self.first + self.sizes[self.rank])
 
-    @property
-    def _is_alone(self) -> bool:
-        return len(self.sizes) == 1
-
     def gathered(self, own: torch.Tensor) -> torch.Tensor:
         """Rows (n, …) of this rank -> (N, …) of all."""
-        if self._is_alone:
+        if len(self.sizes) == 1:
             return own
         most = max(self.sizes)
         padded = own.new_zeros(most, *own.shape[1:])
@@ -54,7 +50,7 @@ class GlobalBatch:
 
     def summed_own(self, of_all: torch.Tensor) -> torch.Tensor:
         """What each rank has for rows of all (N, …) -> the sums for this rank's rows (n, …)."""
-        if self._is_alone:
+        if len(self.sizes) == 1:
             return of_all
         if distributed.get_backend(self.group) == "gloo":  # which has no reduce_scatter in every release
             return self.summed(of_all)[self.own]
@@ -70,13 +66,13 @@ class GlobalBatch:
 
     def summed(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' values, in place."""
-        if not self._is_alone:
+        if len(self.sizes) > 1:
             distributed.all_reduce(values, group=self.group)
         return values
 
     def summed_in_logarithms(self, values: torch.Tensor) -> torch.Tensor:
         """The log of the sum over ranks of exp(value); -inf adds nothing."""
-        if self._is_alone:
+        if len(self.sizes) == 1:
             return values
         largest = values.clone()
         distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self.group)
@@ -84,11 +80,7 @@ class GlobalBatch:
 
 
 def global_batch(pairs: int, device: torch.device, group: Group = None, *, width: int = 0) -> GlobalBatch:
-    """The global batch of a group of ranks (default: all), of which this process holds `pairs`, `width` wide.
-
-    Raises:
-        ValueError: a rank has no pair.
-    """
+    """The global batch of a group of ranks (default: all), of which this process holds `pairs`, `width` wide."""
     sizes, widths, rank = (pairs,), (width,), 0
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1:
         rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)

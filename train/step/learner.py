@@ -62,9 +62,6 @@ class Learner:
         """Step `number` (from 1) on this rank's share of the global batch; returns measurements, equal on all ranks.
 
         Where `sources` names all there are, how hard the negatives of each are is among them.
-
-        Raises:
-            NotFiniteError: loss or gradient is not finite; the weights are those before the step.
         """
         config, seed = self._config, self._config.run.seed
         rate = set_rates(self.optimizer, config, number)
@@ -157,9 +154,6 @@ class ClassLearner:
         """Step `number` (from 1) on this rank's share of the global batch; returns measurements, equal on all ranks.
 
         A batch's tokens are the numbers of classes, one an image.
-
-        Raises:
-            NotFiniteError: loss or gradient is not finite; the weights are those before the step.
         """
         rate = set_rates(self.optimizer, self._config, number)
         self.model.train()

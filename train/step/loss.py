@@ -1,16 +1,13 @@
 """ALIGN's loss (section 4.1, equations 1 and 2): normalised softmax over the global batch in both directions.
 
 A rank holds the logits of its images against the texts of all ranks, a block at a time: rows of them are its images'
-candidates, columns a part of the candidates of each text. So one pass over the blocks serves both directions, texts
-alone are gathered, and two vectors of the global batch's length join the columns' parts. The backward computes the
-blocks again. Everything else (the match, label smoothing, weights of pairs, mixed targets) is of vectors (n,), in plain
-autograd:
+candidates, columns a part of the candidates of each text. So texts alone are gathered, and two vectors of the global
+batch's length join the columns' parts. The backward computes the blocks again. Everything else (the match, label
+smoothing, weights of pairs, mixed targets) is of vectors (n,), in plain autograd:
 
     loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij    s_ij = x_i . y_j / temperature
 
-NLIP's noise-adaptive loss (arXiv 2212.07086) has a smoothing of its own for each pair, `Noise`: in the form that is
-meant, the match has 1 - w and each of the others w / (N - 1), which is the smoothing w N / (N - 1) above; in the form
-that is printed (equations 10 and 11), only the logits of the others are summed, and the pair's own is kept apart.
+NLIP's noise-adaptive loss (arXiv 2212.07086) has a smoothing of its own for each pair: see `Noise`.
 """
 
 from collections.abc import Iterator
@@ -33,8 +30,8 @@ Ways = tuple[int, int]  # the first and the last candidate, counted on from the 
 class Noise:
     """How far each pair of this process is held for noisy: w (n,), from 0 to below 1, and the form of the loss.
 
-    `intended`: targets 1 - w for the match, w / (N - 1) for each other candidate. `printed`: equations 10 and 11 of
-    NLIP, by which a pair with w = 0 costs exactly 0.
+    `intended`: targets 1 - w for the match, w / (N - 1) for each other candidate: a smoothing of w N / (N - 1).
+    `printed`: equations 10 and 11 of NLIP, by which only the logits of the others are summed.
     """
 
     weight: torch.Tensor
@@ -66,23 +63,11 @@ def pair_losses(
 ) -> tuple[torch.Tensor, int]:
     """The losses (n,) of this process's pairs in the global batch, and N, the number of all pairs. A collective.
 
-    Args:
-        images: embeddings of this process's images (n, d), of length 1; n may differ between ranks, and is at least 1.
-        texts: of their captions.
-        temperature: sigma (), above 0.
-        label_smoothing: the match has 1 - this + this/N, each other candidate this/N.
-        directions: add image-to-text and text-to-image, or average them.
-        negatives: share of the other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a
-            circle, in both directions. N in the smoothing is then the number of candidates.
-        block: rows and columns of logits in memory at a time. Logits are float32, under autocast too; float64 where
-            embeddings are.
-        targets: of mixed pairs; only with all negatives.
-        noise: of each pair; in place of smoothing and mixed targets.
-        group: the ranks; default all.
-
-    Raises:
-        ValueError: shapes are not those of pairs, a rank has none, mixed targets are given with fewer negatives, or
-            noise with smoothing or mixed targets.
+    Images and texts are embeddings (n, d), of length 1; n may differ between ranks, and is at least 1. With
+    `label_smoothing` the match has 1 - this + this/N, each other candidate this/N. `negatives` is the share of the
+    other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a circle, in both directions; N
+    is then the number of candidates. `block` rows and columns of logits are in memory at a time, float32 (float64 where
+    embeddings are). `targets` are of mixed pairs, only with all negatives; `noise` is in place of both.
     """
     if images.shape != texts.shape or images.ndim != 2:
         raise ValueError(f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} are no pairs")

@@ -34,12 +34,7 @@ _ROW = 1024  # numbers
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`.
-
-    Raises:
-        UsageError: every parameter is frozen.
-        ValueError: a parameter is of no part of the model.
-    """
+    """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`."""
     groups = _groups(model, settings)
     if not groups:
         raise UsageError(
@@ -72,8 +67,11 @@ def gradient_norm(model: nn.Module) -> Tensor:
 
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Parameters that are treated alike, those of a part together."""
-    adapts = settings.name in ("lamb", "lars")
-    kinds = _kinds_of_norms(model)
+    adapts, kinds = settings.name in ("lamb", "lars"), dict[str, str]()
+    for prefix, module in model.named_modules():
+        if isinstance(module, (*_BATCH_NORMS, *_NORMS)):
+            kind = "batch_norm" if isinstance(module, _BATCH_NORMS) else "norm"
+            kinds |= {f"{prefix}.{name}".lstrip("."): kind for name, _ in module.named_parameters(recurse=False)}
     undecayed, untrusted = (
         {*excludes, "batch_norm"} if "norm" in excludes else {*excludes}
         for excludes in (settings.decay_excludes, settings.trust_excludes)
@@ -99,16 +97,6 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
     ]
 
 
-def _kinds_of_norms(model: nn.Module) -> dict[str, str]:
-    """The kind of each scale and shift of batch, layer and group norms, by name."""
-    return {
-        f"{prefix}.{name}" if prefix else name: "batch_norm" if isinstance(module, _BATCH_NORMS) else "norm"
-        for prefix, module in model.named_modules()
-        if isinstance(module, (*_BATCH_NORMS, *_NORMS))
-        for name, _ in module.named_parameters(recurse=False)
-    }
-
-
 # Methods -------------------------------------------------------------------------------------------------------------
 
 
@@ -128,19 +116,28 @@ class _Stepped(torch.optim.Optimizer):
             raise ValueError("closures are for methods that evaluate the loss again; call backward before")
         for group in self.param_groups:
             group["steps"] += 1
-            for parameters in _at_a_time(parameter for parameter in group["params"] if parameter.grad is not None):
-                gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-                self._step(parameters, gradients, group)
+            together, numbers = list[Tensor](), 0
+            for parameter in [parameter for parameter in group["params"] if parameter.grad is not None]:
+                if together and numbers + parameter.numel() > _NUMBERS_AT_A_TIME:
+                    self._step(together, group)
+                    together, numbers = [], 0
+                together.append(parameter)
+                numbers += parameter.numel()
+            if together:
+                self._step(together, group)
 
-    def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+    def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _state(self, parameters: list[Tensor], name: str) -> list[Tensor]:
-        """This state of each parameter, zeros where it has none yet."""
-        for parameter in parameters:
-            if name not in self.state[parameter]:
-                self.state[parameter][name] = torch.zeros_like(parameter)
-        return [self.state[parameter][name] for parameter in parameters]
+    def _own(self, parameters: list[Tensor], *names: str) -> Iterator[list[Tensor]]:
+        """This rank's parts of parameters, of their gradients, and of these states, zeros where there are none yet."""
+        yield sharded_tensors.own(parameters)
+        yield sharded_tensors.own([parameter.grad for parameter in parameters if parameter.grad is not None])
+        for name in names:
+            for parameter in parameters:
+                if name not in self.state[parameter]:
+                    self.state[parameter][name] = torch.zeros_like(parameter)
+            yield sharded_tensors.own([self.state[parameter][name] for parameter in parameters])
 
 
 class Lamb(_Stepped):
@@ -155,10 +152,9 @@ class Lamb(_Stepped):
     ):
         super().__init__(groups, {"betas": betas, "epsilon": epsilon})
 
-    def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+    def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         (beta1, beta2), steps, wholes = group["betas"], group["steps"], parameters
-        means, squares = (sharded_tensors.own(self._state(parameters, name)) for name in ("mean", "square"))
-        parameters, gradients = sharded_tensors.own(parameters), sharded_tensors.own(gradients)
+        parameters, gradients, means, squares = self._own(wholes, "mean", "square")
         corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
         scratch, rows, updates = _like(parameters)
         _many._foreach_lerp_(means, gradients, 1 - beta1)
@@ -189,17 +185,15 @@ class Lars(_Stepped):
     """LARS: You et al. 2017 (arXiv 1708.03888), algorithm 1.
 
     velocity = momentum * velocity + rate * ratio * (g + weight_decay * w); w -= velocity, where ratio = 0.001 * |w| /
-    (|g| + weight_decay * |w| + epsilon);
-    1 where a norm is 0 or in a group without trust.
+    (|g| + weight_decay * |w| + epsilon), and 1 where a norm is 0 or in a group without trust.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, momentum: float = 0.9, epsilon: float = 1e-6):
         super().__init__(groups, {"momentum": momentum, "epsilon": epsilon})
 
-    def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        velocities = sharded_tensors.own(self._state(parameters, "velocity"))
+    def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         decay, wholes = group["weight_decay"], parameters
-        parameters, gradients = sharded_tensors.own(parameters), sharded_tensors.own(gradients)
+        parameters, gradients, velocities = self._own(wholes, "velocity")
         moves = _many._foreach_add(gradients, parameters, alpha=decay)
         if group["trust"]:
             weights, slopes = (sharded_tensors.norms(parts, wholes) for parts in (parameters, gradients))
@@ -214,7 +208,10 @@ class Lars(_Stepped):
 
 def _like(tensors: list[Tensor]) -> tuple[Tensor, list[int], list[Tensor]]:
     """Scratch memory (rows, _ROW); how many rows of it each tensor has; and one like each, which begins with a row."""
-    rows = [-(-_span(tensor) // _ROW) for tensor in tensors]
+    rows = list[int]()
+    for tensor in tensors:  # as many numbers as there are from its first place in memory to its last
+        steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        rows.append(-(-(1 + sum(steps)) // _ROW) if tensor.numel() else 0)
     scratch = tensors[0].new_empty(sum(rows), _ROW)
     begins = itertools.accumulate(rows, initial=0)
     alike = [
@@ -222,23 +219,3 @@ def _like(tensors: list[Tensor]) -> tuple[Tensor, list[int], list[Tensor]]:
         for tensor, begin in zip(tensors, begins, strict=False)  # one more: where all end
     ]
     return scratch, rows, alike
-
-
-def _span(tensor: Tensor) -> int:
-    """Numbers from a tensor's first place in memory to its last."""
-    steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return 1 + sum(steps) if tensor.numel() else 0
-
-
-def _at_a_time(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters in order, in runs of so many numbers."""
-    run: list[Tensor] = []
-    numbers = 0
-    for parameter in parameters:
-        if run and numbers + parameter.numel() > _NUMBERS_AT_A_TIME:
-            yield run
-            run, numbers = [], 0
-        run.append(parameter)
-        numbers += parameter.numel()
-    if run:
-        yield run

@@ -322,6 +322,6 @@ def test_runs_in_a_store_are_read_as_those_of_a_disk(kind: str, tmp_path: Path, 
     )
     assert everything(remote) == everything(local)
     assert list(remote.held_out()) == list(local.held_out())
-    assert [image.captions for image in captioned_set([f"{store.url}/run"], "run")] == [
+    assert [image.captions for image in captioned_set([f"{store.url}/run"], "folder")] == [
         image.captions for image in captioned_set([str(run)])
     ]
