@@ -273,12 +273,12 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:  # noqa: A
             yield cast(BinaryIO, file)
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        _upload(path, _mapped(file, size) if size > ONE_REQUEST_BYTES else file.read())
+        upload(path, _mapped(file, size) if size > ONE_REQUEST_BYTES else file.read())
 
 
 def put_file(file: str, path: str) -> None:
     with Path(file).open("rb") as original:
-        _upload(path, _mapped(original, os.fstat(original.fileno()).st_size))
+        upload(path, _mapped(original, os.fstat(original.fileno()).st_size))
 
 
 def _mapped(file: IO[bytes], size: int) -> Any:
@@ -287,19 +287,19 @@ def _mapped(file: IO[bytes], size: int) -> Any:
     return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
 
 
-def _upload(path: str, data: Any) -> None:
+def upload(path: str, data: Any) -> None:
     """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the waiting thread."""
     buffer, place = pa.py_buffer(data), Place.parse(path)
     is_large = buffer.size > ONE_REQUEST_BYTES
     own = threads(f"large-uploads-{place.scheme}", _LARGE_AT_ONCE[place.scheme]) if is_large else threads("uploads")
     _LISTED.pop(path, None)
 
-    def upload() -> None:
+    def begin() -> None:
         _check_held(path)  # large uploads wait for one another
         _put(place, buffer)
 
     with asking(path):
-        uploading = own.submit(upload)
+        uploading = own.submit(begin)
         try:
             uploading.result()
         finally:
@@ -356,7 +356,7 @@ class GrowingObject(local.GrowingFile):
     def send(self, size: int) -> None:
         """Upload so many bytes of it."""
         begun = time.monotonic()
-        _upload(self._path, _mapped(self._whole, size))
+        upload(self._path, _mapped(self._whole, size))
         self._sent = size
         self._due_s = time.monotonic() + min(max(SENT_EVERY_S, 10 * (time.monotonic() - begun)), SENT_WITHIN_S)
 
@@ -502,14 +502,14 @@ def locked(folder: str) -> Iterator[None]:
         while not stop.wait(REFRESH_EVERY_S):
             with suppress(AltalignError):  # tried again; an expired ticket is not renewed, and `_check_held` says so
                 begun = time.monotonic()
-                _upload(path, data)
+                upload(path, data)
                 if time.monotonic() - begun < LEASE_S:
                     HELD[folder] = time.monotonic()
 
     thread = threading.Thread(target=refresh, daemon=True)
     with local.locked(folder, _lock(folder)):
         try:
-            _upload(path, data)
+            upload(path, data)
         except StoreError as error:
             raise UsageError(f"{folder}: cannot be written to: {error}") from error
         try:

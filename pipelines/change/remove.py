@@ -288,7 +288,7 @@ def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
     last = Stage.SELECT if any(row[0] == Stage.SELECT.value for row in rows) else CURATED[-1]
     kept = {row[1]: row[3] for row in rows if row[0] == last.value and row[2] == KEPT}
     gone = Counter(source for each in removal.in_shards for source in parquet.values(each.rows, "source"))
-    counts = Counts.total(Counts.from_json([row]) for row in parents.received(rows))
+    counts = Counts.from_json(parents.received(rows))
     failed = FailedCounts.from_json(parents.failed_of(parent))
     for source, rows_kept in kept.items() if removal.has_rows or last == Stage.SELECT else ():
         counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])

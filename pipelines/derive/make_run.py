@@ -294,7 +294,7 @@ def _conclude(run: Run, making: Making) -> None:
     """Write counts and summary, then list, card and manifest."""
     chosen = [facts for _, facts in run.all_facts(CHOSEN)]
     before = [row for parent in making.parents for row in of_parents.received(of_parents.counts_of(parent))]
-    counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
+    counts = Counts.from_json([*before, *(row for facts in chosen for row in facts.counts)])
     if making.is_of_keys:
         counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
         _conclude_keys(run, making, counts)

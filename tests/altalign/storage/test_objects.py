@@ -159,7 +159,7 @@ def test_an_upload_whose_bytes_end_midway_leaves_nothing(store: Server, monkeypa
         own.setattr(objects, "_COPIED_BYTES", 10 << 20)
         own.setattr(objects.pa, "py_buffer", lambda buffer: buffer)
         with pytest.raises(MemoryError):
-            objects._upload(f"{store.url}/new", Ending())
+            objects.upload(f"{store.url}/new", Ending())
     assert all_names(store) == []
 
 
