@@ -290,7 +290,7 @@ def write(path: str, *, durable: bool = False, written: Callable[[], Written] | 
             yield file
             block.files[path] = written()
         else:
-            hashed = Hashed(file, "XXH3" if block.own and path.startswith(f"{block.own}/") else "SHA-256")
+            hashed = Hashed(file, block.kind(path))
             yield cast(BinaryIO, hashed)
             block.files[path] = hashed.written
 
