@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.object_stores.servers import Server
 
 pytestmark = pytest.mark.stores
 
+Failing = Callable[[faults.Fault], AbstractContextManager[None]]
 ROOT = Path(__file__).parents[3]
 LARGE = 12 << 20  # two parts, at least
 KILLED_WHILE_IT_WRITES = """
@@ -57,6 +60,12 @@ with storage.growing(sys.argv[1]) as file:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
+KILLED_WHILE_IT_HOLDS = """
+import os, signal, sys
+from altalign import storage
+with storage.locked(sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 FORKED_AFTER_IT_ASKED = """
 import os, signal, sys
 from altalign import storage
@@ -79,6 +88,25 @@ def store(request: pytest.FixtureRequest) -> Server:
 
 def all_names(store: Server) -> list[str]:
     return sorted(path.removeprefix(f"{store.url}/") for path in storage.files_below(store.url))
+
+
+@pytest.fixture
+def failing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Has the store fail requests in a block."""
+
+    @contextmanager
+    def before(fault: faults.Fault) -> Iterator[None]:
+        with faults.before(s3, fault) as url, monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", url)
+            objects.forget_clients()
+            yield
+        objects.forget_clients()
+
+    return before
+
+
+def refuse_reading(method: str, _: str) -> int | None:
+    return 403 if method == "GET" else None
 
 
 def run_python(code: str, *arguments: str) -> int:
@@ -115,7 +143,7 @@ def test_a_kill_leaves_nothing(moment: str, s3: Server) -> None:
 @pytest.mark.parametrize("what", ["partNumber=1", "partNumber=2", "uploadId", "uploads"])
 @pytest.mark.parametrize("copied", [10 << 20, 40 << 20])  # a part at a time, and all at once
 def test_an_upload_that_fails_in_any_part_leaves_nothing(
-    copied: int, what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch
+    copied: int, what: str, status: int, s3: Server, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_COPIED_BYTES", copied)
     failed = []
@@ -128,16 +156,12 @@ def test_an_upload_that_fails_in_any_part_leaves_nothing(
 
     storage.write_bytes(f"{s3.url}/there.bin", b"before")
     data, said = random.Random(1).randbytes(LARGE + (15 << 20)), []
-    with faults.before(s3, fault) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        objects.forget_clients()
+    with failing(fault):
         monkeypatch.setattr(objects, "ATTEMPTS", 2)
         for name in ("new", "there"):
             with pytest.raises(StoreError) as caught:
                 storage.write_bytes(f"{s3.url}/{name}.bin", data)
             said.append(str(caught.value).partition(": ")[0])
-    objects.forget_clients()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment["AWS_ENDPOINT_URL"])
     assert failed
     assert said == [f"{s3.url}/new.bin", f"{s3.url}/there.bin"]
     assert all_names(s3) == ["there.bin"]
@@ -164,7 +188,7 @@ def test_an_upload_whose_bytes_end_midway_leaves_nothing(store: Server, monkeypa
 
 
 def test_what_a_store_does_not_copy_for_its_size_comes_through_this_machine(
-    s3: Server, monkeypatch: pytest.MonkeyPatch
+    s3: Server, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, refused = random.Random(1).randbytes(LARGE + 1), list[str]()
     storage.write_bytes(f"{s3.url}/old.bin", data)
@@ -174,22 +198,18 @@ def test_what_a_store_does_not_copy_for_its_size_comes_through_this_machine(
         refused.extend([path] * is_copy)
         return 400 if is_copy else None
 
-    with faults.before(s3, fault) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        objects.forget_clients()
+    with failing(fault):
         with pytest.raises(StoreError):
             storage.move(f"{s3.url}/old.bin", f"{s3.url}/new.bin")
         assert all_names(s3) == ["old.bin"]
         monkeypatch.setattr(objects, "_COPIED_BYTES_AT_MOST", LARGE)
         storage.move(f"{s3.url}/old.bin", f"{s3.url}/new.bin")
-    objects.forget_clients()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment["AWS_ENDPOINT_URL"])
     assert len(refused) == 2
     assert all_names(s3) == ["new.bin"]
     assert storage.read_bytes(f"{s3.url}/new.bin") == data
 
 
-def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, failing: Failing) -> None:
     asked: dict[str, int] = {}
 
     def fault(method: str, path: str) -> int | None:
@@ -197,12 +217,9 @@ def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, monkeypatch
         return 503 if asked[method + path] == 1 else None
 
     data = random.Random(1).randbytes(LARGE)
-    with faults.before(s3, fault) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        objects.forget_clients()
+    with failing(fault):
         storage.write_bytes(f"{s3.url}/x.bin", data)
         assert storage.read_bytes(f"{s3.url}/x.bin") == data
-    objects.forget_clients()
     assert min(count for name, count in asked.items() if "partNumber" in name) > 1
 
 
@@ -252,15 +269,11 @@ def test_reading_on_takes_few_requests(s3: Server) -> None:
     assert len(s3.requests()) - before <= 42  # each block once
 
 
-def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, failing: Failing) -> None:
     rows = pa.table({"x": [str(n) * 1000 for n in range(5000)]})
     parquet.write(f"{s3.url}/t.parquet", rows, rows.schema)
-    with faults.before(s3, lambda method, _: 403 if method == "GET" else None) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        objects.forget_clients()
-        with pytest.raises(StoreError, match="access denied"):
-            parquet.read_table(f"{s3.url}/t.parquet")
-    objects.forget_clients()
+    with failing(refuse_reading), pytest.raises(StoreError, match="access denied"):
+        parquet.read_table(f"{s3.url}/t.parquet")
 
 
 # What grows ----------------------------------------------------------------------------------------------------------
@@ -301,14 +314,10 @@ def test_a_copy_is_made_once_and_anew_when_the_object_changes(s3: Server) -> Non
     assert Path(storage.mappable(path)).read_bytes() == b"two" * LARGE
 
 
-def test_a_copy_that_fails_leaves_nothing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_fails_leaves_nothing(s3: Server, failing: Failing) -> None:
     storage.write_bytes(f"{s3.url}/x.npy", b"x" * LARGE)
-    with faults.before(s3, lambda method, _: 403 if method == "GET" else None) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        objects.forget_clients()
-        with pytest.raises(StoreError):
-            storage.mappable(f"{s3.url}/x.npy")
-    objects.forget_clients()
+    with failing(refuse_reading), pytest.raises(StoreError):
+        storage.mappable(f"{s3.url}/x.npy")
     assert [
         path.name for path in (local.cache_folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"
     ] == []
@@ -349,11 +358,7 @@ def test_a_run_is_held_by_one_command_of_all_machines(
 
 def test_a_killed_command_of_this_machine_holds_nothing(s3: Server) -> None:
     run = f"{s3.url}/run"
-    code = (
-        "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), "
-        "signal.SIGKILL)"
-    )
-    assert run_python(code, run) == -signal.SIGKILL
+    assert run_python(KILLED_WHILE_IT_HOLDS, run) == -signal.SIGKILL
     assert len(all_names(s3)) == 1
     assert storage.holder(run) is None
     with storage.locked(run):
@@ -365,11 +370,7 @@ def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(
     s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = f"{s3.url}/run"
-    code = (
-        "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), "
-        "signal.SIGKILL)"
-    )
-    assert run_python(code, run) == -signal.SIGKILL
+    assert run_python(KILLED_WHILE_IT_HOLDS, run) == -signal.SIGKILL
     monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
     with pytest.raises(UsageError, match="another command is at work"), storage.locked(run):
         pass
@@ -407,22 +408,13 @@ def test_the_lock_of_this_machine_is_free_after_the_block(s3: Server) -> None:
 # Trouble -------------------------------------------------------------------------------------------------------------
 
 
+WRONG_CREDENTIALS = (
+    "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there"
+)
 TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
     "no bucket": ({}, "there is no bucket absent at ENDPOINT; make it, or give another"),
-    "a wrong secret": (
-        {"AWS_SECRET_ACCESS_KEY": "wrong"},
-        (
-            "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and "
-            "delete there"
-        ),
-    ),
-    "a wrong key": (
-        {"AWS_ACCESS_KEY_ID": "wrong"},
-        (
-            "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and "
-            "delete there"
-        ),
-    ),
+    "a wrong secret": ({"AWS_SECRET_ACCESS_KEY": "wrong"}, WRONG_CREDENTIALS),
+    "a wrong key": ({"AWS_ACCESS_KEY_ID": "wrong"}, WRONG_CREDENTIALS),
     "no credentials": (
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
         (
