@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import WORDS, Stage
-from altalign.data.schema import COUNTS, REMOVED, DroppedRow, SampleRow
+from altalign.data.schema import COUNTS, REMOVED
 from altalign.data.stages import REMOVED_FILE
 from altalign.errors import AltalignError, UnreadableError, UsageError, first_line
 from altalign.machine.cores import cores
@@ -82,15 +82,8 @@ def _naming(path: str) -> Iterator[None]:
 
 # Rows that match ------------------------------------------------------------------------------------------------------
 
-_In = TypedDict("_In", {"in": str})  # the file of a row, by its path in the run
-
-
-class FoundDropped(DroppedRow, _In):
-    """A dropped row."""
-
-
-class FoundSample(SampleRow, _In):
-    """A row of a side-car."""
+FoundDropped = dict[str, Any]  # and `in`: the file of a row, by its path in the run
+FoundSample = dict[str, Any]
 
 
 class Condition(NamedTuple):

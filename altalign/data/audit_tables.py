@@ -17,6 +17,10 @@ class AuditTable(NamedTuple):
     schema: pa.Schema
 
 
+def _table(path: str, *columns: tuple[str, pa.DataType]) -> AuditTable:
+    return AuditTable(path, pa.schema(list(columns)))
+
+
 WORDS_AT_MOST = 1_023  # more words are counted as this many
 EXACT_BELOW = 1_024  # images of a text, texts of an image; larger counts n become 1,024 + 8 log2(n), rounded
 SHORT_SIDE_AT_MOST = 1_024  # pixels; more are counted as this many
@@ -36,126 +40,86 @@ TEXT_MEASURES = AuditTable("audit/text_measures.parquet", MEASURED)
 
 IMAGE_MEASURES = AuditTable("audit/image_measures.parquet", MEASURED)
 
-FREQUENT = AuditTable(
+FREQUENT = _table(
     "audit/frequent.parquet",
-    pa.schema(
-        [
-            ("kind", pa.string()),  # `text` or `image`.
-            ("value", pa.string()),  # Caption or image URL, first 1,000 characters.
-            ("count", pa.int64()),  # Images of the text, or texts of the image.
-        ]
-    ),
+    ("kind", pa.string()),  # `text` or `image`.
+    ("value", pa.string()),  # Caption or image URL, first 1,000 characters.
+    ("count", pa.int64()),  # Images of the text, or texts of the image.
 )
 
-EDGE_NGRAMS = AuditTable(
+EDGE_NGRAMS = _table(
     "audit/edge_ngrams.parquet",
-    pa.schema(
-        [
-            ("ngram", pa.string()),  # One or two folded words.
-            ("count", pa.int64()),  # In the pool.
-            ("rarest_log2", pa.int32()),  # Eight times log2, rounded.
-            ("is_in", pa.bool_()),  # In the vocabulary.
-        ]
-    ),
+    ("ngram", pa.string()),  # One or two folded words.
+    ("count", pa.int64()),  # In the pool.
+    ("rarest_log2", pa.int32()),  # Eight times log2, rounded.
+    ("is_in", pa.bool_()),  # In the vocabulary.
 )
 
-BALANCED = AuditTable(
+BALANCED = _table(
     "audit/balanced.parquet",
-    pa.schema(
-        [
-            ("entry", pa.string()),  # A concept; the 10,000 in most captions.
-            ("before", pa.int64()),  # Captions that `--where` keeps.
-            ("after", pa.int64()),  # Captions of the new run.
-        ]
-    ),
+    ("entry", pa.string()),  # A concept; the 10,000 in most captions.
+    ("before", pa.int64()),  # Captions that `--where` keeps.
+    ("after", pa.int64()),  # Captions of the new run.
 )
 
-SCRIPTS = AuditTable(
+SCRIPTS = _table(
     "audit/scripts.parquet",
-    pa.schema(
-        [
-            ("script", pa.string()),  # Main script of the first 1,000 characters (Unicode 16.0), or `none`.
-            ("verdict", pa.string()),  # Of `judge`, repeated pairs included.
-            ("rows", pa.int64()),  # Candidates.
-            ("sampled_one_in", pa.int64()),  # One of so many is in the sample.
-        ]
-    ),
+    ("script", pa.string()),  # Main script of the first 1,000 characters (Unicode 16.0), or `none`.
+    ("verdict", pa.string()),  # Of `judge`, repeated pairs included.
+    ("rows", pa.int64()),  # Candidates.
+    ("sampled_one_in", pa.int64()),  # One of so many is in the sample.
 )
 
-HOSTS = AuditTable(
+HOSTS = _table(
     "audit/hosts.parquet",
-    pa.schema(
-        [
-            ("host", pa.string()),  # Of the URL, or empty.
-            ("images", pa.int64()),  # Images asked for.
-            ("fetched", pa.int64()),  # Images that came.
-            ("kept", pa.int64()),  # Images that passed the image rules.
-            ("sampled_one_in", pa.int64()),  # One of so many is in the sample.
-        ]
-    ),
+    ("host", pa.string()),  # Of the URL, or empty.
+    ("images", pa.int64()),  # Images asked for.
+    ("fetched", pa.int64()),  # Images that came.
+    ("kept", pa.int64()),  # Images that passed the image rules.
+    ("sampled_one_in", pa.int64()),  # One of so many is in the sample.
 )
 
-FUNNEL = AuditTable(
+FUNNEL = _table(
     "audit/funnel.parquet",
-    pa.schema(
-        [
-            ("step", pa.string()),  # `pool`, a stage, or `shards`.
-            ("source", pa.string()),  # An input; null: all.
-            ("images", pa.int64()),  # Distinct images; null for the pool.
-            ("bytes", pa.int64()),  # Pool: of its files; from `fetch` on: of images as found; `shards`: of tars.
-        ]
-    ),
+    ("step", pa.string()),  # `pool`, a stage, or `shards`.
+    ("source", pa.string()),  # An input; null: all.
+    ("images", pa.int64()),  # Distinct images; null for the pool.
+    ("bytes", pa.int64()),  # Pool: of its files; from `fetch` on: of images as found; `shards`: of tars.
 )
 
-DROPPED_IMAGES = AuditTable(
+DROPPED_IMAGES = _table(
     "audit/dropped_images.parquet",
-    pa.schema(
-        [
-            ("stage", pa.string()),  # `fetch`, `image` or `decontaminate`.
-            ("reason", pa.string()),  # The reason.
-            ("images", pa.int64()),  # Distinct images.
-        ]
-    ),
+    ("stage", pa.string()),  # `fetch`, `image` or `decontaminate`.
+    ("reason", pa.string()),  # The reason.
+    ("images", pa.int64()),  # Distinct images.
 )
 
-SIMILARITY = AuditTable(
+SIMILARITY = _table(
     "audit/near_duplicates/similarity.parquet",
-    pa.schema(
-        [
-            ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
-            ("verdict", pa.string()),  # `above` the threshold, or `below`: in a sample, the 25 nearest of each unit.
-            ("pairs", pa.int64()),  # Pairs of a pool image and a test image.
-        ]
-    ),
+    ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
+    ("verdict", pa.string()),  # `above` the threshold, or `below`: in a sample, the 25 nearest of each unit.
+    ("pairs", pa.int64()),  # Pairs of a pool image and a test image.
 )
 
-NEAR_TEST_IMAGES = AuditTable(
+NEAR_TEST_IMAGES = _table(
     "audit/near_duplicates/test_images.parquet",
-    pa.schema(
-        [
-            ("test_set", pa.string()),  # The test set.
-            ("test_image", pa.string()),  # Its image.
-            ("images", pa.int64()),  # Pool images dropped for it.
-            ("similarity", pa.float64()),  # Largest cosine; 1 for equal bytes.
-        ]
-    ),
+    ("test_set", pa.string()),  # The test set.
+    ("test_image", pa.string()),  # Its image.
+    ("images", pa.int64()),  # Pool images dropped for it.
+    ("similarity", pa.float64()),  # Largest cosine; 1 for equal bytes.
 )
 
-GALLERY = AuditTable(
+GALLERY = _table(
     "audit/near_duplicates/gallery.parquet",
-    pa.schema(
-        [
-            ("kind", pa.string()),  # `just above` the threshold; `just below` it or `dropped`: of a sample.
-            ("similarity", pa.float64()),  # Cosine; 1 for equal bytes.
-            ("shares_bucket", pa.bool_()),  # The two images share a bucket.
-            ("image_id", pa.string()),  # Pool image.
-            ("image_url", pa.string()),  # Its URL, or null.
-            ("test_set", pa.string()),  # The test set.
-            ("test_image", pa.string()),  # Its image.
-            ("image", pa.binary()),  # Pool image as WebP, 192 px at most.
-            ("test", pa.binary()),  # Test image, likewise.
-        ]
-    ),
+    ("kind", pa.string()),  # `just above` the threshold; `just below` it or `dropped`: of a sample.
+    ("similarity", pa.float64()),  # Cosine; 1 for equal bytes.
+    ("shares_bucket", pa.bool_()),  # The two images share a bucket.
+    ("image_id", pa.string()),  # Pool image.
+    ("image_url", pa.string()),  # Its URL, or null.
+    ("test_set", pa.string()),  # The test set.
+    ("test_image", pa.string()),  # Its image.
+    ("image", pa.binary()),  # Pool image as WebP, 192 px at most.
+    ("test", pa.binary()),  # Test image, likewise.
 )
 
 

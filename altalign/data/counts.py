@@ -25,11 +25,7 @@ _BETWEEN = " "  # separates reasons; none has a space in it
 
 
 class Counts:
-    """Rows by (stage, source, reason); the reason of a row that stays is "kept".
-
-    Raises:
-        CountsError: a stage is given a reason that is not its own; received = kept + dropped would not hold.
-    """
+    """Rows by (stage, source, reason), "kept" of a row that stays; CountsError for a reason of another stage."""
 
     def __init__(self, rows: Mapping[tuple[str, str, str], int] | None = None):
         self._rows: Counter[tuple[str, str, str]] = Counter()
@@ -51,22 +47,17 @@ class Counts:
 
     __hash__ = None  # type: ignore[assignment]
 
-    @classmethod
-    def total(cls, parts: "Iterable[Counts]") -> "Counts":
-        """The sum of many."""
-        rows: Counter[tuple[str, str, str]] = Counter()
-        for part in parts:
-            rows.update(part._rows)
-        return cls(rows)
-
     def to_json(self) -> list[CountRow]:
         """Rows in a fixed order."""
         return [(*cell, rows) for cell, rows in sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))]
 
     @classmethod
-    def from_json(cls, entries: Sequence[Sequence[Any]]) -> "Counts":
-        """The inverse of `to_json`."""
-        return cls({(stage, source, reason): rows for stage, source, reason, rows in entries})
+    def from_json(cls, entries: Iterable[Sequence[Any]]) -> "Counts":
+        """The inverse of `to_json`; entries of several parts are added up."""
+        counts = cls()
+        for stage, source, reason, rows in entries:
+            counts.add_rows(Stage(stage), source, reason, rows)
+        return counts
 
     def to_arrow(self) -> pa.Table:
         """Table of `schema.COUNTS`: what occurred, in the order of stages, sources and reasons."""
@@ -88,14 +79,9 @@ class Counts:
         """Rows that a stage received: those it kept and those it dropped."""
         return sum(n for (name, _, _), n in self._rows.items() if name == stage.value)
 
-    def stages(self) -> list[Stage]:
-        """Stages that counted anything, in order."""
-        seen = {name for name, _, _ in self._rows}
-        return [stage for stage in Stage if stage.value in seen]
-
     def stages_of_run(self) -> tuple[Stage, ...]:
         """The stages that a run has, whether or not they received anything: `select` only where it was counted."""
-        return stages_of(stage.value for stage in self.stages())
+        return stages_of(stage for stage, _, _ in self._rows)
 
     def summary(self, stages: Iterable[Stage]) -> list[dict[str, Any]]:
         """`summary.json`'s "stages"."""
@@ -108,13 +94,7 @@ class Counts:
         ]
 
     def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
-        """Check that each stage received what the one before it kept, by source, and that the last one kept `pairs`.
-
-        Nothing comes before the first stage, so what it dropped is not checked.
-
-        Raises:
-            CountsError: naming stage, source and both numbers.
-        """
+        """Check that each stage received what the one before it kept, by source, and that the last one kept `pairs`."""
         sources = sorted({source for _, source, _ in self._rows})
         for before, after in pairwise(stages):
             for source in sources:
@@ -154,22 +134,14 @@ class FailedCounts:
             self.add_rows(stage, row["source"], of_row.split() if isinstance(of_row, str) else of_row, row["count_all"])
 
     def counts(self) -> Counts:
-        """Rows by their first reason.
-
-        Raises:
-            CountsError: a stage has no such reason.
-        """
+        """Rows by their first reason."""
         counts = Counts()
         for (stage, source, failed), rows in self._rows.items():
             counts.add_rows(Stage(stage), source, next(iter(failed), KEPT), rows)
         return counts
 
     def check(self, counts: Counts) -> None:
-        """Compare with the counts of the same rows.
-
-        Raises:
-            CountsError: they differ.
-        """
+        """Compare with the counts of the same rows; CountsError where they differ."""
         if self.counts() != counts:
             raise _defect("counts do not add up: rows by every rule that holds are not the rows by reason")
 

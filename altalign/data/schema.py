@@ -4,7 +4,7 @@ Column names are spelled here and nowhere else; stages bind them, filters never 
 a run's file is its line in docs/reference/files.md (`make docs`).
 """
 
-from typing import NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
@@ -84,40 +84,8 @@ DROPPED = pa.schema(
     ]
 )
 
-
-class DroppedRow(TypedDict):
-    """A row of `DROPPED` in Python."""
-
-    key: str
-    image_id: str | None
-    image_url: str | None
-    caption: str
-    page_url: str | None
-    source: str
-    source_key: str | None
-    extra: str | None
-    stage: str
-    reason: str
-    failed: list[str] | None
-    kept_key: str | None
-    words: int | None
-    images_per_text: int | None
-    texts_per_image: int | None
-    found_sha256: str | None
-    http_code: int | None
-    width: int | None
-    height: int | None
-    nsfw_score: float | None
-    similarity: float | None
-    test_set: str | None
-    test_image: str | None
-    file: str | None
-    offset: int | None
-    error: str | None
-    scores: NotRequired[str]  # of what `select` drops: a JSON object
-
-
 # The side-car of a shard: one row a sample, in the order of the tar.
+SampleRow = dict[str, Any]
 SAMPLE = pa.schema(
     [
         ("key", pa.string()),  # Name of the members in the tar.
@@ -142,29 +110,6 @@ SAMPLE = pa.schema(
         ("tar_bytes", pa.int64()),  # Their number.
     ]
 )
-
-
-class SampleRow(TypedDict):
-    """A row of `SAMPLE` in Python."""
-
-    key: str
-    image_id: str
-    image_url: str | None
-    caption: str
-    page_url: str | None
-    source: str
-    source_key: str | None
-    extra: str | None
-    width: int
-    height: int
-    format: str
-    bytes: int
-    sha256: str
-    found_sha256: str
-    words: int
-    tar_offset: int
-    tar_bytes: int
-
 
 # The clusters of a shard's images, by `altalign score --clusters`: one row a sample, in the order of the tar.
 CLUSTER = pa.schema(

@@ -84,7 +84,7 @@ def largest_drop(counts: Counts, config: CurateConfig) -> str:
     """The reason that took the largest share of what its stage received, with its settings; empty where none did."""
     shares = [
         (rows / counts.received(stage), rows, stage, reason)
-        for stage in counts.stages()
+        for stage in counts.stages_of_run()
         for reason, rows in counts.dropped(stage).items()
     ]
     if not shares:

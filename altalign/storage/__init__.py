@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 from altalign.errors import UnreadableError, UsageError
 from altalign.storage import blocks, local
-from altalign.storage.blocks import Block, Growing, Hashed, Written, noted
+from altalign.storage.blocks import Block, Hashed, Written, noted
+from altalign.storage.local import GrowingFile as Growing
 from altalign.storage.local import full_disk, is_full_disk, is_partial
 from altalign.storage.paths import (
     STORES,
@@ -77,8 +78,7 @@ def at(path: str) -> Any:
         from altalign.storage import web
 
         return web
-    # Arrow, and a client of the store: a third of a second that local runs need not wait for
-    from altalign.storage import objects
+    from altalign.storage import objects  # Arrow, and a client: a third of a second that local runs need not wait for
 
     return objects
 
@@ -96,11 +96,7 @@ def _reader(path: str) -> Any:
 
 
 def check(path: str) -> None:
-    """Refuse a path that no run can have, and a store that does not answer or refuses access.
-
-    Raises:
-        UsageError: saying what to do.
-    """
+    """Refuse a path that no run can have, and a store that does not answer or refuses access, by a UsageError."""
     if is_of_web(path):
         raise UsageError(f"{path}: inputs alone can be on the web; give a local path, s3://BUCKET/… or gs://BUCKET/…")
     check_input(path, "s3://BUCKET/… or gs://BUCKET/…")
@@ -155,11 +151,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON file; empty where there is none.
-
-    Raises:
-        UnreadableError: it is no JSON, or no object.
-    """
+    """The object of a JSON file; empty where there is no file. UnreadableError where it is none."""
     try:
         return _object(path, read_bytes(path))
     except FileNotFoundError:
@@ -167,11 +159,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def read_sealed(path: str) -> dict[str, Any]:
-    """What `write_sealed` wrote; empty where there is no file.
-
-    Raises:
-        UnreadableError: a byte of it is not as it was written.
-    """
+    """What `write_sealed` wrote; empty where there is no file. UnreadableError where a byte of it has changed."""
     try:
         data = read_bytes(path)
     except FileNotFoundError:
@@ -204,23 +192,17 @@ def in_arrow(path: str) -> "tuple[FileSystem, str]":
 
 
 def mappable(path: str) -> str:
-    """A local file with the same bytes, to map into memory.
-
-    It is the file itself, or a copy that all processes of this machine share.
-    """
-    return at(path).mappable(path) if is_remote(path) else path
+    """A local file with the same bytes, to map into memory: itself, or a copy that this machine's processes share."""
+    if not is_remote(path):
+        return path
+    if is_of_web(path):
+        return at(path).mappable(path)
+    return local.copied(path, stamp(path), lambda copy: copy.writelines(read_pieces(path)))
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T], *, place: str) -> Iterator[_R]:
-    """The result of `work` for each thing, in order.
-
-    One after the other where the files are on a disk, many at a time where `place` is in a store.
-    """
-    if not is_remote(place):
-        return map(work, things)
-    from altalign.storage import clients
-
-    return clients.each(work, things)
+    """The result of `work` for each thing, in order: one after the other on a disk, many at a time in a store."""
+    return at(place).each(work, things) if is_remote(place) else map(work, things)
 
 
 # What is there -------------------------------------------------------------------------------------------------------
@@ -297,24 +279,20 @@ def is_writable(folder: str) -> bool:
 def write(path: str, *, durable: bool = False, written: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
     """A binary file that appears at `path`, whole, once the block has ended well.
 
-    Args:
-        path: where.
-        durable: whether it then outlives a power cut.
-        written: size and digest, asked after the last byte, of a caller who digests the bytes anyway.
-
-    Raises:
-        FullDiskError: no space is left.
+    With `durable` it then outlives a power cut. A caller who digests the bytes anyway gives size and digest by
+    `written`, which is called after the last byte. FullDiskError where no space is left.
     """
     block = blocks.CURRENT.get()
     with at(path).write(path, durable=durable) as file:
-        if block is None or written is not None:
+        if block is None:
             yield file
+        elif written is not None:
+            yield file
+            block.files[path] = written()
         else:
             hashed = Hashed(file, block.kind(path))
             yield cast(BinaryIO, hashed)
-            written = lambda: hashed.written  # noqa: E731 - of the file that was just written
-    if block is not None and written is not None:
-        block.files[path] = written()
+            block.files[path] = hashed.written
 
 
 @contextmanager
@@ -322,9 +300,6 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     """A file to append to: the first `keep` bytes of what is there (None: all of it) stay.
 
     Whoever is killed may leave a part of the last write; in a store, all but what was added since it went there last.
-
-    Raises:
-        FullDiskError: no space is left.
     """
     with at(path).growing(path, keep=keep) as file:
         yield file
@@ -333,12 +308,8 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
 
 
 def put_file(file: str, path: str) -> None:
-    """A copy of a local file; in a store, without another copy on the disk."""
-    if is_remote(path):
-        at(path).put_file(file, path)
-    else:
-        with Path(file).open("rb") as original, write(path) as copy:
-            shutil.copyfileobj(original, copy)
+    """A copy of a local file in a store, without another copy on the disk."""
+    at(path).put_file(file, path)
 
 
 def take_file(path: str, file: str) -> None:
@@ -386,9 +357,9 @@ def link(path: str, target: str) -> None:
 
 
 def move_folder(path: str, target: str) -> None:
-    """Give a folder of units another name, in the place of what has that name.
+    """Give a folder of units another name, over what has that name; may be done again after a kill.
 
-    Whoever is killed may do it again. In a store the files are copied, and those of before stay.
+    In a store the files are copied, and those of before stay.
     """
     if is_remote(target):
         at(target).move_folder(path, target)
@@ -435,10 +406,7 @@ def _delete_files(paths: Sequence[str]) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Delete what interrupted writes left under a folder, and complete files that were growing.
-
-    Nobody else may be writing there.
-    """
+    """Delete what interrupted writes left under a folder; nobody else may be writing there."""
     at(folder).sweep(folder)
 
 
@@ -446,11 +414,7 @@ def sweep(folder: str) -> None:
 
 
 def locked(folder: str) -> AbstractContextManager[None]:
-    """Hold a run folder against a second command: on this machine; in a store, on any.
-
-    Raises:
-        UsageError: another one holds it, or nobody may write there.
-    """
+    """Hold a run folder against a second command, in a store on any machine; UsageError where another one holds it."""
     return at(folder).locked(folder)
 
 
@@ -460,17 +424,16 @@ def holder(folder: str) -> str | None:
 
 
 def temporary(folder: str) -> AbstractContextManager[None]:
-    """Use this folder instead of the system's for temporary files of libraries and child processes, in this block.
+    """Use this folder, or the local one that stands for it, for temporary files of libraries and child processes.
 
-    A killed process cannot delete what it left there; the next one does. Of a folder in a store it is one on this
-    machine that stands for it.
+    What a killed process has left there goes when the next one begins.
     """
     return local.temporary(local_folder(folder))
 
 
 def local_folder(folder: str) -> str:
-    """The folder where this machine keeps what a run maps into memory or appends to: the run's own, if it is local.
+    """Where this machine keeps what a run maps into memory or appends to: in the run itself, if it is local.
 
-    Of a run in a store it is one that stands for it, and may be deleted while no command is at work.
+    For a run in a store another folder stands for it, which may be deleted while no command is at work.
     """
     return at(folder).local_folder(folder) if is_remote(folder) else folder

@@ -28,20 +28,12 @@ def save(path: str, array: Array) -> None:
 
 
 def read(path: str) -> Array:
-    """An array that was saved.
-
-    Raises:
-        UnreadableError: the file is no array, or is cut off.
-    """
+    """An array that was saved; UnreadableError where the file is none, or is cut off."""
     return _opened(io.BytesIO(storage.read_bytes(path)), path)
 
 
 def mapped(path: str) -> Array:
-    """An array that was saved, mapped into memory: all processes share one copy, and pages are read when needed.
-
-    Raises:
-        UnreadableError: the file is no array, or is cut off.
-    """
+    """The same, mapped into memory: all processes share one copy, and pages are read when needed."""
     return _opened(storage.mappable(path), path, mmap_mode="r")
 
 

@@ -11,11 +11,14 @@ these steps may be done twice. The manifest comes last.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from altalign import storage
 from altalign.errors import DamagedError, UsageError
 from altalign.storage import Written
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FOLDER = ".change"
 ADDING = ".adding"
@@ -48,6 +51,13 @@ class Change:
         for path, written in block.files.items():
             assert written is not None
             self.files[storage.relative(path, self.folder) or path] = written
+
+    def write_table(self, name: str, rows: "pa.Table") -> None:
+        """A new Parquet file by its path in the run."""
+        from altalign.storage import parquet  # Arrow, which commands that change nothing need not wait for
+
+        with self.noted():
+            parquet.write(self.path(name), rows, rows.schema)
 
     def take(self, name: str, source: str, written: Written) -> None:
         """Have a file that lies whole elsewhere in the run, such as in `.adding`, come as `name`."""

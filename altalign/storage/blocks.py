@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from xxhash import xxh3_128
 
@@ -65,21 +65,8 @@ def noted(own: str = "") -> Iterator[Block]:
         CURRENT.reset(token)
 
 
-class Growing(Protocol):
-    """A file that grows at its end; `bytes` is its length."""
-
-    def write(self, data: bytes) -> None:
-        """Add bytes.; FullDiskError where no space is left."""
-        ...
-
-    bytes: int
-
-
 class Hashed(io.RawIOBase):
-    """A file that is written from its first byte to its last, and digested on the way.
-
-    Closing it does nothing to the file: the caller closes that.
-    """
+    """A file that is written from its first byte to its last, and digested on the way; closing it does nothing."""
 
     def __init__(self, file: BinaryIO, kind: Kind = "SHA-256"):
         super().__init__()

@@ -9,9 +9,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from uuid import uuid4
 
 from altalign.errors import FullDiskError, UsageError
@@ -19,12 +18,8 @@ from altalign.machine import interrupts
 from altalign.storage import paths
 from altalign.storage.paths import Stamp, is_remote
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-_AGAIN_BYTES = 1 << 17  # read at a time of a file that is open a second time
-_SYNCS_AT_ONCE = 4
 _PARTIAL = ".partial-"  # in the name of a file that is being written
+_SYNCS_AT_ONCE = 4
 _COPY_KEPT_S = 86_400.0  # without use
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the running kernel; Linux alone has it
 
@@ -82,7 +77,7 @@ def existing(path: str) -> Path:
 
 def open_again(path: str, _: BinaryIO) -> BinaryIO:
     """A second handle, whose buffer holds most of the places that are looked at in order."""
-    return Path(path).open("rb", buffering=_AGAIN_BYTES)
+    return Path(path).open("rb", buffering=1 << 17)
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
@@ -94,7 +89,7 @@ def ask_for(file: BinaryIO, offset: int, length: int) -> None:
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
     interrupts.check()
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))  # a merge opens each file once a partition
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a merge opens each file once a partition
     try:
         for offset, length in ranges:
             yield os.pread(file, length, offset)
@@ -184,20 +179,12 @@ def sync(files: Iterable[str], folders: Iterable[str]) -> None:
     work = [(_sync_file, Path(file)) for file in files if not is_remote(file)]
     work += [(_sync_folder, Path(folder)) for folder in folders if not is_remote(folder)]
     if work:
-        from concurrent.futures import wait  # a hundredth of a second, which other commands need not wait for
+        from concurrent.futures import ThreadPoolExecutor  # a hundredth of a second, which few commands wait for
 
-        done = [_syncers(os.getpid()).submit(how, path) for how, path in work]
-        wait(done)
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+            done = [pool.submit(how, path) for how, path in work]
         for each in done:
             each.result()
-
-
-@cache
-def _syncers(_process: int) -> "ThreadPoolExecutor":  # a forked process has none of its parent's threads
-    """Threads that wait for the disk. They are kept: to start them costs more of a processor than what they do."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    return ThreadPoolExecutor(_SYNCS_AT_ONCE)
 
 
 def _sync_file(place: Path) -> None:
@@ -220,7 +207,7 @@ def _sync_folder(place: Path) -> None:
 
 
 class GrowingFile:
-    """A file that is added to at its end."""
+    """A file that is added to at its end; `bytes` is its length."""
 
     def __init__(self, file: int, target: Path, size: int):
         self._file, self._target, self.bytes = file, target, size
@@ -264,7 +251,6 @@ def delete(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Delete what interrupted writes left under a folder."""
     for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
         partial.unlink(missing_ok=True)
 
@@ -338,14 +324,11 @@ def holder(folder: str) -> str | None:
 
 def holder_of(place: Path) -> str | None:
     """The process that holds a lock file; None where none does."""
-    try:
-        with place.open(encoding="ascii") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return lock.read().strip() or "unknown"
-    except OSError:
-        pass
+    with suppress(OSError), place.open(encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return lock.read().strip() or "unknown"
     return None
 
 
@@ -378,13 +361,8 @@ def standing_for(path: str, kind: str) -> Path:
 def machine_name() -> str:
     """A name that no other machine has, of this one since its last start, also where homes are shared over NFS."""
     place = cache_folder() / "machine"
-    with suppress(FileExistsError):
-        partial = place.with_name(f"machine-{uuid4().hex}")
-        partial.write_text(uuid4().hex, encoding="ascii")
-        try:
-            os.link(partial, place)  # whoever is first names it
-        finally:
-            partial.unlink()
+    with suppress(FileExistsError), place.open("x", encoding="ascii") as file:
+        file.write(uuid4().hex)
     name = place.read_text(encoding="ascii")
     with suppress(OSError):
         name = f"{name}-{_BOOT_ID.read_text(encoding='ascii').strip()}"

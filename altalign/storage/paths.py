@@ -33,18 +33,15 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, path: str) -> "Place":
-        """The place of a path.
-
-        Raises:
-            UsageError: it names no bucket, or has a part that no client takes as it is.
-        """
+        """The place of a path; UsageError where it names no bucket, or has a part that no client takes as it is."""
         scheme, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
         if not bucket:
             raise UsageError(f"{path}: no bucket is named; give {scheme}://BUCKET/…")
-        if {"", ".", ".."} & set(key.strip("/").split("/")) and key.strip("/"):
+        key = key.strip("/")
+        if key and {"", ".", ".."} & set(key.split("/")):
             raise UsageError(f"{path}: a store has no folders named '', '.' or '..'; give the path without them")
-        return cls(scheme, bucket, key.strip("/"))
+        return cls(scheme, bucket, key)
 
     @property
     def name(self) -> str:
@@ -78,38 +75,31 @@ def name(path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """The path from the root; links stay."""
-    return _remote(path) if is_remote(path) else str(Path(path).absolute())
-
-
-def resolved(path: str) -> str:
-    """The path from the root, wherever links lead."""
-    return _remote(path) if is_remote(path) else str(Path(path).resolve())
-
-
-def _remote(path: str) -> str:
-    """The path without a slash at its end."""
+    """The path from the root, without a slash at its end; links stay."""
+    if not is_remote(path):
+        return str(Path(path).absolute())
     if is_of_web(path):
         return path.rstrip("/")
     place = Place.parse(path)
     return f"{place.scheme}://{place.name}"
 
 
+def resolved(path: str) -> str:
+    """The path from the root, wherever links lead."""
+    return absolute(path) if is_remote(path) else str(Path(path).resolve())
+
+
 def relative(path: str, folder: str) -> str | None:
-    """The path as seen from a folder that it is in, with `/`; None of one that is elsewhere.
-
-    Links are not looked at.
-    """
-    return _relative(absolute(path), absolute(folder)) if is_remote(path) == is_remote(folder) else None
-
-
-def is_inside(path: str, folder: str) -> bool:
-    """Whether a path is a folder or in it, wherever links lead."""
-    return is_remote(path) == is_remote(folder) and _relative(resolved(path), resolved(folder)) is not None
-
-
-def _relative(path: str, folder: str) -> str | None:
+    """The path as seen from a folder that it is in, with `/`, links not followed; None of one that is elsewhere."""
+    if is_remote(path) != is_remote(folder):
+        return None
+    path, folder = absolute(path), absolute(folder)
     if path == folder:
         return "."
     inside = folder if folder.endswith("/") else f"{folder}/"
     return path.removeprefix(inside) if path.startswith(inside) else None
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or in it, wherever links lead."""
+    return is_remote(path) == is_remote(folder) and relative(resolved(path), resolved(folder)) is not None

@@ -9,34 +9,26 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Union, cast
 
 from altalign.errors import StoreError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_order
-from altalign.storage import clients
+from altalign.storage import objects
 from altalign.storage.paths import is_of_web
 
+if TYPE_CHECKING:
+    from altalign.storage.web import WebFile
+
+Source = Union[objects.OpenObject, "WebFile"]
 _BLOCK_BYTES = 1 << 20
 _BLOCKS_AHEAD = 3  # asked for where reading goes on
-_BLOCKS_KEPT = 48  # columns of a table are read side by side
+_PARTS_KEPT = 48  # columns of a table are read side by side
 _BUFFER_BYTES = 64 << 10
 _GAP_BYTES = 256 << 10  # ranges nearer to one another are one request
 _RANGE_BYTES = 8 << 20  # of several ranges as one
 _AHEAD = 16  # requests for ranges under way, fewer where they are large
 _AHEAD_BYTES = 64 << 20
-
-
-class Source(Protocol):
-    """A file for reads at any offset, by several threads at once; `size` in bytes."""
-
-    path: str
-    size: int
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Bytes from an offset; fewer at the end."""
-        ...
 
 
 def source(path: str) -> Source:
@@ -50,23 +42,19 @@ def source(path: str) -> Source:
         from altalign.storage.web import WebFile  # its client takes half a second to import
 
         return WebFile(path)
-    return clients.OpenObject(path)
+    return objects.OpenObject(path)
 
 
 def open_read(path: str) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_File(_Blocks(source(path))), _BUFFER_BYTES))
+    return cast(BinaryIO, io.BufferedReader(_File(_Parts(source(path))), _BUFFER_BYTES))
 
 
 def open_again(_: str, file: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_File(_blocks_of(file)), _BUFFER_BYTES))
+    return cast(BinaryIO, io.BufferedReader(_File(cast(Any, file).raw.parts), _BUFFER_BYTES))
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
-    _blocks_of(file).ask_for(offset, length)
-
-
-def _blocks_of(file: BinaryIO) -> "_Blocks":
-    return cast(_File, cast(Any, file).raw).blocks
+    cast(Any, file).raw.parts.ask_for(offset, length)
 
 
 def read_bytes(path: str) -> bytes:
@@ -75,75 +63,51 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    requests = list(_together(ranges))
+    requests = list[list[tuple[int, int]]]()  # ranges near one another, which are read at once
+    for offset, length in ranges:
+        begin, end = (requests[-1][0][0], sum(requests[-1][-1])) if requests else (0, -1)
+        if 0 <= end <= offset <= end + _GAP_BYTES and offset + length - begin <= _RANGE_BYTES:
+            requests[-1].append((offset, length))
+        else:
+            requests.append([(offset, length)])
     if not requests:
         return
-    interrupts.check()
-    file, own = source(path), clients.threads("reads")
-    if len(requests) == len(requests[0].ranges) == 1:  # needs no thread
-        yield file.read_at(requests[0].begin, requests[0].end - requests[0].begin)
-        return
+    file, own = source(path), objects.threads("reads")
     begun = (
-        (request, own.submit(file.read_at, request.begin, size), max(size, _AHEAD_BYTES // _AHEAD))
+        (request, own.submit(file.read_at, request[0][0], size), max(size, _AHEAD_BYTES // _AHEAD))
         for request in requests
-        for size in [request.end - request.begin]
+        for size in [sum(request[-1]) - request[0][0]]
     )
     for request, data in in_order(begun, bytes_at_most=_AHEAD_BYTES):
         interrupts.check()
-        for offset, length in request.ranges:
-            yield data[offset - request.begin : offset - request.begin + length]
+        for offset, length in request:
+            yield data[offset - request[0][0] : offset - request[0][0] + length]
 
 
-@dataclass
-class _Request:
-    begin: int
-    end: int
-    ranges: list[tuple[int, int]]  # offsets and lengths of those in it
-
-
-def _together(ranges: Iterable[tuple[int, int]]) -> Iterator[_Request]:
-    """Requests in the order of the ranges."""
-    request = None
-    for offset, length in ranges:
-        if (
-            request
-            and request.end <= offset <= request.end + _GAP_BYTES
-            and offset + length - request.begin <= _RANGE_BYTES
-        ):
-            request.end = offset + length
-            request.ranges.append((offset, length))
-        else:
-            if request:
-                yield request
-            request = _Request(offset, offset + length, [(offset, length)])
-    if request:
-        yield request
-
-
-class _Blocks:
-    """The parts of a file in memory, blocks and ranges that were asked for; several threads may share them."""
+class _Parts:
+    """What is in memory of a file: blocks, and ranges that were asked for; several handles and threads may share it."""
 
     def __init__(self, file: Source):
         self.file = file
         self._lock = threading.Lock()
-        # by where each begins: its end, and its bytes; what was used last is at the end
-        self._parts, self._bytes = OrderedDict[int, tuple[int, Future[bytes]]](), 0
+        self._parts = OrderedDict[int, tuple[int, Future[bytes]]]()  # by begin: end, and bytes; used last: at the end
 
     def at(self, offset: int) -> memoryview:
         """Bytes from an offset on, at least one of them; none at the end."""
         if offset >= self.file.size:
             return memoryview(b"")
         with self._lock:
+            parts, block = self._parts, offset // _BLOCK_BYTES * _BLOCK_BYTES
             begin = self._part_with(offset)
             if begin is None:
-                begin = self._begun(*self._block(offset // _BLOCK_BYTES))
-            self._parts.move_to_end(begin)  # before others come, for which the oldest go
-            number = begin // _BLOCK_BYTES
-            if self._has_block(number) and self._has_block(number - 1):
-                end = -(-self.file.size // _BLOCK_BYTES)
-                for coming in range(number + 1, min(number + 1 + _BLOCKS_AHEAD, end)):
-                    self._begun(*self._block(coming))
-            part = self._parts[begin][1]
+                begin = block
+                self._begin(block, _BLOCK_BYTES)
+            parts.move_to_end(begin)  # before others come, for which the oldest go
+            if begin == block and block - _BLOCK_BYTES in parts:
+                for coming in range(block + _BLOCK_BYTES, block + (1 + _BLOCKS_AHEAD) * _BLOCK_BYTES, _BLOCK_BYTES):
+                    if coming not in parts and coming < self.file.size:
+                        self._begin(coming, _BLOCK_BYTES)
+            part = parts[begin][1]
         interrupts.check()
         data = part.result()
         if len(data) <= offset - begin:
@@ -151,48 +115,27 @@ class _Blocks:
         return memoryview(data)[offset - begin :]
 
     def ask_for(self, offset: int, length: int) -> None:
-        end = min(offset + min(length, 2 * _BLOCK_BYTES), self.file.size)
+        """Begin to read a range, at most a block of it."""
         with self._lock:
-            if offset < end and self._part_with(offset) is None:
-                self._begun(offset, end)
+            if offset < self.file.size and self._part_with(offset) is None:
+                self._begin(offset, min(length, _BLOCK_BYTES))
 
     def _part_with(self, offset: int) -> int | None:
-        """Where the part begins that has this offset: most are read from their first byte on, or are blocks."""
-        for begin in (offset, offset // _BLOCK_BYTES * _BLOCK_BYTES):
-            if begin in self._parts and offset < self._parts[begin][0]:
-                return begin
         return next((begin for begin, (end, _) in reversed(self._parts.items()) if begin <= offset < end), None)
 
-    def _block(self, number: int) -> tuple[int, int]:
-        return number * _BLOCK_BYTES, min((number + 1) * _BLOCK_BYTES, self.file.size)
-
-    def _has_block(self, number: int) -> bool:
-        begin, end = self._block(number)
-        return begin in self._parts and self._parts[begin][0] == end
-
-    def _begun(self, begin: int, end: int) -> int:
-        """Where the part begins; what is shorter from there on gives way to it."""
-        if begin not in self._parts or self._parts[begin][0] < end:
-            if begin in self._parts:
-                self._forget(begin)
-            while self._parts and self._bytes + end - begin > _BLOCKS_KEPT * _BLOCK_BYTES:
-                self._forget(next(iter(self._parts)))
-            self._parts[begin] = end, clients.threads("reads").submit(self.file.read_at, begin, end - begin)
-            self._bytes += end - begin
-        return begin
-
-    def _forget(self, begin: int) -> None:
-        end, part = self._parts.pop(begin)
-        part.cancel()
-        self._bytes -= end - begin
+    def _begin(self, begin: int, length: int) -> None:
+        while len(self._parts) >= _PARTS_KEPT:
+            self._parts.popitem(last=False)[1][1].cancel()
+        end = min(begin + length, self.file.size)
+        self._parts[begin] = end, objects.threads("reads").submit(self.file.read_at, begin, end - begin)
 
 
 class _File(io.RawIOBase):
-    """Blocks as a file with a position."""
+    """Parts as a file with a position."""
 
-    def __init__(self, blocks: _Blocks):
+    def __init__(self, parts: _Parts):
         super().__init__()
-        self.blocks, self.name, self._at = blocks, blocks.file.path, 0
+        self.parts, self.name, self._at = parts, parts.file.path, 0
 
     def readable(self) -> bool:
         return True
@@ -204,11 +147,11 @@ class _File(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self.blocks.file.size)[whence]
+        self._at = offset + (0, self._at, self.parts.file.size)[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        data = self.blocks.at(self._at)
+        data = self.parts.at(self._at)
         size = min(len(buffer), len(data))
         buffer[:size] = data[:size]
         self._at += size

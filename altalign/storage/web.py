@@ -19,7 +19,7 @@ import aiohttp
 from altalign import __version__
 from altalign.errors import AltalignError, StoreError, UsageError, bring, first_line
 from altalign.storage import local
-from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
+from altalign.storage.objects import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 from altalign.storage.paths import Stamp
 
 _T = TypeVar("_T")
@@ -32,11 +32,17 @@ _KNOWN: dict[str, tuple[float, dict[str, Any]]] = {}
 
 
 def _system(path: str) -> Any:
-    return _hub(os.getpid(), os.environ.get("HF_ENDPOINT")) if path.startswith(_HUB) else _http(os.getpid())
+    return _made(path.startswith(_HUB), os.getpid(), os.environ.get("HF_ENDPOINT"))
 
 
 @cache
-def _http(_process: int) -> object:  # connections and threads are of one process
+def _made(is_hub: bool, _process: int, endpoint: str | None) -> object:  # noqa: FBT001 - connections are of one process
+    if is_hub:
+        try:
+            from huggingface_hub import HfFileSystem
+        except ImportError:
+            raise UsageError(f"the package huggingface_hub is missing; {bring('hf')}") from None
+        return HfFileSystem(endpoint=endpoint)
     from fsspec.implementations.http import HTTPFileSystem
 
     timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_WITHIN_S, sock_read=ANSWERS_WITHIN_S)
@@ -45,15 +51,6 @@ def _http(_process: int) -> object:  # connections and threads are of one proces
         client_kwargs={"auto_decompress": False, "timeout": timeout, "trust_env": True},
         headers={"Accept-Encoding": "identity", "User-Agent": f"altalign/{__version__}"},
     )
-
-
-@cache
-def _hub(_process: int, endpoint: str | None) -> object:
-    try:
-        from huggingface_hub import HfFileSystem
-    except ImportError:
-        raise UsageError(f"the package huggingface_hub is missing; {bring('hf')}") from None
-    return HfFileSystem(endpoint=endpoint)
 
 
 def _asked(path: str, request: Callable[[], _T]) -> _T:
@@ -76,25 +73,17 @@ def _asked(path: str, request: Callable[[], _T]) -> _T:
                 raise
             # fsspec raises FileNotFoundError whatever happened; that is its cause
             reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-            if attempt == ATTEMPTS or not _is_temporary(reason):
-                raise _trouble(reason, path) from error
+            status = getattr(reason, "status", None) or getattr(getattr(reason, "response", None), "status_code", None)
+            is_final = isinstance(reason, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError)
+            is_temporary = not is_final and (status or _TEMPORARY[0]) in _TEMPORARY
+            if attempt == ATTEMPTS or not is_temporary:
+                raise _trouble(reason, path, status, is_temporary=is_temporary) from error
         time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
     raise AssertionError
 
 
-def _status(error: BaseException) -> int | None:
-    return getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _is_temporary(error: BaseException) -> bool:
-    if isinstance(error, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError):
-        return False
-    return (_status(error) or _TEMPORARY[0]) in _TEMPORARY
-
-
-def _trouble(error: BaseException, path: str) -> Exception:
+def _trouble(error: BaseException, path: str, status: int | None, *, is_temporary: bool) -> Exception:
     """The message for an error: what, where, what to do."""
-    status = _status(error)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     reason = first_line(error).replace(" ssl:default", "")
@@ -106,7 +95,7 @@ def _trouble(error: BaseException, path: str) -> Exception:
         repair = "look at its name (hf://datasets/OWNER/NAME), and set HF_TOKEN where it is private"
     elif status in (401, 403):
         what, repair = "access denied", "a name and a password belong in ~/.netrc"
-    elif _is_temporary(error):
+    elif is_temporary:
         what = "the server does not answer"
         repair = "look at the network and the address, and run the same command again"
     return StoreError(f"{path}: {what} ({reason}); {repair}")
@@ -121,14 +110,8 @@ def _info(path: str) -> dict[str, Any]:
     return known
 
 
-def _version(info: dict[str, Any]) -> str:
-    """ETag, time of change or digest; empty where none is told."""
-    names = ("ETag", "Last-Modified", "xet_hash", "blob_id")
-    return next((info[name] for name in names if info.get(name)), "").strip('"')
-
-
 class WebFile:
-    """See `altalign.storage.reading.Source`."""
+    """A file for reads at any offset, by several threads at once; `size` in bytes."""
 
     def __init__(self, path: str):
         info, self.path, self._copy = _info(path), path, ""
@@ -210,6 +193,12 @@ def stamp(path: str) -> Stamp:
     """Size, and the ETag, modification time or digest that the server tells; with none of them, the size of a copy."""
     info = _info(path)
     return Stamp(WebFile(path).size if info["size"] is None else info["size"], 0, _version(info))
+
+
+def _version(info: dict[str, Any]) -> str:
+    """ETag, time of change or digest; empty where none is told."""
+    names = ("ETag", "Last-Modified", "xet_hash", "blob_id")
+    return next((info[name] for name in names if info.get(name)), "").strip('"')
 
 
 def find(pattern: str) -> list[str]:

@@ -285,10 +285,10 @@ def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
     """Take out of the larger run what was removed from the smaller one."""
     parent = parents.opened(grown.folder, grown.config)
     removal = remove.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
-    if removal.has_rows:
+    if len(removal.rows):
         run = Run(grown.folder, grown.config, ())
         remove.remove(run, parent, removal, by="", because=REFUSED, lineage=lineage)
-    if removal.has_rows or not grown.config.audit.keep_dropped:
+    if len(removal.rows) or not grown.config.audit.keep_dropped:
         storage.delete_units([grown.work()])  # it holds what was removed
 
 

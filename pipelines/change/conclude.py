@@ -33,8 +33,7 @@ def write_funnel(run: Run, change: Change, update: Callable[[dict[str, Any]], No
     for row in rows:
         if row["step"] == "shards":
             update(row)
-    with change.noted():
-        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
+    change.write_table(FUNNEL.path, pa.Table.from_pylist(rows, FUNNEL.schema))
 
 
 def conclude(

@@ -76,7 +76,7 @@ def merge(runs: Sequence[Parent], config: CurateConfig, flags: list[str]) -> int
         with storage.locked(made.folder), own_files(made.folder):
             parent = parents.opened(made.folder, made.config)
             removal = remove.find(parent, of_run(path), near=None)
-            if removal.has_rows:
+            if len(removal.rows):
                 because = "refused by altalign merge"
                 remove.remove(made, parent, removal, by="", because=because, lineage=making.lineage)
             out = removal.pairs

@@ -53,40 +53,15 @@ class Removal:
     request: Request  # with the images whose bytes were named, and those near to what goes
     in_shards: Sequence[InShard]
     in_dropped: Sequence[InDropped]
+    rows: pa.Table  # all that go
     images: ImagesGone  # that no shard has afterwards
     tests: frozenset[shard_images.Test]  # that are near to what goes, where nearness counts
-    knows_dropped: bool  # whether `dropped/` was kept
-
-    @property
-    def rows(self) -> pa.Table:
-        """All rows that go."""
-        return rows_to_remove.together(self.in_shards, self.in_dropped)
+    forgets_work: bool  # something goes, or what was dropped may be in `work/` alone
 
     @property
     def pairs(self) -> int:
         """How many samples go."""
         return sum(len(each.numbers) for each in self.in_shards)
-
-    @property
-    def dropped(self) -> int:
-        """How many dropped rows go."""
-        return sum(len(each.rows) for each in self.in_dropped)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether anything goes; else the request is remembered alone."""
-        return bool(self.pairs or self.dropped)
-
-    @property
-    def forgets_work(self) -> bool:
-        """Whether `work/` goes: something does, or what was dropped may be there alone."""
-        return self.has_rows or not self.knows_dropped
-
-    @property
-    def gone(self) -> Request:
-        """What is not to be found afterwards: the request, and the keys of all pairs that went."""
-        keys = frozenset(filter(None, parquet.values(self.rows, "key")))
-        return replace(self.request, keys=self.request.keys | keys)
 
 
 def main(
@@ -115,9 +90,9 @@ def main(
         before = of_run(path) if storage.exists(path := parent.path(REMOVED_FILE)) else Request()
         is_new = not {*request.entries()} <= {*before.entries()}
         _show(folder, removal, request, is_dry_run=is_dry_run, is_new=is_new)
-        if (removal.has_rows or is_new) and not is_dry_run:
+        if (len(removal.rows) or is_new) and not is_dry_run:
             remove(Run(folder, config, ()), parent, removal, by=by, because=because)
-    return 0 if removal.has_rows or not is_new else AltalignError.exit_code
+    return 0 if len(removal.rows) or not is_new else AltalignError.exit_code
 
 
 def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, is_new: bool) -> None:
@@ -138,24 +113,21 @@ def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, 
     for name, entries in request.not_in(rows).items():
         few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
         lines.append(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
-    if removal.has_rows:
+    if len(rows):
         size = sum(each.shard.bytes for each in removal.in_shards)
         verb, shards = "is" if len(removal.in_shards) == 1 else "are", many(len(removal.in_shards), "shard")
         lines.append(
             f"{many(removal.pairs, 'pair')} {'would go' if is_dry_run else 'goes' if removal.pairs == 1 else 'go'}, "
             f"{many(len(removal.images.image_ids), 'image')} that no other pair has, and "
-            f"{many(removal.dropped, 'dropped row')}"
+            f"{many(len(rows) - removal.pairs, 'dropped row')}"
         )
         lines.append(f"{shards} {'would be' if is_dry_run else verb} written anew ({size / 1e6:,.1f} MB)")
     else:
         later = "would keep" if is_dry_run else "keeps"
         stands = f"{later} it out of what is added" if is_new else "was asked for before"
         lines.append(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
-    if (
-        (removal.has_rows or is_new)
-        and removal.forgets_work
-        and storage.kind(storage.join(folder, "work")) != "missing"
-    ):
+    has_work = storage.kind(storage.join(folder, "work")) != "missing"
+    if (len(rows) or is_new) and removal.forgets_work and has_work:
         deleted = "would be" if is_dry_run else "is"
         lines.append(f"work/ {deleted} deleted: it has what was fetched; `retry` and `add --test-set` need it")
     for line in lines:
@@ -196,8 +168,9 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Removal:
         request, wider = request.with_images(images), wider.with_images(images)
     keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
     in_dropped = rows_to_remove.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
-    gone, knows_dropped = rows_to_remove.images_gone(parent, in_shards), parent.config.audit.keep_dropped
-    return Removal(request, in_shards, in_dropped, gone, tests, knows_dropped)
+    gone, rows = rows_to_remove.images_gone(parent, in_shards), rows_to_remove.together(in_shards, in_dropped)
+    forgets_work = bool(len(rows)) or not parent.config.audit.keep_dropped
+    return Removal(request, in_shards, in_dropped, rows, gone, tests, forgets_work)
 
 
 def _images(
@@ -220,26 +193,37 @@ def remove(
     written = _shards(change, parent, removal.in_shards)
     deleted = [f"shards/{name}.{end}" for name, facts in written.items() if not facts for end in ("tar", "parquet")]
     deleted += _GO if removal.forgets_work else ()
-    deleted += rows_to_remove.purge_dropped(change, removal.in_dropped, removal.gone)
+    # not to be found afterwards: the request, and the keys of all pairs that went
+    keys = frozenset(filter(None, parquet.values(removal.rows, "key")))
+    gone = replace(removal.request, keys=removal.request.keys | keys)
+    deleted += rows_to_remove.purge_dropped(change, removal.in_dropped, gone)
     tests = rows_to_remove.copied_tests(removal.in_dropped) | removal.tests
-    rows_to_remove.purge_audit(change, removal.gone, removal.rows, tests)
+    rows_to_remove.purge_audit(change, gone, removal.rows, tests)
     as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
     shards = [(name, facts) for name, facts in {**as_they_are, **written}.items() if facts]
     stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in removal.in_shards}
     values = partial(copy_scores.of_rows_that_stay, stay)
     deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
-    deleted += rows_to_remove.purge_log(change, removal.gone.with_images(removal.images.image_ids))
-    with change.noted():
-        parquet.write(change.path(REMOVED_FILE), _removed(run, removal, by, because, is_asked=lineage is None), REMOVED)
+    deleted += rows_to_remove.purge_log(change, gone.with_images(removal.images.image_ids))
+    change.write_table(REMOVED_FILE, _removed(run, removal, by, because, is_asked=lineage is None))
     counts, failed = _counts(parent, removal)
     failed.check(counts)
-    with change.noted():
-        parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
-        parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
-    _funnel(run, change, parent, removal, list(filter(None, written.values())), sum(facts.bytes for _, facts in shards))
+    change.write_table("counts.parquet", counts.to_arrow())
+    change.write_table(FAILED_ROWS.path, failed.to_arrow())
+    size, less = sum(facts.bytes for _, facts in shards), Counter[str]()
+    for each in removal.in_shards:
+        less.update(source_bytes(parent, each.shard))
+        if facts := written[each.shard.name]:
+            less.subtract(facts.source_bytes)
+
+    def update(row: dict[str, Any]) -> None:  # of the funnel
+        row["images"] -= removal.images.by_source[row["source"]]
+        row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
+
+    conclude.write_funnel(run, change, update)
     lineage = lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})
-    gone, newest = len(removal.images.image_ids), parent.generations
-    conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=gone, newest=newest)
+    images, newest = len(removal.images.image_ids), parent.generations
+    conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=images, newest=newest)
 
 
 def _shards(change: Change, parent: Parent, in_shards: Sequence[InShard]) -> dict[str, ShardFacts | None]:
@@ -269,17 +253,8 @@ def _others(rows: int, gone: Numbers) -> Numbers:
 
 def as_it_is(shard: Shard, parquet_bytes: int = 0, source_bytes: Mapping[str, int] | None = None) -> ShardFacts:
     """What the manifest says of a shard that is not touched."""
-    return ShardFacts(
-        rows=shard.rows,
-        bytes=shard.bytes,
-        sha256=shard.sha256,
-        parquet_bytes=parquet_bytes,
-        parquet_sha256=shard.parquet_sha256,
-        source_bytes=dict(source_bytes or {}),
-        images=0,
-        first_image="",
-        last_image="",
-    )
+    sources = dict(source_bytes or {})
+    return ShardFacts(shard.rows, shard.bytes, sources, shard.sha256, parquet_bytes, shard.parquet_sha256, 0, "", "")
 
 
 def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
@@ -288,29 +263,14 @@ def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
     last = Stage.SELECT if any(row[0] == Stage.SELECT.value for row in rows) else CURATED[-1]
     kept = {row[1]: row[3] for row in rows if row[0] == last.value and row[2] == KEPT}
     gone = Counter(source for each in removal.in_shards for source in parquet.values(each.rows, "source"))
-    counts = Counts.total(Counts.from_json([row]) for row in parents.received(rows))
+    counts = Counts.from_json(parents.received(rows))
     failed = FailedCounts.from_json(parents.failed_of(parent))
-    for source, rows_kept in kept.items() if removal.has_rows or last == Stage.SELECT else ():
+    for source, rows_kept in kept.items() if len(removal.rows) or last == Stage.SELECT else ():
         counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
         counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
         failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])
         failed.add_rows(Stage.SELECT, source, (DropReason.REMOVED,), gone[source])
     return counts, failed
-
-
-def _funnel(run: Run, change: Change, parent: Parent, removal: Removal, anew: Sequence[ShardFacts], size: int) -> None:
-    """Write `audit/funnel.parquet`: what is in the shards now; a run made of others does not say it by source."""
-    less = Counter[str]()
-    for each in removal.in_shards:
-        less.update(source_bytes(parent, each.shard))
-    for facts in anew:
-        less.subtract(facts.source_bytes)
-
-    def update(row: dict[str, Any]) -> None:
-        row["images"] -= removal.images.by_source[row["source"]]
-        row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
-
-    conclude.write_funnel(run, change, update)
 
 
 def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:

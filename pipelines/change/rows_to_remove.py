@@ -150,8 +150,7 @@ def purge_dropped(change: Change, in_dropped: Iterable[InDropped], gone: Request
         left = _without(rows, gone)
         if not len(left):
             return each.name
-        with change.noted():
-            parquet.write(change.path(each.name), left, left.schema)
+        change.write_table(each.name, left)
         return None
 
     emptied = in_threads(write, list(in_dropped), at_once(change.run_folder))
@@ -199,8 +198,7 @@ def purge_audit(change: Change, gone: Request, rows: pa.Table, tests: Collection
             before = parquet.read_table(path).cast(table.schema)
             left = stays(table, before)
             if not left.equals(before):
-                with change.noted():
-                    parquet.write(change.path(table.path), left, table.schema)
+                change.write_table(table.path, left)
 
 
 def purge_log(change: Change, gone: Request) -> list[str]:

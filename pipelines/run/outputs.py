@@ -92,7 +92,7 @@ def _counted_facts(run: Run) -> Iterator[_CountedFacts]:
 
 def counts_of(run: Run) -> Counts:
     """The counts of all stages so far."""
-    return Counts.total(Counts.from_json(facts.counts) for facts in _counted_facts(run))
+    return Counts.from_json(row for facts in _counted_facts(run) for row in facts.counts)
 
 
 def failed_counts_of(run: Run) -> FailedCounts:

@@ -22,7 +22,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.stages import fetch_from_files
-from altalign.storage import clients
+from altalign.storage import objects
 from tests.end_to_end.runs import tree, write_input
 from tests.object_stores.servers import Server
 
@@ -316,9 +316,9 @@ def lines_of(said: str, folder: Path) -> list[str]:
 @contextmanager
 def _fresh_clients() -> Iterator[None]:
     """Clients of stores that ask with this environment, and no later one."""
-    clients.forget_clients()
+    objects.forget_clients()
     yield
-    clients.forget_clients()
+    objects.forget_clients()
 
 
 def _files() -> set[str]:

@@ -32,7 +32,7 @@ KILLS = int(os.environ.get("ALTALIGN_KILLS", "2"))
 # A command that is killed just before it has the store write or copy its n-th object; without a number it counts them.
 KILLED_AT_A_CHANGE = """
 import os, signal, sys
-from altalign.storage import clients, objects
+from altalign.storage import objects
 at, seen = int(sys.argv.pop(1)), 0
 def before(real):
     def counted(*args):
@@ -42,9 +42,9 @@ def before(real):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*args)
     return counted
-clients._put = before(clients._put)
+objects._put = before(objects._put)
 objects.link = before(objects.link)
-clients.delete_object, objects.delete_file = before(clients.delete_object), before(objects.delete_file)
+objects.delete_file = before(objects.delete_file)
 from altalign.cli import main
 code = main(sys.argv[1:])
 print(seen)

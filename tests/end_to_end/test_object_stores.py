@@ -20,7 +20,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.web import journal
-from altalign.storage import clients, objects, parquet
+from altalign.storage import objects, parquet
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
@@ -35,18 +35,18 @@ KILLS_IN_GCS = (1, 3)
 # A command that is killed just before its n-th object is written; of a large one half is uploaded then.
 KILLED_AT_AN_OBJECT = """
 import os, signal, sys
-from altalign.storage import clients as object_clients
-at, seen, real = int(sys.argv.pop(1)), 0, object_clients._put
+from altalign.storage import objects
+at, seen, real = int(sys.argv.pop(1)), 0, objects._put
 def put(place, data):
     global seen
     seen += 1
     if seen == at:
-        if data.size > object_clients.ONE_REQUEST_BYTES:
-            stream = object_clients.client(place, in_parts=True).open_output_stream(place.name)
+        if data.size > objects.ONE_REQUEST_BYTES:
+            stream = objects.client(place, in_parts=True).open_output_stream(place.name)
             stream.write(data.slice(0, data.size // 2))
         os.kill(os.getpid(), signal.SIGKILL)
     real(place, data)
-object_clients._put = put
+objects._put = put
 from altalign.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -116,10 +116,10 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with in_a_bucket(request, folder, rows=120, vocabulary_size=150) as (store, patch):
         assert main(["curate", "config.toml"]) == 0
         written = []
-        real = clients._put  # pyright: ignore[reportPrivateUsage]
-        patch.setattr(clients, "_put", lambda place, data: (written.append(place), real(place, data)))
+        real = objects._put  # pyright: ignore[reportPrivateUsage]
+        patch.setattr(objects, "_put", lambda place, data: (written.append(place), real(place, data)))
         assert main(["curate", "config.toml", in_store(store, "run")]) == 0
-        patch.setattr(clients, "_put", real)
+        patch.setattr(objects, "_put", real)
         yield Made(store, folder, tree(folder / "run"), len(written))
 
 

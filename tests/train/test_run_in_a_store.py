@@ -32,15 +32,15 @@ FILES = ("model.safetensors", "optimizer.safetensors", "optimizer.json", "state.
 # A training that is killed just before its n-th object is written; of half an object nothing is seen anyway
 KILLED_AT_AN_OBJECT = """
 import os, signal, sys
-from altalign.storage import clients
-at, seen, real = int(sys.argv.pop(1)), 0, clients._put
+from altalign.storage import objects
+at, seen, real = int(sys.argv.pop(1)), 0, objects._put
 def put(place, data):
     global seen
     seen += "/log/" not in place.name  # tickets are renewed by the clock
     if seen == at:
         os.kill(os.getpid(), signal.SIGKILL)
     real(place, data)
-clients._put = put
+objects._put = put
 from altalign.cli import main
 sys.exit(main(sys.argv[1:]))
 """

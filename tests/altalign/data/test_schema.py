@@ -23,11 +23,6 @@ def test_side_cars_have_the_columns_of_the_contract() -> None:
     assert schema.SAMPLE.names == SAMPLE.split()
 
 
-def test_rows_in_python_have_the_columns_of_their_tables() -> None:
-    assert [*schema.SampleRow.__annotations__] == schema.SAMPLE.names
-    assert [*schema.DroppedRow.__annotations__] == [*schema.DROPPED.names, "scores"]
-
-
 def test_counts_have_the_columns_of_the_contract() -> None:
     assert schema.COUNTS.names == ["stage", "source", "reason", "rows"]
     assert schema.COUNTS.field("rows").type == pa.int64()

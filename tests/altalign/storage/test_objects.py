@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +21,27 @@ import pytest
 
 from altalign import storage
 from altalign.errors import FullDiskError, StoreError, UsageError
-from altalign.storage import clients, local, objects, parquet
+from altalign.storage import local, objects, parquet
 from altalign.storage.paths import Place
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
 
 pytestmark = pytest.mark.stores
 
+Failing = Callable[[faults.Fault], AbstractContextManager[None]]
 ROOT = Path(__file__).parents[3]
 LARGE = 12 << 20  # two parts, at least
 KILLED_WHILE_IT_WRITES = """
 import os, signal, sys
 from altalign import storage
-from altalign.storage import clients
-put = clients._put
+from altalign.storage import objects
+put = objects._put
 def killed(place, data):
-    stream = clients.client(place).open_output_stream(place.name)
+    stream = objects.client(place).open_output_stream(place.name)
     stream.write(data.slice(0, data.size // 2))  # parts are under way
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "while uploading":
-    clients._put = killed
+    objects._put = killed
 with storage.write(sys.argv[1]) as file:
     file.write(b"x" * (24 << 20))
     if sys.argv[2] == "while writing":
@@ -56,6 +60,12 @@ with storage.growing(sys.argv[1]) as file:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
+KILLED_WHILE_IT_HOLDS = """
+import os, signal, sys
+from altalign import storage
+with storage.locked(sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 FORKED_AFTER_IT_ASKED = """
 import os, signal, sys
 from altalign import storage
@@ -80,6 +90,25 @@ def all_names(store: Server) -> list[str]:
     return sorted(path.removeprefix(f"{store.url}/") for path in storage.files_below(store.url))
 
 
+@pytest.fixture
+def failing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Has the store fail requests in a block."""
+
+    @contextmanager
+    def before(fault: faults.Fault) -> Iterator[None]:
+        with faults.before(s3, fault) as url, monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", url)
+            objects.forget_clients()
+            yield
+        objects.forget_clients()
+
+    return before
+
+
+def refuse_reading(method: str, _: str) -> int | None:
+    return 403 if method == "GET" else None
+
+
 def run_python(code: str, *arguments: str) -> int:
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
@@ -93,7 +122,7 @@ def test_arrow_makes_an_object_of_half_of_it_which_is_why_nothing_is_streamed(st
     place = Place.parse(f"{store.url}/half")
 
     def write_half() -> None:
-        with clients.client(place).open_output_stream(place.name) as stream:
+        with objects.client(place).open_output_stream(place.name) as stream:
             stream.write(b"x" * LARGE)
             raise ValueError("midway")
 
@@ -114,9 +143,9 @@ def test_a_kill_leaves_nothing(moment: str, s3: Server) -> None:
 @pytest.mark.parametrize("what", ["partNumber=1", "partNumber=2", "uploadId", "uploads"])
 @pytest.mark.parametrize("copied", [10 << 20, 40 << 20])  # a part at a time, and all at once
 def test_an_upload_that_fails_in_any_part_leaves_nothing(
-    copied: int, what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch
+    copied: int, what: str, status: int, s3: Server, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "_COPIED_BYTES", copied)
+    monkeypatch.setattr(objects, "_COPIED_BYTES", copied)
     failed = []
 
     def fault(method: str, path: str) -> int | None:
@@ -127,30 +156,16 @@ def test_an_upload_that_fails_in_any_part_leaves_nothing(
 
     storage.write_bytes(f"{s3.url}/there.bin", b"before")
     data, said = random.Random(1).randbytes(LARGE + (15 << 20)), []
-    with faults.before(s3, fault) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        clients.forget_clients()
-        monkeypatch.setattr(clients, "ATTEMPTS", 2)
+    with failing(fault):
+        monkeypatch.setattr(objects, "ATTEMPTS", 2)
         for name in ("new", "there"):
             with pytest.raises(StoreError) as caught:
                 storage.write_bytes(f"{s3.url}/{name}.bin", data)
             said.append(str(caught.value).partition(": ")[0])
-    clients.forget_clients()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment["AWS_ENDPOINT_URL"])
     assert failed
     assert said == [f"{s3.url}/new.bin", f"{s3.url}/there.bin"]
     assert all_names(s3) == ["there.bin"]
     assert storage.read_bytes(f"{s3.url}/there.bin") == b"before"
-
-
-@pytest.mark.parametrize("size", [10, LARGE])
-def test_an_upload_that_is_not_allowed_any_more_does_not_begin(size: int, store: Server) -> None:
-    def refuse() -> None:
-        raise StoreError("held no longer")
-
-    with pytest.raises(StoreError, match="held no longer"):
-        clients.put(f"{store.url}/new", b"x" * size, allowed=refuse)
-    assert all_names(store) == []
 
 
 def test_an_upload_whose_bytes_end_midway_leaves_nothing(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +180,15 @@ def test_an_upload_whose_bytes_end_midway_leaves_nothing(store: Server, monkeypa
             return b"x" * length
 
     with monkeypatch.context() as own:
-        own.setattr(clients, "_COPIED_BYTES", 10 << 20)
-        own.setattr(clients.pa, "py_buffer", lambda buffer: buffer)
+        own.setattr(objects, "_COPIED_BYTES", 10 << 20)
+        own.setattr(objects.pa, "py_buffer", lambda buffer: buffer)
         with pytest.raises(MemoryError):
-            clients.put(f"{store.url}/new", Ending(), allowed=lambda: None)
+            objects.upload(f"{store.url}/new", Ending())
     assert all_names(store) == []
 
 
 def test_what_a_store_does_not_copy_for_its_size_comes_through_this_machine(
-    s3: Server, monkeypatch: pytest.MonkeyPatch
+    s3: Server, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, refused = random.Random(1).randbytes(LARGE + 1), list[str]()
     storage.write_bytes(f"{s3.url}/old.bin", data)
@@ -183,22 +198,18 @@ def test_what_a_store_does_not_copy_for_its_size_comes_through_this_machine(
         refused.extend([path] * is_copy)
         return 400 if is_copy else None
 
-    with faults.before(s3, fault) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        clients.forget_clients()
+    with failing(fault):
         with pytest.raises(StoreError):
             storage.move(f"{s3.url}/old.bin", f"{s3.url}/new.bin")
         assert all_names(s3) == ["old.bin"]
         monkeypatch.setattr(objects, "_COPIED_BYTES_AT_MOST", LARGE)
         storage.move(f"{s3.url}/old.bin", f"{s3.url}/new.bin")
-    clients.forget_clients()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment["AWS_ENDPOINT_URL"])
     assert len(refused) == 2
     assert all_names(s3) == ["new.bin"]
     assert storage.read_bytes(f"{s3.url}/new.bin") == data
 
 
-def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, failing: Failing) -> None:
     asked: dict[str, int] = {}
 
     def fault(method: str, path: str) -> int | None:
@@ -206,19 +217,16 @@ def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, monkeypatch
         return 503 if asked[method + path] == 1 else None
 
     data = random.Random(1).randbytes(LARGE)
-    with faults.before(s3, fault) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        clients.forget_clients()
+    with failing(fault):
         storage.write_bytes(f"{s3.url}/x.bin", data)
         assert storage.read_bytes(f"{s3.url}/x.bin") == data
-    clients.forget_clients()
     assert min(count for name, count in asked.items() if "partNumber" in name) > 1
 
 
 def test_a_full_disk_for_temporary_files_is_said(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    monkeypatch.setattr(clients, "ONE_REQUEST_BYTES", 1)
+    monkeypatch.setattr(objects, "ONE_REQUEST_BYTES", 1)
     full = Path("/dev/full").open("r+b", buffering=0)  # noqa: SIM115 - closed by what writes
     monkeypatch.setattr("tempfile.TemporaryFile", lambda *_, **__: full)
     with pytest.raises(FullDiskError, match=r"no space left on the device while writing x\.bin"):
@@ -241,9 +249,9 @@ def test_credentials_of_a_profile_are_taken(s3: Server, tmp_path: Path, monkeypa
         monkeypatch.delenv(variable)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_PROFILE", "mine")
-    clients.forget_clients()
+    objects.forget_clients()
     storage.write_bytes(f"{s3.url}/x", b"x")
-    clients.forget_clients()
+    objects.forget_clients()
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -261,15 +269,11 @@ def test_reading_on_takes_few_requests(s3: Server) -> None:
     assert len(s3.requests()) - before <= 42  # each block once
 
 
-def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, failing: Failing) -> None:
     rows = pa.table({"x": [str(n) * 1000 for n in range(5000)]})
     parquet.write(f"{s3.url}/t.parquet", rows, rows.schema)
-    with faults.before(s3, lambda method, _: 403 if method == "GET" else None) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        clients.forget_clients()
-        with pytest.raises(StoreError, match="access denied"):
-            parquet.read_table(f"{s3.url}/t.parquet")
-    clients.forget_clients()
+    with failing(refuse_reading), pytest.raises(StoreError, match="access denied"):
+        parquet.read_table(f"{s3.url}/t.parquet")
 
 
 # What grows ----------------------------------------------------------------------------------------------------------
@@ -310,14 +314,10 @@ def test_a_copy_is_made_once_and_anew_when_the_object_changes(s3: Server) -> Non
     assert Path(storage.mappable(path)).read_bytes() == b"two" * LARGE
 
 
-def test_a_copy_that_fails_leaves_nothing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_fails_leaves_nothing(s3: Server, failing: Failing) -> None:
     storage.write_bytes(f"{s3.url}/x.npy", b"x" * LARGE)
-    with faults.before(s3, lambda method, _: 403 if method == "GET" else None) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        clients.forget_clients()
-        with pytest.raises(StoreError):
-            storage.mappable(f"{s3.url}/x.npy")
-    clients.forget_clients()
+    with failing(refuse_reading), pytest.raises(StoreError):
+        storage.mappable(f"{s3.url}/x.npy")
     assert [
         path.name for path in (local.cache_folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"
     ] == []
@@ -358,11 +358,7 @@ def test_a_run_is_held_by_one_command_of_all_machines(
 
 def test_a_killed_command_of_this_machine_holds_nothing(s3: Server) -> None:
     run = f"{s3.url}/run"
-    code = (
-        "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), "
-        "signal.SIGKILL)"
-    )
-    assert run_python(code, run) == -signal.SIGKILL
+    assert run_python(KILLED_WHILE_IT_HOLDS, run) == -signal.SIGKILL
     assert len(all_names(s3)) == 1
     assert storage.holder(run) is None
     with storage.locked(run):
@@ -374,16 +370,11 @@ def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(
     s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = f"{s3.url}/run"
-    code = (
-        "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), "
-        "signal.SIGKILL)"
-    )
-    assert run_python(code, run) == -signal.SIGKILL
+    assert run_python(KILLED_WHILE_IT_HOLDS, run) == -signal.SIGKILL
     monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
     with pytest.raises(UsageError, match="another command is at work"), storage.locked(run):
         pass
     monkeypatch.setattr(objects, "LEASE_S", -1.0)  # it has ended
-    monkeypatch.setattr(objects.HELD, "check", lambda _: None)
     with storage.locked(run):
         assert len(all_names(s3)) == 1
 
@@ -393,16 +384,11 @@ def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(
 ) -> None:
     run = f"{s3.url}/run"
     monkeypatch.setattr(objects, "REFRESH_EVERY_S", 0.01)
-    renewed = threading.Event()
-    real = objects.HELD.renew
-    times: list[str] = []
-    monkeypatch.setattr(
-        objects.HELD,
-        "renew",
-        lambda folder: (times.append(folder), real(folder), renewed.set() if len(times) > 3 else None),
-    )
     with storage.locked(run):
-        assert renewed.wait(60)
+        end, begun, times = time.monotonic() + 60, objects.HELD[run], set[float]()
+        while len(times) < 4 and time.monotonic() < end:
+            times.add(objects.HELD[run])
+        assert max(times) > begun
         storage.write_bytes(f"{run}/x", b"1")
         monkeypatch.setattr(objects, "LEASE_S", -1.0)  # as if the machine had slept
         with pytest.raises(StoreError, match="held no longer"):
@@ -422,22 +408,13 @@ def test_the_lock_of_this_machine_is_free_after_the_block(s3: Server) -> None:
 # Trouble -------------------------------------------------------------------------------------------------------------
 
 
+WRONG_CREDENTIALS = (
+    "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there"
+)
 TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
     "no bucket": ({}, "there is no bucket absent at ENDPOINT; make it, or give another"),
-    "a wrong secret": (
-        {"AWS_SECRET_ACCESS_KEY": "wrong"},
-        (
-            "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and "
-            "delete there"
-        ),
-    ),
-    "a wrong key": (
-        {"AWS_ACCESS_KEY_ID": "wrong"},
-        (
-            "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and "
-            "delete there"
-        ),
-    ),
+    "a wrong secret": ({"AWS_SECRET_ACCESS_KEY": "wrong"}, WRONG_CREDENTIALS),
+    "a wrong key": ({"AWS_ACCESS_KEY_ID": "wrong"}, WRONG_CREDENTIALS),
     "no credentials": (
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
         (
@@ -464,12 +441,12 @@ def test_trouble_is_one_line_that_says_what_to_do(
     when: str, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment, said = TROUBLE[when]
-    monkeypatch.setattr(clients, "ATTEMPTS", 2)
+    monkeypatch.setattr(objects, "ATTEMPTS", 2)
     path = "s3://absent/run" if when == "no bucket" else f"{s3.url}/run"
     monkeypatch.setenv("HOME", str(tmp_path))
     for name, value in environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
-    clients.forget_clients()
+    objects.forget_clients()
     for ask, kind in (
         (lambda: storage.check(path), UsageError),
         (lambda: storage.write_bytes(f"{path}/x", b"x"), StoreError),
@@ -483,7 +460,7 @@ def test_trouble_is_one_line_that_says_what_to_do(
         )
         assert line.partition(": ")[2] == said
         assert str(caught.value).startswith(path)
-    clients.forget_clients()
+    objects.forget_clients()
 
 
 def test_a_bucket_of_gcs_that_is_not_there_is_said(gcs: Server) -> None:
@@ -514,7 +491,7 @@ def test_what_clients_say_is_sorted(
 ) -> None:
     for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
-    found: Any = clients.trouble(OSError(said), "gs://bucket/x" if "google" in said else "s3://bucket/x")
+    found: Any = objects.trouble(OSError(said), "gs://bucket/x" if "google" in said else "s3://bucket/x")
     assert type(found) is kind
     assert line in str(found)
     assert "Request ID" not in str(found)
