@@ -1,7 +1,7 @@
 """How a run shows itself: its funnel as text, and with thumbnails as HTML of a notebook."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.table import Column, Table
@@ -17,6 +17,7 @@ from altalign.rules import reason_words
 
 CARDS = 12  # of the kept samples, below the funnel
 BYTES_AT_MOST = 3_000_000  # of pictures in one output: notebooks are files, too
+_COLUMNS = ("pairs", "of the stage", "of the pool", "images", "bytes")
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +61,17 @@ def gallery(run: RunFolder, reason: str) -> Gallery:
     return _gallery(run, name, rows.by_reason(rows.counts(run)))
 
 
+def _gallery(run: RunFolder, name: str, counts: Mapping[tuple[str, str], int], at_most: int | None = None) -> Gallery:
+    of_reason = [each for each in galleries.samples(run, counts, {}) or [] if each.reason == name]
+    cards = [card for each in of_reason for card in each.cards[:at_most]]
+    Galleries([galleries.Gallery("", name, 0, None, cards)], None).fit(BYTES_AT_MOST)
+    about = "" if name == KEPT else reason_words.sentence(run.config, name)
+    number = sum(each.rows for each in of_reason)
+    if not number and name != KEPT:
+        number = sum(dropped for (_, reason), dropped in counts.items() if reason == name)
+    return Gallery(name, about, number, cards)
+
+
 def text(run: RunFolder) -> str:
     """The funnel in lines of 80 characters or fewer, below the run's folder."""
     if not run.is_finished:
@@ -68,7 +80,7 @@ def text(run: RunFolder) -> str:
     console = terminal.into(out)
     console.width = 80
     table = Table("after", *(Column(name, justify="right") for name in _COLUMNS), box=None, pad_edge=False)
-    for cells in _funnel(funnel.steps(run, rows.counts(run))):
+    for cells, _ in _funnel(run, rows.counts(run)):
         table.add_row(*(cell.replace("\u2009", " ") for cell in cells))  # thin spaces are for pages
     console.print(table)
     lines = [f"{terminal.shown(run.folder)}: finished", *out.getvalue().splitlines()]
@@ -80,44 +92,27 @@ def html(run: RunFolder) -> str:
     if not run.is_finished:
         return _rendered("notebook_run.html", run=run, stages=_stages(run), steps=[], columns=_COLUMNS, kept=None)
     counts = rows.counts(run)
-    steps = funnel.steps(run, counts)
-    widths = [100 * step.rows / max(1, steps[0].rows) for step in steps]
-    cells = list(zip(_funnel(steps), widths, strict=True))
-    kept = _gallery(run, KEPT, rows.by_reason(counts), CARDS)
-    return _rendered("notebook_run.html", run=run, stages=[], steps=cells, columns=_COLUMNS, kept=kept)
+    kept, steps = _gallery(run, KEPT, rows.by_reason(counts), CARDS), _funnel(run, counts)
+    return _rendered("notebook_run.html", run=run, stages=[], steps=steps, columns=_COLUMNS, kept=kept)
 
 
-_COLUMNS = ("pairs", "of the stage", "of the pool", "images", "bytes")
-
-
-def _funnel(steps: Sequence[funnel.Step]) -> Iterator[tuple[str, ...]]:
-    """The cells of each step, in the order of `_COLUMNS`, its name first."""
-    for before, step in zip([None, *steps], steps, strict=False):
-        yield (
-            step.name,
-            page_text.number(step.rows),
-            page_text.share(step.rows, before.rows) if before else "",
-            page_text.share(step.rows, steps[0].rows),
-            "–" if step.images is None else page_text.number(step.images),
-            "–" if step.bytes is None else page_text.size(step.bytes),
-        )
+def _funnel(run: RunFolder, counts: funnel.Rows) -> list[tuple[list[str], float]]:
+    """Of each step its name and the cells of `_COLUMNS`, and its share of the pool in percent."""
+    lines, before = list[tuple[list[str], float]](), 0
+    for step in (steps := funnel.steps(run, counts)):
+        shares = [page_text.share(step.rows, whole) for whole in (before, steps[0].rows)]
+        images = "–" if step.images is None else page_text.number(step.images)
+        size = "–" if step.bytes is None else page_text.size(step.bytes)
+        cells = [step.name, page_text.number(step.rows), *shares, images, size]
+        lines.append((cells, 100 * step.rows / max(1, steps[0].rows)))
+        before = step.rows
+    return lines
 
 
 def _stages(run: RunFolder) -> list[str]:
     """The stages of an unfinished run that have begun."""
     stages = run.facts["stages"].items()
     return [f"{terminal.shown(name)}: {'finished' if facts.get('finished') else 'begun'}" for name, facts in stages]
-
-
-def _gallery(run: RunFolder, name: str, counts: Mapping[tuple[str, str], int], at_most: int | None = None) -> Gallery:
-    of_reason = [each for each in galleries.samples(run, counts, {}) or [] if each.reason == name]
-    cards = [card for each in of_reason for card in each.cards[:at_most]]
-    galleries.fit(Galleries([galleries.Gallery("", name, 0, None, cards)], None), BYTES_AT_MOST)
-    about = "" if name == KEPT else reason_words.sentence(run.config, name)
-    number = sum(each.rows for each in of_reason)
-    if not number and name != KEPT:
-        number = sum(dropped for (_, reason), dropped in counts.items() if reason == name)
-    return Gallery(name, about, number, cards)
 
 
 def _rendered(template: str, **values: object) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
+from altalign.data.audit_tables import AuditTable
 from altalign.data.reasons import WORDS, Stage
 from altalign.data.schema import COUNTS, REMOVED
 from altalign.data.stages import REMOVED_FILE
@@ -24,9 +25,29 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 STAGES = tuple(stage.value for stage in Stage)  # folders of dropped/, in the order of stages
-
 _MEMORY_LIMIT = "200MB"  # of DuckDB; what does not fit goes to temporary files
 _THREADS_AT_MOST = 4  # each holds a part of that memory, which 64 use up between them
+
+FoundDropped = dict[str, Any]  # and `in`: the file of a row, by its path in the run
+FoundSample = dict[str, Any]
+
+
+class Condition(NamedTuple):
+    """What rows must match, and the columns that say whether they do: of other row groups no more is read."""
+
+    matches: pc.Expression
+    columns: Sequence[str]
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = "a string is not UTF-8" if isinstance(error, UnicodeDecodeError) else first_line(error)
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({why})") from error
 
 
 def row_groups(
@@ -55,13 +76,23 @@ def row_groups(
 
 
 def table(path: str, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema from a whole file, with its types.
-
-    Raises as `row_groups`, and UnreadableError: a column has values of another type.
-    """
+    """The columns of a schema from a whole file, with its types. Raises as `row_groups`; UnreadableError: of others."""
     with _naming(path):
         groups = [rows.cast(schema) for rows in row_groups(path, schema.names)]
         return pa.concat_tables([schema.empty_table(), *groups])
+
+
+def of_audit(run: RunFolder, file: AuditTable) -> pa.Table | None:
+    """A table of the audit; None if the run has no such file."""
+    path = run.path(file.path)
+    return table(path, file.schema) if storage.exists(path) else None
+
+
+def listed(run: RunFolder, file: AuditTable) -> list[dict[str, Any]] | None:
+    """The rows of a table of the audit, each as a dict; None if the run has no such file."""
+    path = run.path(file.path)
+    with _naming(path):
+        return table(path, file.schema).to_pylist() if storage.exists(path) else None
 
 
 def spread(number: int, at_most: int) -> list[int]:
@@ -70,38 +101,15 @@ def spread(number: int, at_most: int) -> list[int]:
     return [(2 * place + 1) * number // (2 * some) for place in range(some)]
 
 
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UnreadableError(f"{path}: cannot be read as Parquet ({first_line(error)})") from error
-
-
-# Rows that match ------------------------------------------------------------------------------------------------------
-
-FoundDropped = dict[str, Any]  # and `in`: the file of a row, by its path in the run
-FoundSample = dict[str, Any]
-
-
-class Condition(NamedTuple):
-    """What rows must match, and the columns that say whether they do: of other row groups no more is read."""
-
-    matches: pc.Expression
-    columns: Sequence[str]
-
-
 def dropped(run: RunFolder, condition: Condition) -> Iterator[FoundDropped]:
     """The dropped rows that match, in the order of stages."""
     for stage in STAGES:
-        yield from cast(Iterator[FoundDropped], _rows(run, storage.join("dropped", stage), condition))
+        yield from _rows(run, storage.join("dropped", stage), condition)
 
 
 def samples(run: RunFolder, condition: Condition) -> Iterator[FoundSample]:
     """The rows of side-cars that match."""
-    yield from cast(Iterator[FoundSample], _rows(run, "shards", condition))
+    yield from _rows(run, "shards", condition)
 
 
 def _rows(run: RunFolder, folder: str, condition: Condition) -> Iterator[dict[str, object]]:
@@ -125,16 +133,11 @@ def check_reason(name: str, *others: str) -> str:
     return str(name)
 
 
-# Counts ---------------------------------------------------------------------------------------------------------------
-
-
 def counts(run: RunFolder) -> dict[tuple[str, str, str], int]:
     """counts.parquet: rows by stage, source and reason. Raises UnreadableError: it is not there, or damaged."""
-    path = run.path("counts.parquet")
-    if not storage.exists(path):
-        raise UnreadableError(f"{path}: it is not there")
-    with _naming(path):
-        rows = table(path, COUNTS).to_pylist()
+    rows = listed(run, AuditTable("counts.parquet", COUNTS))
+    if rows is None:
+        raise UnreadableError(f"{run.path('counts.parquet')}: it is not there")
     return {(row["stage"], row["source"], row["reason"]): row["rows"] for row in rows}
 
 
@@ -146,15 +149,11 @@ def by_reason(counts: Mapping[tuple[str, str, str], int]) -> Counter[tuple[str, 
     return sums
 
 
-# What was taken out of a run on request, by hashes --------------------------------------------------------------------
-
-
 def removed(run: RunFolder, matches: pc.Expression | None = None) -> list[dict[str, Any]]:
-    """The rows of removed.parquet that match, or all; none where nothing was removed."""
-    path = run.path(REMOVED_FILE)
-    if not storage.exists(path):
+    """The rows of removed.parquet, which names by hashes what was taken out on request, that match, or all."""
+    rows = of_audit(run, AuditTable(REMOVED_FILE, REMOVED))
+    if rows is None:
         return []
-    rows = table(path, REMOVED)
     return (rows if matches is None else rows.filter(matches)).to_pylist()
 
 

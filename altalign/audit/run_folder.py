@@ -23,10 +23,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, folder: str) -> "RunFolder":
-        """Opens a run.
-
-        Raises UsageError: there is no such folder, or it is not a run; UnreadableError: run.json is damaged.
-        """
+        """Opens a run. Raises UsageError: it is not the folder of one; UnreadableError: run.json is damaged."""
         storage.check(folder)
         if storage.kind(folder) != "folder":
             raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
@@ -38,12 +35,17 @@ class RunFolder:
             raise damaged(folder, storage.join(folder, "run.json"), "no stages are in it")
         return cls(folder.rstrip("/") or "/", cast(RunRecord, facts))
 
+    def path(self, *parts: str) -> str:
+        """A path inside the run."""
+        return storage.join(self.folder, *parts)
+
+    def json(self, *parts: str) -> dict[str, Any]:
+        """The content of a JSON file of the run; empty where there is none. Raises UnreadableError."""
+        return storage.read_json(self.path(*parts))
+
     @property
     def settings(self) -> dict[str, Any]:
-        """The content of config.toml, each time anew; another version may have written it.
-
-        Raises DamagedError: it is missing, or not TOML.
-        """
+        """The content of config.toml, each time anew; another version may have written it. Raises DamagedError."""
         path = self.path("config.toml")
         try:
             return tomllib.loads(storage.read_bytes(path).decode())
@@ -69,11 +71,7 @@ class RunFolder:
         """The conditions of the selection that the run was made by, in words, by the reasons of what they drop."""
         from altalign.filters import where  # Arrow, which `status` need not wait for
 
-        return where.of_reasons(storage.read_json(self.path("manifest.json")).get("lineage"))
-
-    def path(self, *parts: str) -> str:
-        """A path inside the run."""
-        return storage.join(self.folder, *parts)
+        return where.of_reasons(self.json("manifest.json").get("lineage"))
 
     @property
     def is_finished(self) -> bool:

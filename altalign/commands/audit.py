@@ -223,10 +223,10 @@ def _checks(run: RunFolder, shards_at_most: int | None, *, is_full: bool) -> "li
 def _written(run: RunFolder) -> "list[Check] | None":
     """The checks of the existing report; None if there is none, or it belongs to another manifest or version."""
     from altalign.audit.checks import Check
-    from altalign.audit.report import files
+    from altalign.audit.report import page as report
 
-    page = run.path(PAGE)
-    if not storage.exists(page) or files.generator(run).encode() not in storage.read_range(page, 0, 1_000):
+    path = run.path(PAGE)
+    if not storage.exists(path) or report.generator(run).encode() not in storage.read_range(path, 0, 1_000):
         return None
     try:
         return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]

@@ -171,7 +171,7 @@ def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> 
     _check_unchanged(parents)
     chosen = [facts for _, facts in run.all_facts(CHOSEN)]
     before = [row for parent in parents for row in of_parents.received(of_parents.counts_of(parent))]
-    counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
+    counts = Counts.from_json([*before, *(row for facts in chosen for row in facts.counts)])
     if making.is_of_keys:
         counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
         _write_keys(run, making, counts)

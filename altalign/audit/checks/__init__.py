@@ -18,7 +18,6 @@ from altalign.audit.checks.rules import Rules
 from altalign.audit.checks.totals import Manifest
 from altalign.audit.run_folder import RunFolder
 from altalign.data import generations, listing
-from altalign.data.counts import Counts
 from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.data.stages import REMOVED_FILE
 from altalign.errors import AltalignError, UnreadableError
@@ -118,54 +117,44 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     except AltalignError as error:
         findings.fails("settings", str(error))
         return findings.checks(ABOUT, notes)
-    if manifest.facts:
-        totals.check_manifest(run, manifest, findings)
-        # of the newest generation first, those with the smallest SHA-256
-        entries = manifest.entries.items()
-        ordered = sorted((-generations.number_of(name), entry["sha256"], name) for name, entry in entries)
-        names = sorted(name for *_, name in ordered[:shards_at_most])
-        notes |= _check_rows(run, manifest, names, counts, rules, findings)
-    return findings.checks(ABOUT, notes)
-
-
-def _check_rows(
-    run: RunFolder, manifest: Manifest, names: list[str], counts: Counts | None, rules: Rules, findings: Findings
-) -> dict[str, str]:
-    """Reads shards and dropped rows; returns notes on the checks that pass, by their names."""
-    rows = sum(manifest.entries[name]["rows"] for name in names)
-    bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
-    shards = _read_shards(names, rows, rules, bits)
+    if not manifest.facts:
+        return findings.checks(ABOUT, notes)
+    totals.check_manifest(run, manifest, findings)
+    entries = manifest.entries
+    ordered = sorted((-generations.number_of(name), entry["sha256"], name) for name, entry in entries.items())
+    names = sorted(name for *_, name in ordered[:shards_at_most])
+    shards = _read_shards(names, sum(entries[name]["rows"] for name in names), rules)
     for each in shards:
         findings.add(each.findings)
-        totals.check_digests(each, manifest, findings)
-    totals.check_between(shards, findings)
-    keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
-    is_whole = len(names) == len(manifest.entries)
+    totals.check_shards(shards, manifest, findings)
+    is_whole = len(names) == len(entries)
     if counts is not None and is_whole and all(each.rows is not None for each in shards):
         totals.check_against_shards(run, counts, shards, findings)
+    keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
     if run.config.audit.keep_dropped:
         findings.saw("kept_or_dropped", 0)
         files_at_most = None if is_whole else FILES_PER_SHARD * len(names)
         totals.check_dropped(run, counts, keys, findings, files_at_most=files_at_most)
-    notes = {"kept_or_dropped": f"searched for {many(len(keys), 'kept key(s)')}"}
+    notes["kept_or_dropped"] = f"searched for {many(len(keys), 'kept key(s)')}"
     if not is_whole:
-        newest = ", of the newest generation first" if len({*map(generations.number_of, manifest.entries)}) > 1 else ""
-        of_all_shards = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}"
-        sample = f"{of_all_shards}{newest}, those with the smallest SHA-256"
+        newest = ", of the newest generation first" if len({*map(generations.number_of, entries)}) > 1 else ""
+        sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}{newest}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
-    elif len(keys) < rows:
-        notes["kept_or_dropped"] += f" of {rows:,}, by their first bits"
-    return notes
+    elif len(keys) < (rows := sum(each.rows or 0 for each in shards)):
+        notes["kept_or_dropped"] += f" of {rows:,}, by their first digits"
+    return findings.checks(ABOUT, notes)
 
 
-def _read_shards(names: Sequence[str], rows: int, rules: Rules, bits: int) -> list[shard.CheckedShard]:
+def _read_shards(names: Sequence[str], rows: int, rules: Rules) -> list[shard.CheckedShard]:
     """Checks shards in processes; shows how many are done as a bar on a terminal, nothing elsewhere."""
     from rich.progress import Progress
 
-    threads, console = cores(), terminal.stderr()
-    read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
+    threads, console, zeros = cores(), terminal.stderr(), 0
+    while rows > KEYS_AT_MOST * 16**zeros:
+        zeros += 1
+    read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, zeros=zeros))
     bar = Progress(*terminal.bar_columns("shards"), console=console, disable=not console.is_terminal or not names)
     with bar, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
         task = bar.add_task("checks", total=len(names))
@@ -191,33 +180,26 @@ def check_absence(run: RunFolder) -> list[Check]:
     if not storage.exists(path):
         return []
     request = removal_list.of_run(path)
-    names = (storage.relative(file, run.folder) or file for file in sorted(storage.files_below(run.folder)))
-    for name in names:
+    of_keys = Request(keys=request.keys)
+    for file in sorted(storage.files_below(run.folder)):
         interrupts.check()
+        name, number = storage.relative(file, run.folder) or file, 0
         if name == REMOVED_FILE or name.startswith("work/") or not name.endswith((".parquet", ".jsonl")):
             continue
         findings.saw("removed")
         try:
-            number = _removed_in(run, name, request)
+            if name.endswith(".parquet"):
+                for batch in parquet.read_whole(run.path(name)):
+                    is_removed = request.matches(pa.Table.from_batches([batch]))
+                    if "kept_key" in batch.schema.names:  # of such a pair, or dropped for one
+                        is_removed |= of_keys.matches(pa.table({"key": batch["kept_key"]}))
+                    number += int(is_removed.sum())
+            elif name.startswith("log/"):  # half a line is of a kill
+                whole = [line for line in storage.read_bytes(run.path(name)).splitlines() if line.endswith(b"}")]
+                number = sum(rows_to_remove.is_line_of(line, request) for line in whole)
         except (OSError, UnreadableError) as error:
             findings.fails("removed", f"{name}: cannot be read ({error})")
             continue
         if number:
             findings.fails("removed", f"{name}: {number:,} of its rows are named by {REMOVED_FILE}")
     return findings.checks(ABOUT, {})
-
-
-def _removed_in(run: RunFolder, name: str, request: Request) -> int:
-    """How many rows or lines have a key, an image, a URL or a name that was removed, or name such a pair as kept."""
-    if not name.endswith(".parquet"):  # the list of the run's files has lines of another form
-        lines = storage.read_bytes(run.path(name)).splitlines() if name.startswith("log/") else []
-        whole = (line for line in lines if line.endswith(b"}"))  # half a line is of a kill
-        return sum(rows_to_remove.is_line_of(line, request) for line in whole)
-    number = 0
-    for batch in parquet.read_whole(run.path(name)):
-        rows = pa.Table.from_batches([batch])
-        is_removed = request.matches(rows)
-        if "kept_key" in rows.column_names:
-            is_removed |= Request(keys=request.keys).matches(pa.table({"key": rows["kept_key"]}))
-        number += int(is_removed.sum())
-    return number

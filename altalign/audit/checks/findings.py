@@ -1,8 +1,8 @@
 """What the checks of a run found: how much they looked at, how much of it fails, and examples. Adds up over shards."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -59,55 +59,55 @@ def many(number: int, things: str) -> str:
     return f"{number:,} {things.replace('(s)', 's' * (number != 1))}"
 
 
-@dataclass
-class _Finding:
-    checked: int = 0
-    failing: int = 0
-    examples: list[str] = field(default_factory=list)
-    hindered: int = 0
-    hindrances: list[str] = field(default_factory=list)  # examples
-
-
 class Findings:
     """Collects findings by the name of their check."""
 
     def __init__(self) -> None:
-        self._findings = defaultdict[str, _Finding](_Finding)
+        self.checked, self.failing, self.hindered = Counter[str](), Counter[str](), Counter[str]()
+        self.examples = defaultdict[str, list[str]](list)  # of what fails, EXAMPLES at most
+        self.hindrances = defaultdict[str, list[str]](list)  # likewise
 
     def saw(self, name: str, number: int = 1) -> None:
         """Counts things that a check looked at."""
-        self._findings[name].checked += number
+        self.checked[name] += number
 
     def fails(self, name: str, message: str, number: int = 1) -> None:
         """Counts things that fail; the message describes the first: where it is, and the value."""
-        finding = self._findings[name]
-        finding.failing += number
-        if len(finding.examples) < EXAMPLES:
-            finding.examples.append(message)
+        self.failing[name] += number
+        if len(self.examples[name]) < EXAMPLES:
+            self.examples[name].append(message)
 
     def cannot_ask(self, name: str, why: str) -> None:
         """Notes that a check cannot look at something: why, and what would make it possible."""
-        finding = self._findings[name]
-        finding.hindered += 1
-        if len(finding.hindrances) < EXAMPLES:
-            finding.hindrances.append(why)
+        self.hindered[name] += 1
+        if len(self.hindrances[name]) < EXAMPLES:
+            self.hindrances[name].append(why)
 
-    def rows(self, name: str, is_failing: npt.NDArray[np.bool_], message: Callable[[int], str]) -> None:
-        """Counts rows by whether they fail (bool[n]); a message describes one by its number."""
+    def rows(
+        self,
+        name: str,
+        is_failing: npt.NDArray[np.bool_],
+        where: Callable[[int], str],
+        what: Callable[[int], str] | str,
+    ) -> None:
+        """Counts rows by whether they fail (bool[n]); of some it says where they are and what is wrong."""
         self.saw(name, len(is_failing))
-        failing = np.flatnonzero(is_failing)
-        for place, row in enumerate(failing[:EXAMPLES].tolist()):
-            self.fails(name, message(row), 1 if place + 1 < min(EXAMPLES, len(failing)) else len(failing) - place)
+        failing = np.flatnonzero(is_failing).tolist()
+        for row in failing[:EXAMPLES]:
+            self.fails(name, f"{where(row)}: {what(row) if callable(what) else what}")
+        self.failing[name] += max(0, len(failing) - EXAMPLES)
 
     def add(self, other: "Findings") -> None:
         """Adds the findings of others."""
-        for name, finding in other._findings.items():
-            mine = self._findings[name]
-            mine.checked += finding.checked
-            mine.failing += finding.failing
-            mine.examples += finding.examples[: EXAMPLES - len(mine.examples)]
-            mine.hindered += finding.hindered
-            mine.hindrances += finding.hindrances[: EXAMPLES - len(mine.hindrances)]
+        for mine, theirs in zip(self._numbers, other._numbers, strict=True):
+            mine.update(theirs)
+        for mine, theirs in ((self.examples, other.examples), (self.hindrances, other.hindrances)):
+            for name, messages in theirs.items():
+                mine[name] = (mine[name] + messages)[:EXAMPLES]
+
+    @property
+    def _numbers(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
+        return self.checked, self.failing, self.hindered
 
     def checks(self, about: Mapping[str, tuple[str, str]], notes: Mapping[str, str]) -> list[Check]:
         """One check for each name in `about` that has findings, in that order.
@@ -115,21 +115,18 @@ class Findings:
         `about` has what a check looks at (a noun for `many`), and what to do if it fails; notes are added to the detail
         of checks that pass.
         """
-        return [
-            _check(name, self._findings[name], *about[name], notes.get(name, ""))
-            for name in about
-            if name in self._findings
-        ]
-
-
-def _check(name: str, finding: _Finding, things: str, repair: str, note: str) -> Check:
-    words, passed = f"{many(finding.checked, things)}{f', {note}' if note else ''}", True
-    if finding.failing:
-        more, passed = finding.failing - len(finding.examples), False
-        words = "; ".join(finding.examples)
-        words += f"; and {more:,} more of {many(finding.checked, things)}" if more > 0 else ""
-        words += f"; {repair}"
-    elif finding.hindered:
-        more, passed = finding.hindered - len(finding.hindrances), None
-        words = "; ".join(finding.hindrances) + (f"; and {more:,} more" if more > 0 else "")
-    return Check(name, passed, words, finding.checked)
+        checks = []
+        for name, (things, repair) in about.items():
+            if not any(name in numbers for numbers in self._numbers):
+                continue
+            words, passed = many(self.checked[name], things) + (f", {notes[name]}" if name in notes else ""), True
+            if self.failing[name]:
+                more, passed = self.failing[name] - len(self.examples[name]), False
+                words = "; ".join(self.examples[name])
+                words += f"; and {more:,} more of {many(self.checked[name], things)}" if more > 0 else ""
+                words += f"; {repair}"
+            elif self.hindered[name]:
+                more, passed = self.hindered[name] - len(self.hindrances[name]), None
+                words = "; ".join(self.hindrances[name]) + (f"; and {more:,} more" if more > 0 else "")
+            checks.append(Check(name, passed, words, self.checked[name]))
+        return checks

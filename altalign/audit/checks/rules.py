@@ -5,7 +5,6 @@ Tables are memory-mapped and searched directly, without the index that the pipel
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -38,26 +37,24 @@ TABLES = {
 }
 
 Hashes = npt.NDArray[np.uint64]
-Naming = Callable[[Callable[[int], str]], Callable[[int], str]]  # puts where a row is before what is wrong with it
+Where = Callable[[int], str]  # names a row by its number
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What rows are checked against: settings, tables (None if missing, or if it drops nothing) and block lists."""
+    """What rows are checked against."""
 
     run: RunFolder
-    tables: Mapping[str, Hashes | None]
+    config: CurateConfig
+    tables: Mapping[str, Hashes | None]  # by rule; None if it is missing, or drops nothing
     blocked: BlockList
     blocked_urls: BlockList
+    sources_in_hand: frozenset[str]  # sources whose rows may have image bytes instead of a URL
+    is_of_web: bool  # whether images that were not in hand came from the web; of merged runs one may have had archives
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process maps the tables itself instead of receiving them."""
         return Rules.read, (self.run, Findings())
-
-    @property
-    def config(self) -> CurateConfig:
-        """The settings of the run."""
-        return self.run.config
 
     @classmethod
     def read(cls, run: RunFolder, findings: Findings) -> "Rules":
@@ -65,7 +62,7 @@ class Rules:
 
         Raises DamagedError: config.toml is not as it was written.
         """
-        tables: dict[str, Hashes | None] = {}
+        config, tables = run.config, dict[str, Hashes | None]()
         for rule, name in TABLES.items():
             tables[rule] = None
             if is_made_of_others(run.folder) and not storage.exists(run.path("tables", f"{name}.json")):
@@ -73,33 +70,20 @@ class Rules:
                 continue
             try:
                 tables[rule] = _table(run.path("tables", name))
-            except (UnreadableError, OSError) as error:
-                is_ours = isinstance(error, UnreadableError)
-                findings.fails(rule, str(error) if is_ours else f"{error.filename}: {error.strerror}")
-        images, fetch = run.config.image.blocked_hashes, run.config.fetch.blocked_urls
-        blocked = _block_list(images, image.image_blocked.name, "[image] blocked_hashes", findings)
-        return cls(run, tables, blocked, _block_list(fetch, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings))
-
-    def over(self, rule: Rule, hashes: Hashes) -> "pa.Array[Any]":
-        """What a rule on counts of the pool takes: null where the table has no such hash, which is within the limit."""
-        table = self.tables[rule.name]
-        is_over = np.zeros(len(hashes), bool) if table is None else _is_in(hashes, table)
-        return pa.array(is_over.astype(np.int64), mask=~is_over)
-
-    @cached_property
-    def sources_in_hand(self) -> frozenset[str]:
-        """Sources whose rows may have image bytes instead of a URL."""
-        return frozenset(each.source for each in self.config.input if each.has_images)
-
-    @cached_property
-    def is_of_web(self) -> bool:
-        """Whether images that were not in hand came from the web; of merged runs one may have had archives."""
-        return self.config.fetch.source == "web" and not is_merged(self.run.folder)
-
-    @cached_property
-    def sources(self) -> frozenset[str]:
-        """All sources of the run."""
-        return frozenset(each.source for each in self.config.input)
+            except UnreadableError as error:
+                findings.fails(rule, str(error))
+            except OSError as error:
+                findings.fails(rule, f"{error.filename}: {error.strerror}")
+        hashes, addresses = config.image.blocked_hashes, config.fetch.blocked_urls
+        return cls(
+            run,
+            config,
+            tables,
+            _block_list(hashes, image.image_blocked.name, "[image] blocked_hashes", findings),
+            _block_list(addresses, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings),
+            frozenset(each.source for each in config.input if each.has_images),
+            config.fetch.source == "web" and not is_merged(run.folder),
+        )
 
 
 def _table(path: str) -> Hashes | None:
@@ -141,49 +125,56 @@ def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
         batch = rows.slice(begin, BLOCK).combine_chunks()
         keys = batch["key"].to_pylist()
 
-        def named(what: Callable[[int], str], keys: Sequence[object] = keys) -> Callable[[int], str]:
-            return lambda row: f"{path}: {keys[row]}: {what(row)}"
+        def where(row: int, keys: Sequence[object] = keys) -> str:
+            return f"{path}: {keys[row]}"
 
-        identities = _check_identity(batch, rules, named, findings)
-        _check_texts(batch, identities, rules, named, findings)
+        identities = _check_identity(batch, rules, where, findings)
+        _check_texts(batch, identities, rules, where, findings)
 
 
-def _check_identity(batch: pa.Table, rules: Rules, named: Naming, findings: Findings) -> pa.StringArray:
+def _check_identity(batch: pa.Table, rules: Rules, where: Where, findings: Findings) -> pa.StringArray:
     """Checks URLs, image_id and key; returns the image identities."""
     sources, written = batch["source"].to_pylist(), _strings(batch, "image_url")
     trimmed, is_valid = urls.table_urls(written)
     # white space may be at the end of a URL, as it stood in front of a fragment
     is_trimmed: Any = pc.equal(pc.utf8_rtrim(written, characters=one_url.WHITE_SPACE), trimmed)
     taken = cast(pa.StringArray, pc.if_else(pc.and_(is_trimmed, pa.array(is_valid)), written, trimmed))
-    form = named(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
-    findings.rows("image_url", ~_equal(written.fill_null(""), taken.fill_null("")), form)
+    form = "its URL is not in normal form: it has a fragment, or white space at an end"
+    findings.rows("image_url", ~_equal(written.fill_null(""), taken.fill_null("")), where, form)
     if rules.config.fetch.blocked_urls:
         is_listed = [bool(url) and rules.blocked_urls.names_url(str(url)) for url in taken.to_pylist()]
-        message = named(lambda _: "the hash of its URL is in [fetch] blocked_urls")
-        findings.rows(DropReason.URL_BLOCKED, np.array(is_listed, bool), message)
-    unknown = np.array([source not in rules.sources for source in sources], bool)
-    findings.rows("source", unknown, named(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
+        what = "the hash of its URL is in [fetch] blocked_urls"
+        findings.rows(DropReason.URL_BLOCKED, np.array(is_listed, bool), where, what)
+    known = {each.source for each in rules.config.input}
+    unknown = np.array([source not in known for source in sources], bool)
+    findings.rows("source", unknown, where, lambda row: f"source {sources[row]!r} is no [[input]] of config.toml")
     identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
     image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
     for name, mine in (("image_id", image_ids), ("key", keys)):
         what = f"{name} is not what its image and caption give: "
-        wrong = named(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
-        findings.rows(name, ~_equal(_strings(batch, name), mine), wrong)
+        is_other = ~_equal(_strings(batch, name), mine)
+        findings.rows(name, is_other, where, lambda row, what=what, mine=mine: f"{what}{mine[row]}")
     return identities
 
 
-def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, named: Naming, findings: Findings) -> None:
+def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, where: Where, findings: Findings) -> None:
     """Measures captions again, and asks every text rule about them."""
     caption, url = _strings(batch, "caption"), _strings(batch, "image_url")
     is_other = ~_equal(caption, captions.clean(caption))
-    findings.rows("captions", is_other, named(lambda _: "its caption is not as cleaning leaves it"))
+    findings.rows("captions", is_other, where, "its caption is not as cleaning leaves it")
     measured, counted = words.scan(caption, words.Scratch()), batch["words"].to_numpy()
-    both = named(lambda row: f"words = {counted[row]}, its caption has {measured.words[row]}")
-    findings.rows("words", counted != measured.words, both)
+    both = "words = {}, its caption has {}".format
+    findings.rows("words", counted != measured.words, where, lambda row: both(counted[row], measured.words[row]))
     vocabulary, has_rare_ngram = rules.tables[text.text_has_rare_ngram.name], np.zeros(len(counted), bool)
     if vocabulary is not None:
         missing = np.concatenate([[0], np.cumsum(~_is_in(measured.ngrams, vocabulary))])
         has_rare_ngram = np.diff(missing[np.concatenate([[0], measured.ends])]) > 0
+    over = {}  # null where the table has no such hash, which is within the limit
+    images = identity.image_hash(identities)
+    for rule, hashes in ((text.text_on_too_many_images, measured.texts), (text.image_has_too_many_texts, images)):
+        table = rules.tables[rule.name]
+        is_over = np.zeros(len(hashes), bool) if table is None else _is_in(hashes, table)
+        over[rule.name] = pa.array(is_over.astype(np.int64), mask=~is_over)
     in_hand = pa.array([source in rules.sources_in_hand for source in batch["source"].to_pylist()], pa.bool_())
     columns = {
         "caption": caption,
@@ -193,14 +184,14 @@ def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, name
         "has_identity": pc.or_(pa.array(urls.table_urls(url)[1]), in_hand),
         "words": pa.array(measured.words, pa.int32()),
         "has_rare_ngram": pa.array(has_rare_ngram),
-        "images_per_text": rules.over(text.text_on_too_many_images, measured.texts),
-        "texts_per_image": rules.over(text.image_has_too_many_texts, identity.image_hash(identities)),
+        "images_per_text": over[text.text_on_too_many_images.name],
+        "texts_per_image": over[text.image_has_too_many_texts.name],
     }
     for rule in text.RULES:
-        ask(rule, columns, rules.config, named, findings)
+        ask(rule, columns, rules.config, where, findings)
 
 
-def ask(rule: Rule, columns: Columns, config: CurateConfig, named: Naming, findings: Findings) -> None:
+def ask(rule: Rule, columns: Columns, config: CurateConfig, where: Where, findings: Findings) -> None:
     """Asks a rule about n rows again; none of them may fail it."""
     if missing := [name for name in rule.columns if name not in columns]:
         findings.cannot_ask(rule.name, f"its column {missing[0]} is not measured again")
@@ -217,7 +208,7 @@ def ask(rule: Rule, columns: Columns, config: CurateConfig, named: Naming, findi
             return reason_words.sentence(config, rule.name).removesuffix(".")
 
     is_failing: Any = rule.mask(columns, config)
-    findings.rows(rule.name, is_failing.to_numpy(zero_copy_only=False), named(failure))
+    findings.rows(rule.name, is_failing.to_numpy(zero_copy_only=False), where, failure)
 
 
 def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:

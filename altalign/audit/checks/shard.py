@@ -1,10 +1,10 @@
 """Reads one shard again: the whole side-car and the whole tar, with every image decoded and asked its rules."""
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,35 +35,37 @@ _READ = 1 << 20
 class CheckedShard:
     """What was found in a shard, and what is later compared with its neighbours and the run."""
 
-    findings: Findings
     name: str
+    findings: Findings = field(default_factory=Findings)
     rows: int | None = None  # None: the side-car cannot be read
-    first: str = ""  # image_id and key of the first sample
-    last: str = ""
+    first: bytes = b""  # image_id and key of the first sample
+    last: bytes = b""
     images: int = 0
     by_source: Counter[str] = field(default_factory=Counter)
     # keys of samples to search for among the dropped rows: S32[n]
     keys: npt.NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S32"))
-    bytes: int | None = None  # None: the tar is not there
-    sha256: str = ""
+    sha256: str = ""  # empty: the tar is not there
     parquet_sha256: str = ""
 
 
-def read(name: str, *, rules: Rules, threads: int, bits: int) -> CheckedShard:
+def read(name: str, *, rules: Rules, threads: int, zeros: int) -> CheckedShard:
     """Checks a shard by its name, without an ending, against the rules of its run.
 
-    So many threads decode images, over all shards that are read at the same time. Only keys whose first `bits` bits
-    are zero are kept for later; keys are hashes, so this is a random sample.
+    So many threads decode images, over all shards that are read at the same time. Only keys that begin with so many
+    zeros are kept for later; keys are hashes, so this is a random sample.
     """
-    checked = CheckedShard(Findings(), name)
+    checked, tar = CheckedShard(name), f"shards/{name}.tar"
     with STRICT_PILLOW:
         rows = _sidecar(rules, checked)
-        if rows is not None:
+        if rows is not None and len(rows):
             text_rules.check(rows, rules, f"shards/{name}.parquet", checked.findings)
-            keys = _check_order(rows, checked)
-            is_kept = [_leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()] if bits else slice(None)
-            checked.keys = keys[is_kept]
-        tar = f"shards/{name}.tar"
+            columns = (rows[column].to_pylist() for column in ("image_id", "key"))
+            ids, keys = (np.array([str(value).encode() for value in some], "S32") for some in columns)
+            both: Any = np.char.add(ids, keys)
+            check_neighbours(both[:-1], both[1:], f"shards/{name}.parquet", checked.findings)
+            checked.first, checked.last = both[0], both[-1]
+            checked.images = int((ids[1:] != ids[:-1]).sum()) + 1
+            checked.keys = keys[np.char.startswith(keys, b"0" * zeros)]
         with OF_PROCESS.shared(threads) as pool:  # threads compare each image with its row, in order
             begun = (
                 (None, pool.submit(check_image, data, row, rules, tar), len(data))
@@ -72,17 +74,6 @@ def read(name: str, *, rules: Rules, threads: int, bits: int) -> CheckedShard:
             for _, findings in in_order(begun, bytes_at_most=AHEAD_BYTES):
                 checked.findings.add(findings)
     return checked
-
-
-def _leading(key: bytes) -> int:
-    """The first 32 bits of a key; all ones if it is not hexadecimal, which another check reports."""
-    try:
-        return int(key[:8], 16)
-    except ValueError:
-        return (1 << 32) - 1
-
-
-# The side-car ---------------------------------------------------------------------------------------------------------
 
 
 def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table | None:
@@ -94,6 +85,9 @@ def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table | None:
         checked.parquet_sha256 = hashlib.sha256(data).hexdigest()
         rows = pa.concat_tables([SAMPLE.empty_table(), *run_rows.row_groups(name, file=pa.BufferReader(data))])
         rows.validate(full=True)
+        nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
+        if nulls:
+            raise UnreadableError(f"{name}: {rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
     except UnreadableError as error:
         checked.findings.fails("side_cars", str(error))
     except pa.ArrowException as error:
@@ -102,26 +96,9 @@ def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table | None:
     except OSError as error:
         checked.findings.fails("side_cars", f"{name}: {error.strerror}")
     else:
-        nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
-        if not nulls:
-            checked.rows, checked.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
-            return rows
-        checked.findings.fails("side_cars", f"{name}: {rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
+        checked.rows, checked.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
+        return rows
     return None
-
-
-def _check_order(rows: pa.Table, checked: CheckedShard) -> npt.NDArray[np.bytes_]:
-    """Checks that (image_id, key) rises strictly inside the shard, and keeps both ends; returns the keys, S32[n]."""
-    columns = (rows[name].to_pylist() for name in ("image_id", "key"))
-    ids: list[npt.NDArray[np.bytes_]] = [np.array([str(value).encode() for value in some], "S32") for some in columns]
-    images, keys = ids
-    if not len(keys):
-        return keys
-    both = np.char.add(images, keys)
-    check_neighbours(both[:-1], both[1:], f"shards/{checked.name}.parquet", checked.findings)
-    checked.first, checked.last = both[0].decode(errors="replace"), both[-1].decode(errors="replace")
-    checked.images = int((images[1:] != images[:-1]).sum()) + 1
-    return keys
 
 
 def check_neighbours(
@@ -129,93 +106,64 @@ def check_neighbours(
 ) -> None:
     """Checks that samples that follow each other rise strictly: image_id and key of each, S64[n]."""
 
-    def key(sample: bytes) -> str:
-        return sample[-32:].decode()
-
-    def twice(row: int) -> str:
-        return f"{path}: {key(after[row])}: the same key twice"
+    def where(row: int) -> str:
+        return f"{path}: {after[row][-32:].decode()}"
 
     def wrong(row: int) -> str:
-        return f"{path}: {key(after[row])} comes after {key(before[row])}, but sorts before it"
+        return f"it comes after {before[row][-32:].decode()}, but sorts before it"
 
-    findings.rows(DropReason.PAIR_REPEATED, before == after, twice)
-    findings.rows("order", before > after, wrong)
+    findings.rows(DropReason.PAIR_REPEATED, before == after, where, "the same key twice")
+    findings.rows("order", before > after, where, wrong)
 
 
 # The tar --------------------------------------------------------------------------------------------------------------
 
 
 def _images(rules: Rules, rows: pa.Table | None, name: str, checked: CheckedShard) -> Iterator[tuple[SampleRow, bytes]]:
-    """The rows whose image is at their offset, with its bytes. Reports whatever else is wrong with the tar."""
-    checked.findings.saw("tars")
-    try:
-        with storage.open_read(rules.run.path("shards", f"{checked.name}.tar")) as file:
-            tar = _Tar(file)
-            try:
-                yield from _hold_against(tar, _each(rows), name, checked.findings)
-            except ValueError as error:
-                checked.findings.fails("tars", f"{name}: {error}")
-            tar.drain()
-            checked.bytes, checked.sha256 = tar.bytes, tar.digest.hexdigest()
-    except OSError as error:
-        checked.findings.fails("tars", f"{name}: {error.strerror}")
+    """Reads the tar once; yields the rows whose image is at their offset, with its bytes.
 
+    Reports whatever else is wrong: the tar has the samples of the rows, in order, and ends after them.
+    """
+    findings, digest, size, end = checked.findings, hashlib.sha256(), 0, b""
 
-class _Tar:
-    """A tar that is read once; `bytes` and `digest` cover what was read so far."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.digest, self._last, self.bytes = hashlib.sha256(), b"", 0
-        self.pieces = self._read(file)
-
-    def drain(self) -> None:
-        """Reads the rest, for the digest."""
-        for _ in self.pieces:
-            pass
-
-    def check_end(self, place: int) -> None:
-        """Raises ValueError unless two blocks of zeros, and nothing else, follow this place."""
-        self.drain()
-        if self.bytes != place + _END or any(self._last):
-            raise ValueError(f"byte {place:,}: not two blocks of zeros and the end of the file")
-
-    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+    def read(file: BinaryIO) -> Iterator[bytes]:
+        nonlocal size, end
         while data := file.read(_READ):
-            self.digest.update(data)
-            self._last = (self._last + data)[-_END:]
-            self.bytes += len(data)
+            digest.update(data)
+            size, end = size + len(data), (end + data)[-_END:]
             yield data
 
-
-def _each(rows: pa.Table | None) -> Iterator[SampleRow]:
-    for begin in range(0, len(rows) if rows is not None else 0, _ROWS):
-        yield from cast(list[SampleRow], cast(pa.Table, rows).slice(begin, _ROWS).to_pylist())
-
-
-def _hold_against(
-    tar: _Tar, rows: Iterator[SampleRow], name: str, findings: Findings
-) -> Iterator[tuple[SampleRow, bytes]]:
-    """Checks that the tar has the samples of the rows, in order; yields the rows whose image is in place.
-
-    Raises ValueError: it is not a whole tar.
-    """
-    place = 0
-    for members in shards.members(tar.pieces):
-        interrupts.check()
-        if (row := next(rows, None)) is None:
-            findings.fails("members", f"{name}: {members[0][0]} is in no row of the side-car")
-        else:
-            findings.saw("members")
-            offset = place + _BLOCK
-            if wrong := _wrong_members(members, offset, row):
-                findings.fails("members", f"{name}: {row['key']}: {wrong}")
-            if offset == row["tar_offset"]:
-                yield row, members[0][1]
-        place += sum(_BLOCK + len(content) + -len(content) % _BLOCK for _, content in members)
-    for row in rows:
-        findings.saw("members")
-        findings.fails("members", f"{name}: {row['key']}: it is not in the tar")
-    tar.check_end(place)
+    findings.saw("tars")
+    batches = rows.to_batches(max_chunksize=_ROWS) if rows is not None else []
+    left, place = (cast(SampleRow, row) for batch in batches for row in batch.to_pylist()), 0
+    try:
+        with storage.open_read(rules.run.path("shards", f"{checked.name}.tar")) as file:
+            pieces = read(file)
+            try:
+                for members in shards.members(pieces):
+                    interrupts.check()
+                    if (row := next(left, None)) is None:
+                        findings.fails("members", f"{name}: {members[0][0]} is in no row of the side-car")
+                    else:
+                        findings.saw("members")
+                        offset = place + _BLOCK
+                        if wrong := _wrong_members(members, offset, row):
+                            findings.fails("members", f"{name}: {row['key']}: {wrong}")
+                        if offset == row["tar_offset"]:
+                            yield row, members[0][1]
+                    place += sum(_BLOCK + len(content) + -len(content) % _BLOCK for _, content in members)
+                for row in left:
+                    findings.saw("members")
+                    findings.fails("members", f"{name}: {row['key']}: it is not in the tar")
+                deque(pieces, maxlen=0)
+                if size != place + _END or any(end):
+                    raise ValueError(f"byte {place:,}: not two blocks of zeros and the end of the file")
+            except ValueError as error:
+                findings.fails("tars", f"{name}: {error}")
+                deque(pieces, maxlen=0)  # for the digest
+            checked.sha256 = digest.hexdigest()
+    except OSError as error:
+        findings.fails("tars", f"{name}: {error.strerror}")
 
 
 def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
@@ -243,14 +191,14 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
     Raises Interrupted: a signal has asked the command to end.
     """
     interrupts.check()
-    findings, where = Findings(), f"{name}: {row['key']}"
+    findings, where, config = Findings(), f"{name}: {row['key']}", rules.config
     findings.saw("image_bytes")
     digest = hashlib.sha256(data).hexdigest()
     if digest != row["sha256"] or len(data) != row["bytes"]:
         by_row = f"the side-car says {row['bytes']:,} of {row['sha256']}"
         findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, {by_row}")
     try:
-        limits = {"colour": False, "short_side_px": _SHORT_SIDE_PX, "pixels_at_most": rules.config.image.pixels_at_most}
+        limits = {"colour": False, "short_side_px": _SHORT_SIDE_PX, "pixels_at_most": config.image.pixels_at_most}
         # threads share the memory that there is
         with memory.reserved(0 if memory.is_ample() else pixels.peak_bytes(data, **limits)):
             decoded = pixels.decode(data, **limits)
@@ -259,60 +207,44 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
         findings.cannot_ask("image_sizes", f"{where}: {why}")
         return findings
     findings.saw("image_sizes")
-    mine, by_row = (
-        f"{kind or 'no image'} of {width} x {height} px"
-        for kind, width, height in (
-            (decoded.format, decoded.width, decoded.height),
-            (row["format"], row["width"], row["height"]),
-        )
-    )
+    mine = f"{decoded.format or 'no image'} of {decoded.width} x {decoded.height} px"
+    by_row = f"{row['format'] or 'no image'} of {row['width']} x {row['height']} px"
     if mine != by_row:
         findings.fails("image_sizes", f"{where}: its image is {mine}, the side-car says {by_row}")
-    _ask_rules(data, decoded, row, digest, rules, where, findings)
-    _check_form(data, row, digest, rules, where, findings)
-    return findings
-
-
-def _ask_rules(
-    data: bytes, decoded: pixels.Decoded, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings
-) -> None:
-    """Asks the image rules about what is measured now.
-
-    Size and shape are those of the original image, unless it was made smaller: then their rules are left out.
-    """
-    config, is_as_found = rules.config, digest == row["found_sha256"]
-    measured: dict[str, tuple[object, pa.DataType]] = {
-        "format": (decoded.format, pa.string()),
-        "damage": (decoded.damage if decoded.format else None, pa.string()),
+    findings.saw("stored_form")
+    if wrong := _wrong_form(data, row, digest, rules):
+        findings.fails("stored_form", f"{where}: {wrong}")
+    # What is measured now is asked about; size and shape are those of the original image, unless it was made smaller.
+    is_as_found, long = digest == row["found_sha256"], max(decoded.width or 0, decoded.height or 0)
+    columns: dict[str, pa.Array[Any]] = {
+        "format": pa.array([decoded.format], pa.string()),
+        "damage": pa.array([decoded.damage if decoded.format else None], pa.string()),
     }
-    long = max(decoded.width or 0, decoded.height or 0)
     if is_as_found or (config.shards.resize_short_side_px == 0 and long < pixels.JPEG_SIDE_AT_MOST_PX):
-        measured |= {"width": (decoded.width, pa.int64()), "height": (decoded.height, pa.int64())}
+        columns |= {"width": pa.array([decoded.width], pa.int64()), "height": pa.array([decoded.height], pa.int64())}
     if config.image.blocked_hashes:
         is_blocked = row["found_sha256"] in rules.blocked.sha256
         is_blocked |= is_as_found and rules.blocked.names(data, sha256=digest)
-        measured["is_blocked"] = (is_blocked, pa.bool_())
-    columns = {name: pa.array([value], kind) for name, (value, kind) in measured.items()}
+        columns["is_blocked"] = pa.array([is_blocked], pa.bool_())
     for rule in image.RULES:
         if columns.keys() >= {*rule.columns}:
-            text_rules.ask(rule, columns, config, lambda what: lambda row: f"{where}: {what(row)}", findings)
+            text_rules.ask(rule, columns, config, lambda _: where, findings)
     if rules.is_of_web and is_as_found and row["source"] not in rules.sources_in_hand:
         findings.saw(DropReason.HTTP_TOO_LARGE)
         if row["bytes"] > config.fetch.bytes_at_most:
             why = f"{row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}"
             findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {why}")
+    return findings
 
 
-def _check_form(data: bytes, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings) -> None:
-    """Checks the stored image against the settings of `[shards]`."""
-    settings = rules.config.shards
-    findings.saw("stored_form")
-    short_side = min(row["width"], row["height"])
+def _wrong_form(data: bytes, row: SampleRow, digest: str, rules: Rules) -> str:
+    """How the stored image is not as `[shards]` has it; empty if it is."""
+    settings, short_side = rules.config.shards, min(row["width"], row["height"])
     if settings.portable and not (row["format"] == "jpeg" and is_plain_jpeg(data)):
         why = " that is turned, or neither RGB nor gray" * (row["format"] == "jpeg")
-        findings.fails("stored_form", f"{where}: {row['format']}{why}, [shards] portable = true")
-    elif 0 < settings.resize_short_side_px < short_side:
-        limit = f"[shards] resize_short_side_px = {settings.resize_short_side_px}"
-        findings.fails("stored_form", f"{where}: a short side of {short_side:,} px, {limit}")
-    elif not settings.portable and not settings.resize_short_side_px and digest != row["found_sha256"]:
-        findings.fails("stored_form", f"{where}: its image is not that of found_sha256, [shards] portable = false")
+        return f"{row['format']}{why}, [shards] portable = true"
+    if 0 < settings.resize_short_side_px < short_side:
+        return f"a short side of {short_side:,} px, [shards] resize_short_side_px = {settings.resize_short_side_px}"
+    if not settings.portable and not settings.resize_short_side_px and digest != row["found_sha256"]:
+        return "its image is not that of found_sha256, [shards] portable = false"
+    return ""

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -49,37 +49,27 @@ class Manifest:
     facts: dict[str, Any] = field(default_factory=dict)  # empty: it could not be read
     entries: dict[str, Entry] = field(default_factory=dict)
 
-    @property
-    def is_grown(self) -> bool:
-        """Whether an addition has changed shards: then any may have fewer samples, and there may be several orders."""
-        return generations.in_manifest(self.facts) > 1
-
     @classmethod
     def read(cls, run: RunFolder, findings: Findings) -> "Manifest":
         """Reads the manifest; if that fails, its check fails and the manifest is empty."""
+
+        def is_entry(entry: Any) -> bool:
+            kinds = Entry.__annotations__.items()
+            is_whole = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds)
+            return is_whole and bool(_NAME.fullmatch(entry["name"]))
+
         findings.saw("manifest")
         try:
-            facts = storage.read_json(run.path("manifest.json"))
+            facts = run.json("manifest.json")
         except (UnreadableError, OSError) as error:
             findings.fails("manifest", f"manifest.json: {_reason(error)}")
             return cls()
         shards = facts.get("shards")
-        if not facts:
-            findings.fails("manifest", "manifest.json: it is missing, so the run is not finished")
-        elif isinstance(shards, list) and all(map(_is_entry, shards)) and isinstance(facts.get("pairs"), int):
+        if isinstance(shards, list) and all(map(is_entry, shards)) and isinstance(facts.get("pairs"), int):
             return cls(facts, {entry["name"].removesuffix(".tar"): entry for entry in shards})
-        else:
-            lacks = f"it lacks pairs, or shards (each with {', '.join(Entry.__annotations__)})"
-            findings.fails("manifest", f"manifest.json: {lacks}")
+        why = f"it lacks pairs, or shards (each with {', '.join(Entry.__annotations__)})"
+        findings.fails("manifest", f"manifest.json: {why if facts else 'it is missing, so the run is not finished'}")
         return cls()
-
-
-def _is_entry(entry: object) -> bool:
-    return (
-        isinstance(entry, dict)
-        and all(isinstance(entry.get(name), kind) for name, kind in Entry.__annotations__.items())
-        and bool(_NAME.fullmatch(entry["name"]))
-    )
 
 
 def _reason(error: Exception) -> str:
@@ -119,63 +109,58 @@ def check_listed(run: RunFolder, manifest: Manifest, findings: Findings, *, size
 
 
 def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
-    """Checks that the names of shards count up, all but the last are full, and their rows are the run's pairs."""
+    """Checks that the names of shards count up, all but the last are full, and their rows are the run's pairs.
+
+    After an addition any may have fewer samples, and names count up in each generation; of what was removed nothing
+    may be left of a shard.
+    """
     _, removed_from = rows.removed_pairs(run)
-    _check_names(manifest, removed_from, findings)
-    numbers, full = [entry["rows"] for entry in manifest.entries.values()], run.config.shards.samples_per_shard
-    findings.saw("manifest", len(numbers))
-    findings.saw("shard_sizes", len(numbers))
-    for number, (name, entry) in enumerate(manifest.entries.items()):
-        may_be_short = manifest.is_grown or number == len(numbers) - 1 or full <= entry["rows"] + removed_from[name]
+    entries, is_grown = manifest.entries, generations.in_manifest(manifest.facts) > 1
+    full, last, number = run.config.shards.samples_per_shard, next(reversed(entries), ""), 0
+    findings.saw("manifest", len(entries))
+    findings.saw("shard_sizes", len(entries))
+    before = (0, -1)
+    for name, entry in entries.items():
+        place = (generations.number_of(name), int(name.rpartition("-")[2]))
+        if is_grown and before >= place:
+            findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
+        while (
+            not is_grown and name != f"{number:05d}" and removed_from[f"{number:05d}"]
+        ):  # nothing was left of that one
+            number += 1
+        if not is_grown and name != f"{number:05d}":
+            findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
+        before, number = place, number + 1
+        may_be_short = is_grown or name == last or full <= entry["rows"] + removed_from[name]
         if not (entry["rows"] == full or (may_be_short and 0 < entry["rows"] < full)):
             why = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
             findings.fails("shard_sizes", f"manifest.json: {name}.tar has {why}")
-    if manifest.facts["pairs"] != sum(numbers):
-        why = f"pairs = {manifest.facts['pairs']:,}, its shards have {sum(numbers):,}"
+    if manifest.facts["pairs"] != (pairs := sum(entry["rows"] for entry in entries.values())):
+        why = f"pairs = {manifest.facts['pairs']:,}, its shards have {pairs:,}"
         findings.fails("manifest", f"manifest.json: {why}")
 
 
-def _check_names(manifest: Manifest, removed_from: Mapping[str, int], findings: Findings) -> None:
-    """Checks that the names of shards count up, but for those of which nothing was left."""
-    if manifest.is_grown:
-        places = [(generations.number_of(name), int(name.rpartition("-")[2])) for name in manifest.entries]
-        for name, (before, after) in zip([*manifest.entries][1:], pairwise(places), strict=True):
-            if before >= after:
-                findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
-        return
-    number = 0
-    for name in manifest.entries:
-        while name != f"{number:05d}" and removed_from[f"{number:05d}"]:  # nothing was left of that one
-            number += 1
-        if name != f"{number:05d}":
-            findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
-        number += 1
+def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: Findings) -> None:
+    """Compares what was read of shards with the manifest, and the last sample of each with the first of the next one.
 
-
-def check_between(shards: Sequence[CheckedShard], findings: Findings) -> None:
-    """Checks that the last sample of each shard comes before the first of the next one read of its generation."""
+    The next one is the next that was read of its generation.
+    """
+    for shard in shards:
+        entry, name = manifest.entries[shard.name], f"shards/{shard.name}"
+        findings.saw("digests", 2)
+        both = (("tar", shard.sha256, entry["sha256"]), ("parquet", shard.parquet_sha256, entry["parquet_sha256"]))
+        for ending, digest, noted in both:
+            if digest and digest != noted:
+                findings.fails("digests", f"{name}.{ending}: its SHA-256 is {digest}, the manifest says {noted}")
+        if shard.rows is not None and shard.rows != entry["rows"]:
+            findings.fails("shard_sizes", f"{name}.parquet: {shard.rows:,} rows, the manifest says {entry['rows']:,}")
     full = [each for each in shards if each.rows]
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(bool(full)))
     for before, after in pairwise(full):
         if generations.number_of(before.name) == generations.number_of(after.name):
-            last, first = (np.array([end.encode()], "S64") for end in (before.last, after.first))
+            last, first = (np.array([end], "S64") for end in (before.last, after.first))
             check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
-
-
-def check_digests(shard: CheckedShard, manifest: Manifest, findings: Findings) -> None:
-    """Compares what was read of a shard with its entry in the manifest."""
-    entry, name = manifest.entries.get(shard.name), f"shards/{shard.name}"
-    if entry is None:
-        return
-    findings.saw("digests", 2)
-    tar = shard.sha256 if shard.bytes is not None else ""
-    both = (("tar", tar, entry["sha256"]), ("parquet", shard.parquet_sha256, entry["parquet_sha256"]))
-    for ending, digest, noted in both:
-        if digest and digest != noted:
-            findings.fails("digests", f"{name}.{ending}: its SHA-256 is {digest}, the manifest says {noted}")
-    if shard.rows is not None and shard.rows != entry["rows"]:
-        findings.fails("shard_sizes", f"{name}.parquet: {shard.rows:,} rows, the manifest says {entry['rows']:,}")
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
@@ -203,33 +188,28 @@ def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Coun
         counts.reconcile(counts.stages_of_run(), pairs=manifest.facts.get("pairs"))
     except AltalignError as error:
         findings.fails("counts", f"counts.parquet: {str(error).partition('; ')[0]}")
-    _check_summary(run, manifest, counts, findings)
-    return counts
-
-
-def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings: Findings) -> None:
     try:
-        summary = storage.read_json(run.path("summary.json"))
+        summary = run.json("summary.json")
     except (UnreadableError, OSError) as error:
         findings.fails("counts", f"summary.json: {_reason(error)}")
-        return
+        return counts
     noted = summary.get("stages")
     noted = noted if isinstance(noted, list) else []
     for number, stage in enumerate(counts.summary(counts.stages_of_run())):
         mine = noted[number] if number < len(noted) else "missing"
         if mine != stage:
             findings.fails("counts", f"summary.json: {stage['stage']} is {mine}, counts.parquet says {stage}")
+    with suppress(UnreadableError):  # another check reports it
+        if run.json("audit", "near_duplicates", "found.json") != summary.get("near_duplicates", {}):
+            findings.fails("counts", "summary.json: near_duplicates differs from audit/near_duplicates/found.json")
     source, totals = "counts", {"pairs": counts.kept(counts.stages_of_run()[-1])}
     if manifest.facts:
         in_tars = sum(entry["bytes"] for entry in manifest.entries.values())
         source, totals = "manifest", {"pairs": manifest.facts["pairs"], "bytes": in_tars}
-    with suppress(UnreadableError):  # another check reports it
-        near = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
-        if near != summary.get("near_duplicates", {}):
-            findings.fails("counts", "summary.json: near_duplicates differs from audit/near_duplicates/found.json")
     for name, value in totals.items():
         if summary.get(name) != value:
             findings.fails("counts", f"summary.json: {name} = {summary.get(name)!r}, the {source} has {value:,}")
+    return counts
 
 
 def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedShard], findings: Findings) -> None:
@@ -244,7 +224,7 @@ def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedSha
             findings.fails("counts", f"counts.parquet: {why}")
     images = _images(run, shards, findings)
     with suppress(UnreadableError):  # reported already
-        noted = storage.read_json(run.path("summary.json")).get("images")
+        noted = run.json("summary.json").get("images")
         if noted != images:
             findings.fails("counts", f"summary.json: images = {noted!r}, the shards have {images:,}")
 
@@ -300,33 +280,26 @@ def check_dropped(
                     for entry in counted.aggregate([([], "count_all")]).to_pylist():
                         seen[str(entry["stage"]), str(entry["source"]), str(entry["reason"])] += entry["count_all"]
                     if stage is not Stage.EXTRACT and not of_ancestor:
-                        _look_for(group, keys, path, findings)
+                        others = group.filter(pc.field("reason") != DropReason.PAIR_REPEATED.value)["key"].drop_null()
+                        is_kept: Any = pc.is_in(others.cast(pa.binary()), value_set=keys)
+                        findings.rows(
+                            "kept_or_dropped",
+                            is_kept.to_numpy(),
+                            lambda _, path=path: path,
+                            lambda row, others=others: f"{others[row].as_py()} is dropped, and is in a shard",
+                        )
             except UnreadableError as error:
                 findings.fails("dropped_rows", str(error).replace(run.path(path), path))
             except (pa.ArrowException, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
                 findings.fails("dropped_rows", f"{path}: {why}")
-    if counts is not None and is_whole:
-        _compare(counts, seen, findings)
-
-
-def _look_for(group: pa.Table, kept: "pa.Array[Any]", path: str, findings: Findings) -> None:
-    others = group.filter(pc.not_equal(group["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)))["key"].drop_null()
-    is_kept: Any = pc.is_in(others.cast(pa.binary()), value_set=kept)
-
-    def message(row: int) -> str:
-        return f"{path}: {others[row].as_py()} is dropped, and is in a shard"
-
-    findings.rows("kept_or_dropped", is_kept.to_numpy(), message)
-
-
-def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
-    """Compares rows with counts. Of what extract drops, only broken records are all kept; of the rest, a sample is."""
+    if counts is None or not is_whole:
+        return
     counted = {(stage, source, reason): number for stage, source, reason, number in counts.to_json() if reason != KEPT}
-    for name in sorted(counted.keys() | seen.keys()):
-        stage, source, reason = name
-        number, by_counts = seen[name], counted.get(name, 0)
+    for stage, source, reason in sorted(counted.keys() | seen.keys()):
+        number, by_counts = seen[stage, source, reason], counted.get((stage, source, reason), 0)
         findings.saw("dropped_rows", number)
+        # of what extract drops, only broken records are all kept; of the rest, a sample is
         is_sample = stage == Stage.EXTRACT.value and reason != DropReason.RECORD_BROKEN.value
         if number > by_counts or (number < by_counts and not is_sample):
             why = f"{number:,} rows of {source!r} as {reason}, but counts.parquet says {by_counts:,}"

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.audit import rows as run_rows
-from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import EDGE_NGRAMS, FREQUENT, HOSTS, SCRIPTS
 from altalign.data.reasons import KEPT, Stage
@@ -20,7 +19,7 @@ from altalign.filters.concepts import Entries
 
 MOST_FREQUENT = 50
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Frequent:
 
 def frequent(run: RunFolder) -> Frequent:
     """Reads all tables of a run."""
-    strings, ngrams, hosts, scripts = (files.rows(run, file) for file in (FREQUENT, EDGE_NGRAMS, HOSTS, SCRIPTS))
+    strings, ngrams, hosts, scripts = (run_rows.listed(run, file) for file in (FREQUENT, EDGE_NGRAMS, HOSTS, SCRIPTS))
     for row in ngrams or ():
         level = row["rarest_log2"]
         row |= {"value": row["ngram"], "about": None if level is None else round(2 ** (level / 8))}
@@ -52,29 +51,25 @@ def frequent(run: RunFolder) -> Frequent:
         candidates, kept = verdicts.total(), verdicts.pop(KEPT, 0)
         dropped = dict(sorted(verdicts.items(), key=lambda entry: (-entry[1], entry[0])))
         of_scripts.append((name, candidates, kept, dropped))
-
-    def where(rows: Sequence[Row] | None, column: str, value: object) -> list[Row] | None:
-        return None if rows is None else [row for row in rows if row[column] == value]
-
-    def one_in(rows: Sequence[Row] | None) -> int:
-        return max((row["sampled_one_in"] for row in rows or ()), default=1)
-
-    texts, images = (where(strings, "kind", kind) for kind in ("text", "image"))
+    texts, images = (
+        None if strings is None else [row for row in strings if row["kind"] == kind][:MOST_FREQUENT]
+        for kind in ("text", "image")
+    )
     return Frequent(
-        None if texts is None else texts[:MOST_FREQUENT],
-        None if images is None else images[:MOST_FREQUENT],
-        where(ngrams, "is_in", value=True),
-        where(ngrams, "is_in", value=False),
+        texts,
+        images,
+        None if ngrams is None else [row for row in ngrams if row["is_in"]],
+        None if ngrams is None else [row for row in ngrams if not row["is_in"]],
         None if hosts is None else sorted(hosts, key=lambda row: (-row["images"], row["host"] or "")),
-        one_in(hosts),
+        max((row["sampled_one_in"] for row in hosts or ()), default=1),
         None if scripts is None else sorted(of_scripts, key=lambda script: (-script[1], script[0])),
-        one_in(scripts),
+        max((row["sampled_one_in"] for row in scripts or ()), default=1),
     )
 
 
 # Who is filtered out: the share of captions with the words of a list that a run kept ----------------------------------
 
-_STAGES = (Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
+_STAGES = [stage.value for stage in (Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)]
 
 
 @dataclass(frozen=True)
@@ -100,25 +95,22 @@ def slices(run: RunFolder, lists: Mapping[str, str]) -> list[Slice]:
         return []
     if not run.config.audit.keep_dropped:
         raise UsageError(f"--words: {run.folder} did not keep its dropped rows ([audit] keep_dropped = false)")
-    entries, by_stage = {name: _entries(path) for name, path in lists.items()}, {name: Counter[str]() for name in lists}
-    all_of_them = Counter[str]()
-    for stage, folder in ((KEPT, ("shards",)), *((each.value, ("dropped", each.value)) for each in _STAGES)):
-        for file in storage.names(run.path(*folder), ".parquet"):
-            if file.startswith("repeated-"):
-                continue
-            for rows in run_rows.row_groups(run.path(*folder, file), ["caption"]):
-                column: Any = rows["caption"].combine_chunks()
-                captions = column.fill_null("")
-                all_of_them[stage] += len(captions)
-                for name, words in entries.items():
-                    by_stage[name][stage] += len(set(concepts.match(captions, words).rows.tolist()))
-    return [_slice(name, stages) for name, stages in {"": all_of_them, **by_stage}.items()]
-
-
-def _slice(name: str, by_stage: "Counter[str]") -> Slice:
-    captions, kept = by_stage.total(), by_stage[KEPT]
-    dropped = {stage.value: by_stage[stage.value] for stage in _STAGES if by_stage[stage.value]}
-    return Slice(name, captions, kept, *Share(kept, captions).interval(), dropped)
+    entries = {name: _entries(path) for name, path in lists.items()}
+    by_stage = {name: Counter[str]() for name in ("", *lists)}
+    for stage, folder in ((KEPT, ("shards",)), *((stage, ("dropped", stage)) for stage in _STAGES)):
+        files = [name for name in storage.names(run.path(*folder), ".parquet") if not name.startswith("repeated-")]
+        for rows in (rows for file in files for rows in run_rows.row_groups(run.path(*folder, file), ["caption"])):
+            column: Any = rows["caption"].combine_chunks()
+            captions = column.fill_null("")
+            by_stage[""][stage] += len(captions)
+            for name, words in entries.items():
+                by_stage[name][stage] += len(set(concepts.match(captions, words).rows.tolist()))
+    slices = []
+    for name, stages in by_stage.items():
+        number, kept = stages.total(), stages[KEPT]
+        dropped = {stage: stages[stage] for stage in _STAGES if stages[stage]}
+        slices.append(Slice(name, number, kept, *Share(kept, number).interval(), dropped))
+    return slices
 
 
 def _entries(path: str) -> Entries:

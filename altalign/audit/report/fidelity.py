@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
 from altalign.filters import text
@@ -47,8 +46,8 @@ class Fidelity:
 
 def of_run(run: RunFolder, counts: Mapping[tuple[str, str, str], int]) -> Fidelity:
     """Compares the rules of a run with the paper's."""
-    config = run.config
-    vocabulary, near = files.facts(run, "tables/vocabulary.json"), files.facts(run, "audit/near_duplicates/found.json")
+    config, vocabulary = run.config, run.json("tables/vocabulary.json")
+    near = run.json("audit/near_duplicates/found.json")
     rules = [*_rules(config, vocabulary), *_near_duplicates(config, near)]
     return Fidelity(rules, _ours(config, counts), list(_warnings(config, vocabulary, near)))
 
@@ -59,28 +58,29 @@ def _against(value: float, paper: Paper) -> Mark:
     return "stricter" if (value < (paper.number or 0)) == paper.less_is_stricter else "looser"
 
 
-def _rules(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPaper]:
+def _rules(config: CurateConfig, vocabulary: Mapping[str, Any]) -> Iterator[OfPaper]:
     """The rules on columns that are of the paper."""
     note = "The paper does not say how it recognized English."
     yield OfPaper("Language", "English (section 3); any (section 8)", "any", "other", note)
-    for rule in (rule for rules in RULES.values() for rule in rules):
-        if paper := rule.paper:
-            value, is_on = value_of(config, rule.words.threshold), rule.words.on_with
-            mark, note = _against(value, paper), paper.note
-            if is_on and not value_of(config, is_on):
-                yield OfPaper(paper.title, paper.says, "not checked", "off", paper.off)
-                continue
-            if paper.number is None:
-                yield OfPaper(paper.title, paper.says, f"dropped at a score of {value:g} or more", "other", note)
-                continue
-            if rule is text.text_has_rare_ngram:  # its size says little where the pool is small
-                note = "" if mark == "same" else "On a pool smaller than the web, the same rank is a different rule."
-                if vocabulary.get("all"):
-                    mark, note = "off", f"The pool has only {vocabulary.get('distinct', 0):,} n-grams, so none is rare."
-            yield OfPaper(paper.title, paper.says, paper.shown.format(value), mark, note)
+    for rule, paper in ((rule, rule.paper) for rules in RULES.values() for rule in rules):
+        if paper is None:
+            continue
+        value = value_of(config, rule.words.threshold)
+        if rule.words.on_with and not value_of(config, rule.words.on_with):
+            yield OfPaper(paper.title, paper.says, "not checked", "off", paper.off)
+            continue
+        if paper.number is None:
+            yield OfPaper(paper.title, paper.says, f"dropped at a score of {value:g} or more", "other", paper.note)
+            continue
+        mark, note = _against(value, paper), paper.note
+        if rule is text.text_has_rare_ngram:  # its size says little where the pool is small
+            note = "" if mark == "same" else "On a pool smaller than the web, the same rank is a different rule."
+            if vocabulary.get("all"):
+                mark, note = "off", f"The pool has only {vocabulary.get('distinct', 0):,} n-grams, so none is rare."
+        yield OfPaper(paper.title, paper.says, paper.shown.format(value), mark, note)
 
 
-def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[OfPaper]:
+def _near_duplicates(config: CurateConfig, near: Mapping[str, Any]) -> Iterator[OfPaper]:
     settings = config.decontaminate
     rule, paper = "Test images", "near-duplicates in all downstream test sets removed"
     if not settings.test_sets:
@@ -91,15 +91,12 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     yield OfPaper(rule, paper, names, "other", note)
     note = "Crops and rotated copies may stay: `altalign calibrate` measures which."
     yield OfPaper("Embedder", "a deep ranking model, not published", settings.embedder, "other", note)
-    above = near.get("similarity_above", settings.similarity_above)
-    is_calibrated = f", from {settings.calibration}" if settings.calibration else ""
     cosine = PAPERS[DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE]
-    mark = _against(float(str(above)), cosine)
-    yield OfPaper(cosine.title, cosine.says, f"{above}{is_calibrated}", mark, cosine.note)
-    clusters = int(str(near.get("clusters", settings.clusters)))
-    note = (
-        f"{clusters:,} instead of {settings.clusters:,}: each needs 64 images." if clusters < settings.clusters else ""
-    )
+    above = near.get("similarity_above", settings.similarity_above)
+    here = f"{above}, from {settings.calibration}" if settings.calibration else f"{above}"
+    yield OfPaper(cosine.title, cosine.says, here, _against(above, cosine), cosine.note)
+    clusters, most = near.get("clusters", settings.clusters), settings.clusters
+    note = f"{clusters:,} instead of {most:,}: each needs 64 images." if clusters < most else ""
     paper, mark = "4,096, of the embedder's training images", "same" if clusters == 4_096 else "other"
     yield OfPaper("Clusters", paper, f"{clusters:,}, of the run's own images", mark, note)
     buckets, mark = ("3 of 10 clusters", "same") if settings.require_bucket else ("cosine alone", "other")
@@ -107,25 +104,25 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
 
 
 def _ours(config: CurateConfig, counts: Mapping[tuple[str, str, str], int]) -> list[Ours]:
-    of_reason = Counter[str]()
+    rows = Counter[str]()
     for (_, _, reason), count in counts.items():
-        of_reason[reason] += count
+        rows[reason] += count
     unfetched = [reason for reason in REASONS[Stage.FETCH] if reason != DropReason.URL_BLOCKED]
     names = [reason for reason in WORDS if reason not in PAPERS and reason not in unfetched]
-    ours = [Ours(reason, WORDS[reason].why or WORDS[reason].meaning, of_reason[reason]) for reason in names]
+    ours = [Ours(reason, WORDS[reason].why or WORDS[reason].meaning, rows[reason]) for reason in names]
     for stage in Stage:
         for reason, words in of_own(stage, config).items():
-            ours.append(Ours(reason, f"A rule of this run's own: {words}.", of_reason[reason]))
+            ours.append(Ours(reason, f"A rule of this run's own: {words}.", rows[reason]))
     about_them = "Images that could not be fetched; the paper does not say how many it lost."
-    rows = sum(number for (stage, _, reason), number in counts.items() if stage == Stage.FETCH and reason in unfetched)
-    ours.append(Ours("not_in_archive, http_*", about_them, rows))
+    lost = sum(number for (stage, _, reason), number in counts.items() if stage == Stage.FETCH and reason in unfetched)
+    ours.append(Ours("not_in_archive, http_*", about_them, lost))
     if config.shards.portable or config.shards.resize_short_side_px:
         how = " and made smaller" if config.shards.resize_short_side_px else ""
         ours.append(Ours("stored images", f"Every image is stored as JPEG{how}.", None))
     return ours
 
 
-def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[str, object]) -> Iterator[str]:
+def _warnings(config: CurateConfig, vocabulary: Mapping[str, Any], near: Mapping[str, Any]) -> Iterator[str]:
     """Warnings in words."""
     if config.text.tables:
         is_own = config.text.tables == OWN_TABLES

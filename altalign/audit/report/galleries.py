@@ -3,13 +3,13 @@
 The run chose them by a hash of their content.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from altalign import storage
-from altalign.audit.report import files
+from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import GALLERY, SAMPLES
 from altalign.data.reasons import KEPT, Stage, stages_of
@@ -17,9 +17,8 @@ from altalign.pages import frame
 from altalign.rules.reason_words import of_select, of_stage
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
-_KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 STRIP = 8  # pictures of a row at the top of the page
-ABOVE, BELOW, GONE = "just above", "just below", "dropped"  # kinds of audit/near_duplicates/gallery.parquet
+KINDS_OF_NEAR = ("just above", "just below", "dropped")  # in audit/near_duplicates/gallery.parquet
 
 
 @dataclass
@@ -27,12 +26,23 @@ class Picture:
     """A thumbnail: its bytes, and whether the page has room for it."""
 
     data: bytes = field(repr=False)
+    kind: str  # as browsers name its format
     is_shown: bool = True
+
+    @classmethod
+    def of(cls, data: bytes | None) -> "Picture | None":
+        """The picture of a format that browsers show, by its first bytes; None of anything else."""
+        if not data:
+            return None
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            return cls(data, "webp")
+        heads = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
+        return next((cls(data, kind) for head, kind in heads.items() if data.startswith(head)), None)
 
     @property
     def uri(self) -> str:
         """The data URI, for `src`."""
-        return frame.data_uri(self.data, str(_kind(self.data)))  # a picture is of one that browsers show
+        return frame.data_uri(self.data, self.kind)
 
 
 @dataclass(frozen=True)
@@ -62,19 +72,6 @@ class Gallery:
     images: int | None  # how many distinct images these have; None if it is not known
     cards: list[Card]  # some of the pairs, each of another image if there are images
 
-    @property
-    def is_of_images(self) -> bool:
-        """Whether each card has an image of its own: a rule on images dropped it, or it was kept."""
-        return self.stage in (KEPT, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
-
-
-class Shot(NamedTuple):
-    """A card of the strip at the top, with the gallery that it comes from."""
-
-    stage: str
-    reason: str
-    card: Card
-
 
 @dataclass(frozen=True)
 class Near:
@@ -98,31 +95,47 @@ class Galleries:
     near: dict[str, list[Near]] | None
 
     @property
-    def strip(self) -> tuple[list[Shot], list[Shot]]:
+    def strip(self) -> tuple[list[tuple[Gallery, Card]], list[tuple[Gallery, Card]]]:
         """Up to `STRIP` kept and as many dropped pictures for the top; of dropped ones, every reason takes turns."""
-        kept, others = list[Shot](), list[list[Shot]]()
+        kept, others = list[tuple[Gallery, Card]](), list[list[tuple[Gallery, Card]]]()
         for each in self.samples or []:
-            cards = (card for card in each.cards if card.picture and card.picture.is_shown and not card.is_nsfw)
-            shots = [Shot(each.stage, each.reason, card) for card in cards]
+            cards = [(each, card) for card in each.cards if card.picture and card.picture.is_shown and not card.is_nsfw]
             if each.stage == KEPT:
-                kept += shots
+                kept += cards
             else:
-                others.append(shots)
-        turns = [shot for turn in zip_longest(*others) for shot in turn if shot]
+                others.append(cards)
+        turns = [pair for turn in zip_longest(*others) for pair in turn if pair]
         return kept[:STRIP], turns[:STRIP]
 
-    @property
-    def sources(self) -> list[str]:
-        """The sources of all samples, sorted."""
-        return sorted({card.source for each in self.samples or [] for card in each.cards})
+    def fit(self, at_most: int = PICTURES_AT_MOST) -> None:
+        """Shows pictures while there is room: the strip, the first of every gallery, the second of each, and so on."""
+        rows = [[[card.picture] for card in gallery.cards] for gallery in self.samples or []]
+        rows += [[[each.image, each.test] for each in pairs] for pairs in (self.near or {}).values()]
+        left = at_most - sum(_bytes_in_page(card.picture) for cards in self.strip for _, card in cards)
+        for turn in zip_longest(*rows, fillvalue=[]):
+            for pictures in turn:  # all of these, or none if they do not fit
+                needed = sum(map(_bytes_in_page, pictures))
+                for picture in filter(None, pictures):
+                    picture.is_shown = needed <= left
+                left -= needed if needed <= left else 0
+
+
+def _bytes_in_page(picture: Picture | None) -> int:
+    return 4 * -(-len(picture.data) // 3) + 30 if picture else 0
 
 
 def of_run(
     run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
 ) -> Galleries:
     """Reads the galleries of a finished run; counts and distinct images are by stage and reason, kept ones as well."""
-    galleries = Galleries(samples(run, counts, images), _near(run))
-    fit(galleries)
+    pairs, near = run_rows.listed(run, GALLERY), None
+    if pairs is not None:
+        near = {kind: list[Near]() for kind in KINDS_OF_NEAR}
+        for row in pairs:
+            pictures = {"image": Picture.of(row["image"]), "test": Picture.of(row["test"])}
+            near.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
+    galleries = Galleries(samples(run, counts, images), near)
+    galleries.fit()
     return galleries
 
 
@@ -130,12 +143,22 @@ def samples(
     run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
 ) -> list[Gallery] | None:
     """The kept pairs and those of each reason, in the order of stages; None if the run has no file for them."""
-    rows = files.rows(run, SAMPLES)
+    rows = run_rows.listed(run, SAMPLES)
     if rows is None:
         return None
     by_reason: dict[tuple[str, str], list[Card]] = {}
     for row in rows:
-        by_reason.setdefault((row["stage"], row["reason"]), []).append(_card(run, row))
+        nsfw = row["nsfw_score"]
+        card = Card(
+            caption=row["caption"] or "",
+            source=row["source"] or "",
+            **{name: row[name] for name in ("image_url", "page_url", "source_key", "extra", "key")},
+            failed=list(row["failed"] or []),
+            measured=_measured(row),
+            picture=Picture.of(row["picture"]),
+            is_nsfw=nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above,
+        )
+        by_reason.setdefault((row["stage"], row["reason"]), []).append(card)
     stages = stages_of(stage for stage, _ in counts)
     named = [(KEPT, KEPT), *((stage.value, reason) for stage in stages for reason in of_stage(stage, run.config))]
     named += [(Stage.SELECT.value, reason) for reason in of_select(sorted(reason for _, reason in by_reason))]
@@ -144,27 +167,20 @@ def samples(
     return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in existing]
 
 
-def _card(run: RunFolder, row: Mapping[str, Any]) -> Card:
-    nsfw = row["nsfw_score"]
-    return Card(
-        caption=row["caption"] or "",
-        source=row["source"] or "",
-        **{name: row[name] for name in ("image_url", "page_url", "source_key", "extra", "key")},
-        failed=list(row["failed"] or []),
-        measured=_measured(row),
-        picture=_picture(row["picture"]),
-        is_nsfw=nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above,
-    )
-
-
 def _measured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The measured values, each with its name."""
+    size = None
+    if row["width"] is not None and row["height"] is not None:
+        short, long = sorted((row["width"], row["height"]))
+        # cut, not rounded: it must not seem to reach a limit that it is below
+        ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""
+        size = f"{row['width']:,} \u00d7 {row['height']:,} px{ratio}"
     values = [
         ("words", row["words"]),
         ("images of the text", row["images_per_text"]),
         ("texts of the image", row["texts_per_image"]),
         ("HTTP status", row["http_code"] and str(row["http_code"])),
-        ("size", _size(row["width"], row["height"])),
+        ("size", size),
         ("NSFW score", row["nsfw_score"]),
         ("cosine", row["similarity"]),
         ("near", row["test_image"] and f"{row['test_set']}: {row['test_image']}"),
@@ -174,40 +190,6 @@ def _measured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     forms = {int: "{:,}", float: "{:.4f}", str: "{}"}
     return [(name, forms[type(value)].format(value)) for name, value in values if value is not None]
-
-
-def _size(width: int | None, height: int | None) -> str | None:
-    if width is None or height is None:
-        return None
-    short, long = sorted((width, height))
-    # cut, not rounded: it must not seem to reach a limit that it is below
-    ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""
-    return f"{width:,} \u00d7 {height:,} px{ratio}"
-
-
-def _near(run: RunFolder) -> dict[str, list[Near]] | None:
-    rows = files.rows(run, GALLERY)
-    if rows is None:
-        return None
-    near: dict[str, list[Near]] = {ABOVE: [], BELOW: [], GONE: []}
-    for row in rows:
-        pictures = {"image": _picture(row["image"]), "test": _picture(row["test"])}
-        near.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
-    return near
-
-
-# Pictures ------------------------------------------------------------------------------------------------------------
-
-
-def _kind(data: bytes) -> str | None:
-    """The format of an image that browsers show, told by its first bytes; None for anything else."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    return next((kind for head, kind in _KINDS.items() if data.startswith(head)), None)
-
-
-def _picture(data: bytes | None) -> Picture | None:
-    return Picture(data) if data and _kind(data) else None
 
 
 def thumbnail(tar: str, offset: int, size: int, *, pixels_at_most: int) -> Picture | None:
@@ -222,23 +204,4 @@ def thumbnail(tar: str, offset: int, size: int, *, pixels_at_most: int) -> Pictu
             decoded = pixels.decode(data, **limits).pixels
     except MemoryError:
         return None
-    return None if decoded is None else Picture(thumbnails.webp(decoded))
-
-
-def fit(galleries: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
-    """Shows pictures while there is room: the strip, the first of every gallery, the second of each, and so on."""
-
-    def bytes_of(pictures: Sequence[Picture | None]) -> int:  # of their data URIs
-        return sum(4 * -(-len(picture.data) // 3) + 30 for picture in pictures if picture)
-
-    rows: list[list[tuple[Picture | None, ...]]] = [
-        *([(card.picture,) for card in gallery.cards] for gallery in galleries.samples or []),
-        *([(each.image, each.test) for each in pairs] for pairs in (galleries.near or {}).values()),
-    ]
-    left = at_most - bytes_of([shot.card.picture for shots in galleries.strip for shot in shots])
-    for turn in zip_longest(*rows, fillvalue=()):
-        for pictures in turn:  # all of these, or none if they do not fit
-            needed = bytes_of(pictures)
-            for picture in filter(None, pictures):
-                picture.is_shown = needed <= left
-            left -= needed if needed <= left else 0
+    return None if decoded is None else Picture(thumbnails.webp(decoded), "webp")

@@ -18,7 +18,6 @@ import pyarrow.json as pj
 
 from altalign import storage
 from altalign.audit import rows as run_rows
-from altalign.audit.report import files
 from altalign.audit.report.distributions import Bin, Distribution, Names, Threshold
 from altalign.audit.report.galleries import Card, Galleries, thumbnail
 from altalign.audit.report.thresholds import curve
@@ -32,7 +31,14 @@ from altalign.filters import where
 from altalign.pages.page_text import shown
 
 FILES_AT_MOST = 256  # shards, and files of dropped rows, that are read
+BINS = 40
+LABELS_AT_MOST = 30
+COLUMNS_WITH_PICTURES = 6
+NEAR = 6  # samples on each side of a threshold
 _OF_ANCESTOR = re.compile(r"[0-9a-f]{8}-")
+_NAMES = Names("samples", "in the shards", "not selected")
+_OF_CURVE = Names("samples", "selected", "fail this threshold alone")
+_PICTURED = ["caption", "image_url", "page_url", "source", "source_key", "extra", "key", "tar_offset", "tar_bytes"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,122 +73,15 @@ class Limit:
 class Values:
     """What was read."""
 
-    # the values of samples in shards, with `_shard` (a place in `shards`) and `_row`; null where one has none
-    kept: pa.Table
-    dropped: pa.Table  # the values that this selection decided about rows by, with `_key` and `_failed`
+    kept: pa.Table  # of samples in shards; null where one has no value. `_shard` is a place in `shards`, `_row` in it
+    dropped: pa.Table  # what this selection decided about rows by, with `_key` and `_failed`, the rules that each fails
     is_all: bool  # whether that is all
     shards: list[str]  # names of the shards that were read
-    shards_in_all: int  # how many shards there are
-    settings: dict[str, Any]  # of the selection that made the run
-    limits: dict[str, list[Limit]]  # its thresholds by column
+    limits: list[Limit]  # the thresholds of the selection that made the run
 
-    @property
-    def failed(self) -> list[list[str]]:
-        """The rules that each dropped row fails."""
-        lists: Any = self.dropped["_failed"] if "_failed" in self.dropped.column_names else pa.array([])
-        return lists.to_pylist()
-
-    @staticmethod
-    def numbers(table: pa.Table, column: str) -> Floats:
-        """A column as float64[n], NaN where there is no value: in all of a column that is not there, or no number."""
-        if column not in table.column_names or not _is_number(table, column):
-            return np.full(len(table), np.nan)
-        return table[column].cast(pa.float64()).to_numpy()
-
-    @staticmethod
-    def labels(table: pa.Table, column: str) -> list[str]:
-        """A column as strings, `none` where there is no value; empty where the table has no such column."""
-        if column not in table.column_names:
-            return []
-        return ["none" if value is None else str(value) for value in table[column].to_pylist()]
-
-
-def values_of(run: RunFolder, measured: Sequence[Score]) -> Values:
-    """Reads the values of these scores. Raises UnreadableError: a file of them is damaged."""
-    manifest = files.facts(run, "manifest.json")
-    entries = manifest.get("shards", [])
-    digests = {str(entry["name"]).removesuffix(".tar"): str(entry["parquet_sha256"]) for entry in entries}
-    names = [list(digests)[place] for place in run_rows.spread(len(digests), FILES_AT_MOST)]
-    settings = (manifest.get("lineage") or {}).get("settings", {})
-    kept = _kept(measured, {name: digests[name] for name in names})
-    dropped, is_all_dropped = _dropped(run)
-    limits = _limits(settings, kept, is_all=len(names) == len(digests))
-    is_all = is_all_dropped and len(names) == len(digests)
-    return Values(kept, dropped, is_all, names, len(digests), settings, limits)
-
-
-def _kept(measured: Sequence[Score], shards: dict[str, str]) -> pa.Table:
-    """The values of the samples in these shards; null where a shard is not measured."""
-    tables = []
-    for number, (name, digest) in enumerate(shards.items()):
-        values = [score.values(name, list(score.columns)) for score in measured if score.has(name, digest)]
-        if values:
-            columns = {column: table[column] for table in values for column in table.column_names}
-            rows = len(values[0])
-            places = {"_shard": np.full(rows, number, np.int32), "_row": np.arange(rows, dtype=np.int32)}
-            tables.append(pa.table({**columns, **places}))
-    empty = {column: pa.array([], TYPES[kind]) for score in measured for column, kind in score.columns.items()}
-    return pa.concat_tables([pa.table(empty), *tables], promote_options="default").combine_chunks()
-
-
-def _dropped(run: RunFolder) -> tuple[pa.Table, bool]:
-    """What this selection did not take, `_key`, `_failed` and the values that it was decided by; whether it is all."""
-    folder = run.path("dropped", Stage.SELECT.value)
-    names = [name for name in storage.names(folder, ".parquet") if not _OF_ANCESTOR.match(name)]
-    tables = []
-    for place in run_rows.spread(len(names), FILES_AT_MOST):
-        path = storage.join(folder, names[place])
-        for rows in run_rows.row_groups(path):
-            if "scores" in rows.column_names and len(rows) and not rows["scores"].null_count:
-                lines = "\n".join(map(str, rows["scores"].to_pylist())).encode()
-                try:
-                    some = pj.read_json(io.BytesIO(lines), pj.ReadOptions(block_size=max(1 << 20, len(lines) + 1)))
-                except pa.ArrowInvalid as error:
-                    raise UnreadableError(f"{path}: scores are no JSON ({error!s:.60})") from None
-                tables.append(some.append_column("_key", rows["key"]).append_column("_failed", rows["failed"]))
-    values = pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else pa.table({})
-    return values, len(names) <= FILES_AT_MOST
-
-
-def _is_number(table: pa.Table, column: str) -> bool:
-    kind = table.schema.field(column).type
-    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
-
-
-def _limits(settings: dict[str, Any], kept: pa.Table, *, is_all: bool) -> dict[str, list[Limit]]:
-    """The thresholds of a selection: those of comparisons, and what the largest values begin with."""
-    limits, condition, tops = list[Limit](), settings.get("where"), settings.get("top")
-    try:
-        conditions = where.parsed(condition).parts if isinstance(condition, str) and condition else []
-    except where.WhereError:  # of another version
-        conditions = []
-    for each in conditions:
-        if each.bound:
-            column, test, value = each.bound
-            ways = {"keeps_above": test in (">", ">="), "is_within": test in (">=", "<=")}
-            limits.append(Limit(column, f"{test} {value:g}", value, **ways))
-    for column, share in (tops if isinstance(tops, dict) and is_all else {}).items():
-        values = Values.numbers(kept, column)
-        if not np.isnan(values).all():
-            least = float(np.nanmin(values))
-            limits.append(Limit(column, f"largest {float(share):.0%}", least, keeps_above=True, is_within=True))
-    return {
-        column: [each for each in limits if each.column == column]
-        for column in dict.fromkeys(each.column for each in limits)
-    }
-
-
-# What the report shows ------------------------------------------------------------------------------------------------
-
-
-BINS = 40
-LABELS_AT_MOST = 30
-COLUMNS_WITH_PICTURES = 6
-NEAR = 6  # samples on each side of a threshold
-_NAMES = Names("samples", "in the shards", "not selected")
-_OF_CURVE = Names("samples", "selected", "fail this threshold alone")
-
-Labelled = list[tuple[str, Card]]  # samples, each with what stands above it
+    def of(self, column: str) -> tuple[Floats, Floats]:
+        """A column of kept and of dropped rows as float64, NaN where there is no value."""
+        return _floats(self.kept, column), _floats(self.dropped, column)
 
 
 @dataclass(frozen=True)
@@ -191,7 +90,7 @@ class Shelf:
 
     column: str
     about: str
-    cards: Labelled
+    cards: list[tuple[str, Card]]  # each with what stands above it
 
 
 @dataclass(frozen=True)
@@ -227,51 +126,125 @@ def of_run(run: RunFolder, galleries: Galleries) -> Scores | None:
     measured = list(scores.all_of(run.folder))
     if not measured:
         return None
-    values = values_of(run, measured)
-    columns = sorted(
-        (column for score in measured for column in score.columns), key=lambda column: column not in values.limits
-    )
+    manifest = run.json("manifest.json")
+    entries = manifest.get("shards", [])
+    digests = {str(entry["name"]).removesuffix(".tar"): str(entry["parquet_sha256"]) for entry in entries}
+    settings = (manifest.get("lineage") or {}).get("settings", {})
+    values = _values(run, measured, digests, settings)
+    limited = {limit.column for limit in values.limits}
+    columns = sorted((column for score in measured for column in score.columns), key=lambda each: each not in limited)
     numeric = [column for column in columns if _is_number(values.kept, column)]
-    condition = values.settings.get("where")
+    note = "Lots of the balance stay as they were drawn." if settings.get("balance") else ""
+    condition = settings.get("where")
     return Scores(
         [_named(score) for score in measured],
         condition if isinstance(condition, str) else "",
         [_distribution(values, column) if column in numeric else _of_labels(values, column) for column in columns],
-        _thresholds(values) if values.is_all and run.config.audit.keep_dropped else [],
-        [shelf for column in numeric[:COLUMNS_WITH_PICTURES] for shelf in shelves_of(run, values, column, galleries)],
+        _thresholds(values, note) if values.is_all and run.config.audit.keep_dropped else [],
+        [shelf for column in numeric[:COLUMNS_WITH_PICTURES] for shelf in _shelves(run, values, column, galleries)],
         _languages(values, measured),
-        (len(values.shards), values.shards_in_all),
+        (len(values.shards), len(digests)),
     )
 
 
 def _named(score: Score) -> dict[str, Any]:
-    settings, facts = score.facts.get("settings", {}), score.facts
+    settings = score.facts.get("settings", {})
     parts = [f"{name} {settings[name]}" for name in ("model", "weights", "run", "function") if settings.get(name)]
-    rests_on = ", ".join(parts) or "no model"
-    named = {"name": score.name, "kind": str(facts["kind"]), "columns": list(score.columns)}
-    return {**named, "rests_on": rests_on, "digest": str(facts["digest"])[:12]}
+    named = {"name": score.name, "kind": str(score.facts["kind"]), "columns": list(score.columns)}
+    return {**named, "rests_on": ", ".join(parts) or "no model", "digest": str(score.facts["digest"])[:12]}
 
 
-# Distributions --------------------------------------------------------------------------------------------------------
+# What is read ---------------------------------------------------------------------------------------------------------
+
+
+def _values(run: RunFolder, measured: Sequence[Score], digests: dict[str, str], settings: dict[str, Any]) -> Values:
+    """The values of the scores, of some shards and some files of what this selection did not take."""
+    names = [list(digests)[place] for place in run_rows.spread(len(digests), FILES_AT_MOST)]
+    kept = [
+        pa.table({column: pa.array([], TYPES[kind]) for score in measured for column, kind in score.columns.items()})
+    ]
+    for number, name in enumerate(names):
+        values = [score.values(name, list(score.columns)) for score in measured if score.has(name, digests[name])]
+        if values:
+            columns = {column: table[column] for table in values for column in table.column_names}
+            rows = len(values[0])
+            places = {"_shard": np.full(rows, number, np.int32), "_row": np.arange(rows, dtype=np.int32)}
+            kept.append(pa.table({**columns, **places}))
+    of_shards = pa.concat_tables(kept, promote_options="default").combine_chunks()
+    folder, dropped = run.path("dropped", Stage.SELECT.value), list[pa.Table]()
+    files = [name for name in storage.names(folder, ".parquet") if not _OF_ANCESTOR.match(name)]
+    for place in run_rows.spread(len(files), FILES_AT_MOST):
+        path = storage.join(folder, files[place])
+        for group in run_rows.row_groups(path):
+            if "scores" in group.column_names and len(group) and not group["scores"].null_count:
+                lines = "\n".join(map(str, group["scores"].to_pylist())).encode()
+                try:
+                    some = pj.read_json(io.BytesIO(lines), pj.ReadOptions(block_size=max(1 << 20, len(lines) + 1)))
+                except pa.ArrowInvalid as error:
+                    raise UnreadableError(f"{path}: scores are no JSON ({error!s:.60})") from None
+                dropped.append(some.append_column("_key", group["key"]).append_column("_failed", group["failed"]))
+    of_dropped = pa.concat_tables(dropped, promote_options="permissive") if dropped else pa.table({"_failed": []})
+    is_whole = len(names) == len(digests)
+    is_all = is_whole and len(files) <= FILES_AT_MOST
+    return Values(
+        of_shards, of_dropped.combine_chunks(), is_all, names, _limits(settings, of_shards, is_whole=is_whole)
+    )
+
+
+def _limits(settings: dict[str, Any], kept: pa.Table, *, is_whole: bool) -> list[Limit]:
+    """The thresholds of a selection: those of comparisons, and what the largest values begin with."""
+    limits, condition, tops = list[Limit](), settings.get("where"), settings.get("top")
+    try:
+        conditions = where.parsed(condition).parts if isinstance(condition, str) and condition else []
+    except where.WhereError:  # of another version
+        conditions = []
+    for column, test, value in (each.bound for each in conditions if each.bound):
+        limits.append(Limit(column, f"{test} {value:g}", value, test in (">", ">="), test in (">=", "<=")))
+    for column, share in (tops if isinstance(tops, dict) and is_whole else {}).items():
+        values = _floats(kept, column)
+        if not np.isnan(values).all():
+            label = f"largest {float(share):.0%}"
+            limits.append(Limit(column, label, float(np.nanmin(values)), keeps_above=True, is_within=True))
+    columns = list(dict.fromkeys(each.column for each in limits))
+    return sorted(limits, key=lambda each: columns.index(each.column))
+
+
+def _is_number(table: pa.Table, column: str) -> bool:
+    kind = table.schema.field(column).type
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
+
+
+def _floats(table: pa.Table, column: str) -> Floats:
+    """A column as float64[n]: all NaN where it is not there, or no number."""
+    if column not in table.column_names or not _is_number(table, column):
+        return np.full(len(table), np.nan)
+    return table[column].cast(pa.float64()).to_numpy()
+
+
+def _labels(table: pa.Table, column: str) -> list[str]:
+    """A column as strings, `none` where there is no value; empty where the table has no such column."""
+    labels = table[column].to_pylist() if column in table.column_names else []
+    return ["none" if value is None else str(value) for value in labels]
+
+
+# Distributions and thresholds -----------------------------------------------------------------------------------------
 
 
 def _distribution(values: Values, column: str) -> Distribution:
-    drawn = Distribution(f"score-{column}", column, _NAMES)
-    every = values.numbers(values.kept, column)
-    kept, dropped = (some[~np.isnan(some)] for some in (every, values.numbers(values.dropped, column)))
+    drawn, every = Distribution(f"score-{column}", column, _NAMES), values.of(column)
+    kept, dropped = (some[~np.isnan(some)] for some in every)
     both = np.concatenate([kept, dropped])
     if not len(both):
         return replace(drawn, missing="No sample has a value.")
-    limits = values.limits.get(column, [])
-    grid, lines = _grid(both), [limit.first(limit.value) for limit in limits]
-    edges = np.unique(np.concatenate([grid, [line for line in lines if both.min() < line <= both.max()]]))
+    lines = {limit.label: limit.first(limit.value) for limit in values.limits if limit.column == column}
+    between = [line for line in lines.values() if both.min() < line <= both.max()]
+    edges = np.unique(np.concatenate([_grid(both), between]))
     counts = [
         np.bincount(np.searchsorted(edges, some, side="right") - 1, minlength=len(edges)) for some in (kept, dropped)
     ]
     bins = tuple(Bin(f"{edge:.4g}", int(one), int(other)) for edge, one, other in zip(edges, *counts, strict=True))
-    at = [int(np.searchsorted(edges, line)) for line in lines]
-    thresholds = tuple(Threshold(limit.label, place) for limit, place in zip(limits, at, strict=True))
-    without = len(every) - len(kept)
+    thresholds = tuple(Threshold(label, int(np.searchsorted(edges, line))) for label, line in lines.items())
+    without = len(every[0]) - len(kept)
     note = "A bar has its value and all up to the next." + (f" {without:,} have no value." if without else "")
     return replace(drawn, bins=bins, thresholds=thresholds, note=note)
 
@@ -287,61 +260,49 @@ def _grid(values: Floats) -> Floats:
 
 def _of_labels(values: Values, column: str) -> Distribution:
     """The most frequent labels, and the others together."""
-    kept, dropped = (Counter(values.labels(table, column)) for table in (values.kept, values.dropped))
+    kept, dropped = (Counter(_labels(table, column)) for table in (values.kept, values.dropped))
     both = sorted(kept | dropped, key=lambda name: (-kept[name] - dropped[name], name))
     bins = [Bin(shown(name, 30).text, kept[name], dropped[name]) for name in both[:LABELS_AT_MOST]]
     if others := both[LABELS_AT_MOST:]:
         bins.append(Bin(f"{len(others):,} others", *(sum(side[name] for name in others) for side in (kept, dropped))))
-    return Distribution(
-        f"score-{column}", column, _NAMES, tuple(bins), missing="" if bins else "No sample has a value."
-    )
+    missing = "" if bins else "No sample has a value."
+    return Distribution(f"score-{column}", column, _NAMES, tuple(bins), missing=missing)
 
 
-# Thresholds -----------------------------------------------------------------------------------------------------------
-
-
-def _thresholds(values: Values) -> list[Distribution]:
+def _thresholds(values: Values, note: str) -> list[Distribution]:
     """What another threshold would keep: samples, and rows that thresholds alone drop, within all other thresholds."""
-    limits = [limit for some in values.limits.values() for limit in some]
-    movable = {reason for limit in limits for reason in limit.reasons}
-    comes_in = np.array([movable.issuperset(failed) for failed in values.failed], bool)
-    columns = {
-        column: np.concatenate([values.numbers(values.kept, column), values.numbers(values.dropped, column)[comes_in]])
-        for column in values.limits
-    }
-    note = "Lots of the balance stay as they were drawn." if values.settings.get("balance") else ""
+    movable = {reason for limit in values.limits for reason in limit.reasons}
+    comes_in = np.array([movable.issuperset(failed or ()) for failed in values.dropped["_failed"].to_pylist()], bool)
+    columns = dict[str, Floats]()
+    for column in {limit.column for limit in values.limits}:
+        kept, dropped = values.of(column)
+        columns[column] = np.concatenate([kept, dropped[comes_in]])
     curves = []
-    for number, limit in enumerate(limits):
+    for number, limit in enumerate(values.limits):
         if limit.column not in values.kept.column_names:
             continue
         stays = np.ones(len(columns[limit.column]), bool)
-        for other in limits:
+        for other in values.limits:
             stays &= other is limit or other.allows(columns[other.column])
-        drawn = Distribution(f"threshold-{number}", f"{limit.column}, {limit.label}", _OF_CURVE, note=note)
         some = columns[limit.column][stays]
         known = some[~np.isnan(some)]
         if len(known):
-            stops = [(limit.first(stop), f"{stop:.4g}") for stop in (*_grid(known), limit.value)]
+            drawn = Distribution(f"threshold-{number}", f"{limit.column}, {limit.label}", _OF_CURVE, note=note)
+            stops = {limit.first(stop): f"{stop:.4g}" for stop in (*_grid(known), limit.value)}
             always = np.where(np.isnan(some), np.inf if limit.keeps_above else -np.inf, some)  # without a value
-            own = limit.first(limit.value)
-            curves.append(curve(drawn, always, np.ones(len(always)), stops, own, keeps_above=limit.keeps_above))
-    return [each for each in curves if each.bins]
-
-
-# Languages ------------------------------------------------------------------------------------------------------------
+            own, once = limit.first(limit.value), np.ones(len(always), np.int64)
+            curves.append(curve(drawn, always, once, stops, own, keeps_above=limit.keeps_above))
+    return curves
 
 
 def _languages(values: Values, measured: Sequence[Score]) -> list[dict[str, Any]]:
     """The labels of the first score of languages, the most frequent first."""
     label = next((score.name for score in measured if score.facts["kind"] == "language"), "")
-    if not label:
-        return []
-    kept, gone = Counter(values.labels(values.kept, label)), Counter[str]()
-    lost = dict[str, Counter[str]]()
-    labels = values.labels(values.dropped, label)
-    for name, failed in zip(labels, values.failed if labels else [], strict=True):
-        gone[name] += 1
-        lost.setdefault(name, Counter()).update(failed)
+    kept, gone = (Counter(_labels(table, label)) for table in (values.kept, values.dropped))
+    lost = {name: Counter[str]() for name in gone}
+    if gone:
+        for name, failed in zip(_labels(values.dropped, label), values.dropped["_failed"].to_pylist(), strict=True):
+            lost[name].update(failed)
     names = sorted(kept | gone, key=lambda name: (-kept[name] - gone[name], name))[:LABELS_AT_MOST]
     rows = ((name, kept[name] + gone[name], kept[name], lost.get(name, Counter())) for name in names)
     return [{"name": name, "received": n, "kept": k, "lost": dict(failed.most_common())} for name, n, k, failed in rows]
@@ -350,50 +311,40 @@ def _languages(values: Values, measured: Sequence[Score]) -> list[dict[str, Any]
 # Samples along a score ------------------------------------------------------------------------------------------------
 
 
-def shelves_of(run: RunFolder, values: Values, column: str, galleries: Galleries) -> list[Shelf]:
+def _shelves(run: RunFolder, values: Values, column: str, galleries: Galleries) -> list[Shelf]:
     """Samples a tenth of the values apart, and those nearest to each threshold; `galleries` have what was not selected.
 
     Raises UnreadableError: a shard is damaged.
     """
-    numbers = values.numbers(values.kept, column)
+    numbers, gone = values.of(column)
     rows = np.flatnonzero(~np.isnan(numbers))
     if not len(rows):
         return []
-    order = rows[np.argsort(numbers[rows], kind="stable")]
-    places = np.unique(np.round(np.arange(11) / 10 * (len(order) - 1)).astype(np.int64))
-    tenths = [(f"{place / max(1, len(order) - 1):.0%}: {numbers[order[place]]:.4g}", order[place]) for place in places]
-    shelves = [Shelf(column, "from the smallest value to the largest", _cards(run, values, column, tenths))]
-    for limit in values.limits.get(column, []):
+    order = rows[np.argsort(numbers[rows], kind="stable")].tolist()
+    last = len(order) - 1
+    tenths = []
+    for place in np.unique(np.round(np.arange(11) / 10 * last).astype(np.int64)).tolist():
+        label = f"{place / max(1, last):.0%}: {numbers[order[place]]:.4g}"
+        tenths.append((label, _card(run, values, order[place], column)))
+    shelves = [Shelf(column, "from the smallest value to the largest", tenths)]
+    selects = [each for each in galleries.samples or [] if each.stage == Stage.SELECT.value]
+    pictured = {card.key: card for each in selects for card in each.cards}
+    for limit in (limit for limit in values.limits if limit.column == column):
         near = rows[np.argsort(np.abs(numbers[rows] - limit.value), kind="stable")][:NEAR]
-        kept = _cards(run, values, column, [(f"in: {numbers[row]:.4g}", row) for row in near])
-        shelves.append(Shelf(column, f"on both sides of {limit.label}", [*kept, *_out(values, limit, galleries)]))
+        cards = [(f"in: {numbers[row]:.4g}", _card(run, values, row, column)) for row in near]
+        keys = values.dropped["_key"].to_pylist() if len(gone) else []
+        out = [row for row in np.flatnonzero(~limit.allows(gone)).tolist() if keys[row] in pictured]
+        out.sort(key=lambda row, keys=keys, value=limit.value: (abs(gone[row] - value), keys[row]))
+        cards += [(f"out: {gone[row]:.4g}", pictured[keys[row]]) for row in out[:NEAR]]
+        shelves.append(Shelf(column, f"on both sides of {limit.label}", cards))
     return shelves
 
 
-def _out(values: Values, limit: Limit, galleries: Galleries) -> Labelled:
-    """Rows that were not selected and are nearest to a threshold, of those in the galleries."""
-    numbers = values.numbers(values.dropped, limit.column)
-    if not len(numbers):
-        return []
-    pictured = {
-        card.key: card for each in galleries.samples or [] if each.stage == Stage.SELECT.value for card in each.cards
-    }
-    keys = values.dropped["_key"].to_pylist()
-    rows = [row for row in np.flatnonzero(~limit.allows(numbers)).tolist() if keys[row] in pictured]
-    near = sorted(rows, key=lambda row: (abs(numbers[row] - limit.value), keys[row]))[:NEAR]
-    return [(f"out: {numbers[row]:.4g}", pictured[keys[row]]) for row in near]
-
-
-def _cards(run: RunFolder, values: Values, column: str, rows: Sequence[tuple[str, Any]]) -> Labelled:
-    shard, row = (values.kept[name].to_numpy() for name in ("_shard", "_row"))
-    return [(label, _card(run, values.shards[shard[at]], int(row[at]), column)) for label, at in rows]
-
-
-def _card(run: RunFolder, shard: str, row: int, column: str) -> Card:
-    """A sample of a shard."""
-    path = run.path("shards", f"{shard}.parquet")
-    names = ["caption", "image_url", "page_url", "source", "source_key", "extra", "key", "tar_offset", "tar_bytes"]
-    sample = pa.concat_tables(list(run_rows.row_groups(path, names))).slice(row, 1).to_pylist()[0]
+def _card(run: RunFolder, values: Values, at: int, column: str) -> Card:
+    """A sample of a shard, by its row of the values."""
+    shard = values.shards[values.kept["_shard"][at].as_py()]
+    groups = run_rows.row_groups(run.path("shards", f"{shard}.parquet"), _PICTURED)
+    sample = pa.concat_tables(list(groups)).slice(values.kept["_row"][at].as_py(), 1).to_pylist()[0]
     place = run.path("shards", f"{shard}.tar"), sample.pop("tar_offset"), sample.pop("tar_bytes")
     picture = thumbnail(*place, pixels_at_most=run.config.image.pixels_at_most)
     return Card(**sample, failed=[], measured=[("score", column)], picture=picture, is_nsfw=False)

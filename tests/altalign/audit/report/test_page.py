@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.audit.checks import Check
-from altalign.audit.report import galleries, page
+from altalign.audit.report import page
+from altalign.audit.report.galleries import Picture
 from altalign.audit.report.page import Numbers
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import REASONS, Stage
 from altalign.pages import frame, page_text
 from tests.altalign.audit.report import report_run
 from tests.altalign.audit.report.report_run import PASSED, picture, sample
@@ -107,7 +107,7 @@ def test_a_page_of_many_large_pictures_has_those_that_there_is_room_for(tmp_path
     )
     needed = sum(len(each) for each in noise) * 24
     found = gathered(run)
-    galleries.fit(found.galleries, needed)
+    found.galleries.fit(needed)
     said = page.html(found)
     shown = [
         [card.picture is not None and card.picture.is_shown for card in gallery.cards]
@@ -120,35 +120,10 @@ def test_a_page_of_many_large_pictures_has_those_that_there_is_room_for(tmp_path
     assert said.count(b"left out to keep the report under 25 MB") == 72 - sum(map(sum, shown))
 
 
-@pytest.mark.runs
-def test_the_worst_strings_keep_the_page_small(tmp_path: Path):
-    """24 samples of every reason, all strings as long as they are shown and written out in the longest way."""
-    run = report_run.write(tmp_path, report_run.candidates(100))
-    worst, url = "\U000e0041&<\u202e" * 2_000, "https://img.example/" + "&" * 470
-    rows = []
-    for stage in Stage:
-        for reason in REASONS[stage]:
-            strings = dict.fromkeys(("caption", "test_set", "test_image", "error", "file", "kept_key"), worst) | {
-                "image_url": url,
-                "page_url": url,
-            }
-            rows += [sample(stage.value, reason, number, **strings, failed=[reason] * 8) for number in range(24)]
-    rows += [sample("kept", "kept", number, caption=worst, image_url=url, page_url=url) for number in range(48)]
-    report_run.write_samples(run, rows)
-    said = page.html(gathered(run))
-    assert without_pictures(said) < 5_000_000
-    assert said.count(b'<li class="card"') > 100
-
-
-def test_budgets_are_those_of_the_contract():
-    assert page.TEXT_AT_MOST <= 5_000_000
-    assert page.TEXT_AT_MOST + galleries.PICTURES_AT_MOST < 25_000_000
-
-
 def test_what_is_no_picture_is_not_shown():
-    assert galleries._picture(b"<svg onload=alert(1)>") is None  # pyright: ignore[reportPrivateUsage]
-    assert galleries._picture(b"") is None  # pyright: ignore[reportPrivateUsage]
-    shown = galleries._picture(picture(1))  # pyright: ignore[reportPrivateUsage]
+    assert Picture.of(b"<svg onload=alert(1)>") is None
+    assert Picture.of(b"") is None
+    shown = Picture.of(picture(1))
     assert shown is not None
     assert shown.uri.startswith("data:image/webp;base64,")
 
