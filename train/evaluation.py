@@ -1,7 +1,6 @@
 """Evaluates a training while it trains, and its checkpoints afterwards: on captioned images, or images with classes."""
 
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import classification, results
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
-from altalign.eval.image_sources import UNDECODABLE, Images
+from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.retrieval import retrieval
 from altalign.eval.sets import ImageSet, captioned, labelled_set
 from altalign.models import torch_models
@@ -37,7 +36,7 @@ class Evaluation:
     def __init__(self, config: TrainConfig, encoder: Encoder, samples: Samples | None, *, is_first: bool) -> None:
         self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._is_first = is_first
-        held_out = (lambda at_most: held_out_set(samples, at_most)) if samples is not None else None
+        held_out = samples.held_out if samples is not None else None
         self._sets = [(chosen, captioned(chosen, held_out)) for chosen in config.evaluation.retrieval]
 
     def of_model(self) -> Metrics:
@@ -53,25 +52,6 @@ class Evaluation:
                 f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
             )
         return {**outcome.metrics, **outcome.facts}
-
-
-def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:
-    """The pairs that training never sees.
-
-    Raises:
-        UsageError: none is held out.
-    """
-    if not samples.facts["held_out_pairs"]:
-        share = samples.facts["asked"]["held_out"]
-        raise UsageError(f"[data] held_out = {share:g} keeps no image of these runs; give a larger share")
-    pairs = [(one.image_id, one.captions) for one in samples.held_out(images_at_most)]
-    names, captions = zip(*pairs, strict=True)
-
-    def read(rows: Sequence[int]) -> Iterator[bytes]:
-        chosen = set(rows)
-        return (one.image for number, one in enumerate(samples.held_out(images_at_most)) if number in chosen)
-
-    return ImageSet(Images(names, names, read), captions, {})
 
 
 class ClassEvaluation:

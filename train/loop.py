@@ -224,7 +224,7 @@ def _ended(
         if measured:
             evaluation.report(config, step, measured)
         training_folder.end(config)
-        if lost := loader.undecodable_so_far(training_folder.local(config)):
+        if lost := len(loader.logged(training_folder.local(config))):
             terminal.stderr().print(
                 f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl",
                 style="yellow",

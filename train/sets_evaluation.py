@@ -11,7 +11,7 @@ from altalign.eval.settings import EvalSets
 from altalign.models import torch_models
 from altalign.train.data.captions import Prompts
 from altalign.train.data.training_data import samples_of
-from altalign.train.evaluation import folder_of, held_out_set
+from altalign.train.evaluation import folder_of
 from altalign.train.exchange import encoders
 from altalign.train.nlip.captions import Captions
 from altalign.train.run import checkpoints, training_folder
@@ -57,7 +57,7 @@ def evaluate(
     def held_out(images_at_most: int) -> ImageSet:
         if config is None:
             raise UsageError("held_out: no training run is named; give one, or a path")
-        return held_out_set(samples_of(config), images_at_most)
+        return samples_of(config).held_out(images_at_most)
 
     say = terminal.stderr().print
     features = Features(

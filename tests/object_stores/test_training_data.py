@@ -55,7 +55,7 @@ def test_batches_of_a_store_are_those_of_a_disk(workers: int, s3: Server, tmp_pa
         assert mine.images.equal(theirs.images)
         assert mine.tokens.equal(theirs.tokens)
         assert mine.mask.equal(theirs.mask)
-    assert [one.image_id for one in in_store.held_out()] == [one.image_id for one in on_disk.held_out()]
+    assert [one.name for one in in_store.held_out()] == [one.name for one in on_disk.held_out()]
 
 
 def test_pairs_that_come_together_are_one_request(s3: Server, tmp_path: Path):

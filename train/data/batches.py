@@ -1,9 +1,10 @@
 """A batch: the pairs of one step that one process has, or a chunk of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 TOKENS_MULTIPLE = 8  # batches are padded to a multiple of this: matrix units like it, and fewer shapes are compiled
@@ -27,10 +28,10 @@ class Batch:
     keys: list[str]
     sources: list[str]
     epochs: list[int]
-    images: torch.Tensor
-    tokens: torch.Tensor
-    mask: torch.Tensor
-    prompted: tuple[torch.Tensor, torch.Tensor] | None = None
+    images: Tensor
+    tokens: Tensor
+    mask: Tensor
+    prompted: tuple[Tensor, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -38,24 +39,18 @@ class Batch:
     def chunk(self, first: int, after: int) -> "Batch":
         """The pairs first … after - 1, of the same memory."""
         part = slice(first, after)
-        return Batch(
-            self.keys[part],
-            self.sources[part],
-            self.epochs[part],
-            self.images[part],
-            self.tokens[part],
-            self.mask[part],
-            (self.prompted[0][part], self.prompted[1][part]) if self.prompted is not None else None,
-        )
+        rows = self.each(lambda tensor: tensor[part])
+        return replace(rows, keys=self.keys[part], sources=self.sources[part], epochs=self.epochs[part])
 
     def to(self, device: "torch.device | str") -> "Batch":
         """The same on a device; from pinned memory (`loader.batches`) while other work goes on."""
-        images, tokens, mask, *prompted = (
-            tensor.to(device, non_blocking=True)
-            for tensor in (self.images, self.tokens, self.mask, *(self.prompted or ()))
-        )
-        both = (prompted[0], prompted[1]) if prompted else None
-        return Batch(self.keys, self.sources, self.epochs, images, tokens, mask, both)
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same with every tensor changed."""
+        prompted = (change(self.prompted[0]), change(self.prompted[1])) if self.prompted else None
+        images, tokens, mask = (change(tensor) for tensor in (self.images, self.tokens, self.mask))
+        return replace(self, images=images, tokens=tokens, mask=mask, prompted=prompted)
 
 
 def widened(batch: Batch, width: int) -> Batch:
@@ -67,9 +62,7 @@ def widened(batch: Batch, width: int) -> Batch:
     return replace(batch, tokens=tokens, mask=mask)
 
 
-def padded(
-    tokens: Sequence[Sequence[int]], tokens_at_most: int, *, width: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(tokens: Sequence[Sequence[int]], tokens_at_most: int, *, width: int = 0) -> tuple[Tensor, Tensor]:
     """Tokens and mask of a `Batch`; as wide as `width`, where it is given."""
     longest = max((len(one) for one in tokens), default=1)
     width = width or min(-(-longest // TOKENS_MULTIPLE) * TOKENS_MULTIPLE, tokens_at_most)

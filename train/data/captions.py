@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from altalign.train.data.by_key import ByKey
-from altalign.train.data.order import keyed
+from altalign.train.data.order import of_visit
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.settings.data import DataSettings
@@ -54,9 +55,9 @@ def corrupted(
     `share` is the chance of a word to be masked, replaced by one of `others`, or deleted; the first is kept, where all
     would be deleted. Epochs say how often the caption was seen before; keys have 32 hex digits.
     """
-    number, places = int(key, 16), np.arange(len(words))
-    fates = keyed(seed, epoch, number >> 64, number, _FATE, places) / _RANGE
-    drawn = others[(keyed(seed, epoch, number >> 64, number, _WORD, places) % np.uint64(len(others))).astype(np.int64)]
+    places = np.arange(len(words))
+    fates = of_visit(seed, epoch, key, _FATE, places) / _RANGE
+    drawn = others[(of_visit(seed, epoch, key, _WORD, places) % np.uint64(len(others))).astype(np.int64)]
     left: list[int] = []
     for word, fate, other in zip(words, fates.tolist(), drawn.tolist(), strict=True):
         if fate >= share:
@@ -78,7 +79,7 @@ class Swapped:
 
     def swapped(self, captions: Sequence[str], *, seed: int, epochs: Sequence[int], keys: Sequence[str]) -> list[str]:
         """The caption of each pair at a visit (NLIP, stage 3), by its key of 32 hex digits."""
-        written, chances = self.captions.values("caption", keys), self.estimates.floats("eps", keys).tolist()
+        written, chances = self.captions.values(keys), self.estimates.floats(keys).tolist()
         return [
             text if text is not None and is_swapped(eps, seed=seed, epoch=epoch, key=key) else own
             for text, eps, epoch, key, own in zip(written, chances, epochs, keys, captions, strict=True)
@@ -87,8 +88,7 @@ class Swapped:
 
 def is_swapped(eps: float, *, seed: int, epoch: int, key: str) -> bool:
     """Whether a visit of a pair sees the model's caption: with probability eps."""
-    number = int(key, 16)
-    return float(keyed(seed, epoch, number >> 64, number, _SWAP)[0]) / _RANGE < eps
+    return float(of_visit(seed, epoch, key, _SWAP)[0]) / _RANGE < eps
 
 
 @dataclass(frozen=True)
@@ -108,35 +108,33 @@ class Prompts:
         keys: Sequence[str],
     ) -> list[list[int]]:
         """The tokens for each pair in training."""
+        share, mask = self.settings.mask_share, tokenizer.number(tokenizer.special.mask)
         words = tokenizer.encode_words([f" {caption}" for caption in captions])  # pieces of bytes have the space too
-        mask = tokenizer.number(tokenizer.special.mask)
         masked = [
-            masked_words(pieces, self.settings.mask_share, mask=mask, seed=seed, epoch=epoch, key=key)
+            masked_words(pieces, share, mask=mask, seed=seed, epoch=epoch, key=key)
             for pieces, epoch, key in zip(words, epochs, keys, strict=True)
         ]
-        return self._framed(masked, tokenizer, keys)
+        return self.framed(masked, tokenizer, keys)
 
-    def without_captions(self, tokenizer: CaptionTokenizer, keys: Sequence[str]) -> list[list[int]]:
-        """The same of pairs whose caption is to be written: a single mask stands for it."""
-        return self._framed([[tokenizer.number(tokenizer.special.mask)]] * len(keys), tokenizer, keys)
-
-    def _framed(
+    def framed(
         self, captions: Sequence[Sequence[int]], tokenizer: CaptionTokenizer, keys: Sequence[str]
     ) -> list[list[int]]:
-        concepts = self.concepts.values("concepts", keys) if self.concepts is not None else [None] * len(keys)
-        before = [" ".join([PROMPT, *(words or [])]) for words in concepts]
-        at_most = self.settings.tokens_at_most - 2
+        """The tokens for pairs of these keys, of the pieces that stand for their captions."""
+        concepts = self.concepts.values(keys) if self.concepts is not None else [None] * len(keys)
+        before = tokenizer.encode_words([" ".join([PROMPT, *(words or [])]) for words in concepts])
         first, last = (tokenizer.number(piece) for piece in (tokenizer.special.first, tokenizer.special.last))
-        pieces = [[piece for word in words for piece in word] for words in tokenizer.encode_words(before)]
-        return [[first, *[*prompt, *own][:at_most], last] for prompt, own in zip(pieces, captions, strict=True)]
+        framed = list[list[int]]()
+        for words, caption in zip(before, captions, strict=True):
+            pieces = [*chain.from_iterable(words), *caption][: self.settings.tokens_at_most - 2]
+            framed.append([first, *pieces, last])
+        return framed
 
 
 def masked_words(
     words: Sequence[Sequence[int]], share: float, *, mask: int, seed: int, epoch: int, key: str
 ) -> list[int]:
     """The pieces of a caption's words; each word has the chance `share` to be one [MASK] instead."""
-    number = int(key, 16)
-    drawn = keyed(seed, epoch, number >> 64, number, _MASK, np.arange(len(words))) / _RANGE
+    drawn = of_visit(seed, epoch, key, _MASK, np.arange(len(words))) / _RANGE
     left: list[int] = []
     for word, chance in zip(words, drawn.tolist(), strict=True):
         left += [mask] if chance < share else word

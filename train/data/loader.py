@@ -16,11 +16,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
-from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, count
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,10 +30,10 @@ from altalign import storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import children, interrupts
 from altalign.train.data import augment, captions
-from altalign.train.data.batches import Batch, padded
+from altalign.train.data.batches import Batch, padded, widened
 from altalign.train.data.captions import Prompts, Swapped
 from altalign.train.data.on_device import Decoder, Undecoded, undecoded
-from altalign.train.data.order import GlobalBatches, Numbers, Order
+from altalign.train.data.order import Numbers, Order, Sampler
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
@@ -61,8 +60,7 @@ class Undecodable:
     spare: str  # its key
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Pairs that are next to each other in a global batch."""
 
     batch: int
@@ -72,13 +70,12 @@ class _Piece:
     is_last: bool  # of its batch, on this rank
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(NamedTuple):
     """What a worker made of a piece. Images that the device decodes are not in the batch, but here by their places."""
 
     batch: Batch
     undecodable: list[Undecodable]
-    undecoded: dict[int, Undecoded] = field(default_factory=dict[int, Undecoded])
+    undecoded: dict[int, Undecoded]
 
 
 _Pieces = Generator[tuple[_Piece, "_Made | Exception"], None, None]  # an error is for the process that trains to raise
@@ -86,7 +83,7 @@ _Pieces = Generator[tuple[_Piece, "_Made | Exception"], None, None]  # an error 
 
 def batches(
     samples: Samples,
-    sampler: GlobalBatches,
+    sampler: Sampler,
     tokenizer: CaptionTokenizer | ClassNumbers,
     settings: DataSettings,
     *,
@@ -127,10 +124,17 @@ def batches(
     parts: list[Batch] = []
     try:
         for piece, part in made:
-            whole = _whole(piece, _checked(part), decoder, maker)
-            for lost in whole.undecodable:
+            if decoder is not None and not isinstance(part, Exception):
+                try:
+                    part = part._replace(batch=decoder.completed(part.batch, part.undecoded))
+                except augment.UndecodableError:  # the piece is made again without it
+                    by_itself = replace(maker, settings=settings.model_copy(update={"decoding": "full"}))
+                    part = by_itself[piece][1]
+            if isinstance(part, Exception):
+                raise part
+            for lost in part.undecodable:
                 undecodable(lost)
-            parts.append(whole.batch)
+            parts.append(part.batch)
             if piece.is_last:
                 yield _joined(parts, pinned=device.type == "cuda")
                 parts = []
@@ -152,7 +156,7 @@ def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]
 
 def log(folder: str) -> Callable[[Undecodable], None]:
     """Adds a line to undecodable.jsonl of a local folder for each pair that has none there: some batches come again."""
-    path, known = storage.join(folder, _UNDECODABLE_FILE), set(_lines(folder))
+    path, known = storage.join(folder, _UNDECODABLE_FILE), set(logged(folder))
 
     def add(pair: Undecodable) -> None:
         line = json.dumps(asdict(pair), ensure_ascii=False)
@@ -164,17 +168,13 @@ def log(folder: str) -> Callable[[Undecodable], None]:
     return add
 
 
-def undecodable_so_far(folder: str) -> int:
-    """How many lines the `log` of all processes has written there."""
-    return len(_lines(folder))
-
-
-def _lines(folder: str) -> list[str]:
+def logged(folder: str) -> list[str]:
+    """The lines that the `log` of all processes has written there."""
     path = storage.join(folder, _UNDECODABLE_FILE)
     return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
 
 
-def _pieces(sampler: GlobalBatches, numbers: Iterable[int], own: range, size: int) -> Iterator[_Piece]:
+def _pieces(sampler: Sampler, numbers: Iterable[int], own: range, size: int) -> Iterator[_Piece]:
     for number in numbers:
         pairs, epochs = sampler.batch(number)
         for first in own[::size]:
@@ -198,26 +198,24 @@ class _Maker(Dataset[Any]):
     def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | Exception]":
         try:
             return piece, self._made(piece)
-        except AltalignError as error:
-            return piece, error
         except Exception as error:
-            error.add_note(traceback.format_exc())  # which does not travel by itself
+            if not isinstance(error, AltalignError):
+                error.add_note(traceback.format_exc())  # which does not travel by itself
             return piece, error
 
     def _made(self, piece: _Piece) -> _Made:
-        rows, side, numbers = self.samples.pairs(piece.pairs), self.settings.crop_px, piece.pairs.copy()
-        images = torch.empty(len(rows), side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-        texts, keys, lost, later = list[str](), list[str](), list[Undecodable](), dict[int, Undecoded]()
+        rows, numbers = self.samples.pairs(piece.pairs), piece.pairs.copy()
+        lost, images, later = list[Undecodable](), list[Tensor](), dict[int, Undecoded]()
+        keys, texts = list[str](), list[str]()
         for place, (row, pair) in enumerate(zip(rows, self.samples.read(rows), strict=True)):
             numbers[place], key, caption, image = self._seen(piece, place, row, pair, lost)
             if isinstance(image, Undecoded):
                 later[place] = image
             else:
-                images[place - len(later)] = image
-            texts.append(caption)
+                images.append(image.permute(1, 2, 0))
             keys.append(key)
-        if later:
-            images = images[: len(keys) - len(later)].clone()  # without the memory of the others
+            texts.append(caption)
+        pixels = torch.stack(images).permute(0, 3, 1, 2) if images else torch.empty(0)  # channels last
         visits: Any = {"seed": self.seed, "epochs": piece.epochs.tolist(), "keys": keys}
         if self.swapped is not None:
             texts = self.swapped.swapped(texts, **visits)
@@ -227,7 +225,7 @@ class _Maker(Dataset[Any]):
         if self.prompts is not None and isinstance(self.tokenizer, CaptionTokenizer):
             width = self.prompts.settings.tokens_at_most
             prompted = padded(self.prompts.masked(texts, self.tokenizer, **visits), width, width=width)
-        batch = Batch(keys, self.samples.sources_of(numbers), visits["epochs"], images, tokens, mask, prompted)
+        batch = Batch(keys, self.samples.sources_of(numbers), visits["epochs"], pixels, tokens, mask, prompted)
         return _Made(batch, lost, later)
 
     def _seen(
@@ -255,23 +253,6 @@ class _Maker(Dataset[Any]):
             f"{shard}: {key}: {why}; so were {_SPARES_AT_MOST} others that were to take its place: what is wrong with "
             "the shards?"
         )
-
-
-def _whole(piece: _Piece, made: _Made, decoder: Decoder | None, maker: _Maker) -> _Made:
-    """A piece with the images that the device decodes; one with an undecodable image is made again without it."""
-    if decoder is None:
-        return made
-    try:
-        return _Made(decoder.completed(made.batch, made.undecoded), made.undecodable)
-    except augment.UndecodableError:  # its own tars, for this may be another thread
-        settings = maker.settings.model_copy(update={"decoding": "full"})
-        return _checked(replace(maker, samples=copy(maker.samples), settings=settings)[piece][1])
-
-
-def _checked(made: _Made | Exception) -> _Made:
-    if isinstance(made, Exception):
-        raise made
-    return made
 
 
 def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> _Pieces:
@@ -328,22 +309,15 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
     if len(parts) == 1 and not pinned:
         return parts[0]
     width = max(part.tokens.shape[1] for part in parts)
-    rows = sum(map(len, parts))
+    texts = [(part.tokens, part.mask, *(part.prompted or ())) for part in (widened(part, width) for part in parts)]
+    tokens, mask, *prompted = (torch.cat(tensors) for tensors in zip(*texts, strict=True))
+    if pinned:
+        tokens, mask, *prompted = (tensor.pin_memory() for tensor in (tokens, mask, *prompted))
     _, colours, height, across = parts[0].images.shape
-    images = torch.empty(rows, height, across, colours, dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
-    tokens, mask = (torch.zeros(rows, width, dtype=kind, pin_memory=pinned) for kind in (torch.int64, torch.bool))
-    first = 0
-    for part in parts:
-        after = first + len(part)
-        images[first:after] = part.images
-        tokens[first:after, : part.tokens.shape[1]], mask[first:after, : part.mask.shape[1]] = part.tokens, part.mask
-        first = after
+    images = torch.empty(len(tokens), height, across, colours, dtype=torch.uint8, pin_memory=pinned)
+    images = images.permute(0, 3, 1, 2)
+    torch.cat([part.images for part in parts], out=images)
     keys, sources, epochs = (
-        [one for part in parts for one in getattr(part, name)] for name in ("keys", "sources", "epochs")
+        list(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("keys", "sources", "epochs")
     )
-    prompted = None
-    if all(part.prompted is not None for part in parts):
-        both = zip(*(part.prompted for part in parts if part.prompted is not None), strict=True)
-        of_tokens, of_mask = (torch.cat(tensors) for tensors in both)
-        prompted = (of_tokens.pin_memory(), of_mask.pin_memory()) if pinned else (of_tokens, of_mask)
-    return Batch(keys, sources, epochs, images, tokens, mask, prompted)
+    return Batch(keys, sources, epochs, images, tokens, mask, (prompted[0], prompted[1]) if prompted else None)

@@ -53,6 +53,12 @@ def keyed(*parts: "int | Words | Numbers") -> Words:
     return key
 
 
+def of_visit(seed: int, epoch: int, key: str, *what: "int | Numbers") -> Words:
+    """64 random bits of a visit of a pair, by its key of 32 hex digits, and of what they are for."""
+    number = int(key, 16)
+    return keyed(seed, epoch, number >> 64, number, *what)
+
+
 def permuted(places: Words, sizes: Words, keys: Words) -> Words:
     """Where keyed permutations of [0, size) send places below that size: uint64[n] of three uint64[n].
 
@@ -104,25 +110,21 @@ def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
     return whole
 
 
-class _Turns:
-    """An endless stream of sources that take turns: in each cycle every source has its quota.
+def _turns(
+    counts: Numbers, key: tuple[int, int] | None, positions: Numbers, *, together: int = 1
+) -> tuple[Numbers, Numbers]:
+    """Of an endless stream of sources that take turns, each with its quota in every cycle: source and its turns before.
 
     Turns, or runs of so many together, are permuted anew in each cycle by a key; without one, source follows source.
     """
-
-    def __init__(self, counts: Sequence[int], key: tuple[int, int] | None, *, together: int = 1):
-        self._counts, self._key, self._together = np.array(counts, np.int64), key, together
-        self._ends = np.cumsum(self._counts)
-
-    def at(self, positions: Numbers) -> tuple[Numbers, Numbers]:
-        """The source at each position, and how many turns it had before: int64[n] of int64[n]."""
-        length = int(self._ends[-1])
-        cycles, slots = positions // length, positions % length
-        if self._key is not None:
-            sizes = np.full(len(positions), length, np.int64)
-            slots = permuted_runs(slots, sizes, keyed(*self._key, cycles), self._together)
-        source = np.searchsorted(self._ends, slots, side="right")
-        return source, slots - (self._ends - self._counts)[source] + cycles * self._counts[source]
+    ends = np.cumsum(counts)
+    length = int(ends[-1])
+    cycles, slots = positions // length, positions % length
+    if key is not None:
+        sizes = np.full(len(positions), length, np.int64)
+        slots = permuted_runs(slots, sizes, keyed(*key, cycles), together)
+    source = np.searchsorted(ends, slots, side="right")
+    return source, slots - (ends - counts)[source] + cycles * counts[source]
 
 
 class Order:
@@ -156,8 +158,8 @@ class Order:
                 "no pair to train on; give other [data] runs, a smaller held_out, another where, or weights above 0 to "
                 "sources with pairs"
             )
-        counts = quotas(given, self.epoch_draws)
-        for name, weight, count in zip(sources, given, counts, strict=True):
+        self._quotas = np.array(quotas(given, self.epoch_draws), np.int64)
+        for name, weight, count in zip(sources, given, self._quotas, strict=True):
             if weights and weight and not count:
                 raise UsageError(
                     f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; "
@@ -165,11 +167,12 @@ class Order:
                 )
         self._sizes = np.array(sizes, np.int64)
         self._ends = np.cumsum(self._sizes)
-        self._turns = _Turns(counts, None if sequential else (seed, _SLOTS), together=together)
+        self._key = None if sequential else (seed, _SLOTS)
 
     def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
         """The draws at positions first … after - 1: numbers of pairs, and the rounds of their sources before."""
-        return self.draws_of(*self._turns.at(np.arange(first, after, dtype=np.int64)))
+        positions = np.arange(first, after, dtype=np.int64)
+        return self.draws_of(*_turns(self._quotas, self._key, positions, together=self._together))
 
     def draws_of(self, source: Numbers, in_source: Numbers) -> tuple[Numbers, Numbers]:
         """As `draws`, of the draws of some sources, counted source by source: int64[n] both."""
@@ -204,13 +207,9 @@ class Order:
 
 def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[float]:
     """The weights that are given, in the order of the sources."""
-    known = ", ".join(sources)
-    if unknown := [name for name in weights if name not in sources]:
-        raise UsageError(f"[data] source_weights: {', '.join(unknown)}: no such source in the runs; there are {known}")
-    if missing := [name for name in sources if name not in weights]:
-        raise UsageError(
-            f"[data] source_weights: no weight for {', '.join(missing)}; give one, 0 to leave its pairs out"
-        )
+    if wrong := [name for name in {**weights, **sources} if name not in sources or name not in weights]:
+        what = f"no weight for {wrong[0]}" if wrong[0] in sources else f"{wrong[0]}: no such source in the runs"
+        raise UsageError(f"[data] source_weights: {what}; there are {', '.join(sources)}: give each one, 0 to leave it out")
     if empty := [name for name, size in sources.items() if weights[name] and not size]:
         raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
     return [weights[name] for name in sources]
@@ -223,11 +222,11 @@ class Sampler:
         self.order, self.size = order, size
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
-        """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
+        """A global batch: the numbers of its pairs, and their epochs."""
         return self.order.draws(number * self.size, (number + 1) * self.size)
 
 
-class OneSource:
+class OneSource(Sampler):
     """Global batches of one source each (ZeroVL, section 3.1, debiased sampling).
 
     Sources take turns in proportion to their weights: in every cycle of batches each has the same number, in a random
@@ -237,7 +236,7 @@ class OneSource:
     """
 
     def __init__(self, order: Order, size: int):
-        self.order, self.size = order, size
+        super().__init__(order, size)
         if len(order.sources) == 1:
             raise UsageError(
                 f'[data] sampling = "one_source", and {", ".join(order.sources)} is all there is; give more sources, '
@@ -252,11 +251,11 @@ class OneSource:
         shares = [Fraction(weight) for weight in order.weights]
         least = sum(shares) / min(share for share in shares if share)
         cycle = max(order.epoch_draws // size, math.ceil(least))  # every source has a batch of it
-        self._turns = _Turns(quotas(shares, cycle), (order.seed, _BATCHES))
+        self._quotas = np.array(quotas(shares, cycle), np.int64)
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
         """As `Sampler.batch`."""
-        source, turn = self._turns.at(np.array([number], np.int64))
+        source, turn = _turns(self._quotas, (self.order.seed, _BATCHES), np.array([number], np.int64))
         return self.order.draws_of(source.repeat(self.size), turn * self.size + np.arange(self.size, dtype=np.int64))
 
 
@@ -269,7 +268,7 @@ class Waiting:
     epochs: list[int]
 
 
-class DistinctImages:
+class DistinctImages(Sampler):
     """Global batches that have an image once: a pair of an image that is in the batch already waits for the next batch.
 
     Pairs that wait come first, oldest first, then the stream goes on. What a batch has depends on all before it, so
@@ -280,26 +279,23 @@ class DistinctImages:
     _KEPT = 256  # states at hand: whoever reads ahead asks for that of an earlier batch
 
     def __init__(self, order: Order, size: int, images_of: Callable[[Numbers], Words]):
-        self.order, self.size, self._images_of = order, size, images_of
+        super().__init__(order, size)
+        self._images_of = images_of
         self._states = {0: Waiting(0, [], [])}
 
     def state(self, number: int) -> Waiting:
         """What was known before a batch: for a checkpoint."""
         if number not in self._states:
-            first = max((known for known in self._states if known < number), default=None)
-            if first is None:
-                self._states, first = {0: Waiting(0, [], [])}, 0
-            for before in range(first, number):
+            earlier = [known for known in self._states if known < number]
+            if not earlier:
+                self._states = {0: Waiting(0, [], [])}
+            for before in range(max(earlier, default=0), number):
                 self.batch(before)
         return self._states[number]
 
-    def resume(self, number: int, state: Waiting) -> None:
-        """Go on from a batch with the state that a checkpoint kept."""
-        self._states = {number: state}
-
-    def begin(self, number: int) -> None:
-        """Go on from a batch as if nothing had come before: no pair waits."""
-        self.resume(number, Waiting(number * self.size, [], []))
+    def resume(self, number: int, state: Waiting | None = None) -> None:
+        """Go on from a batch with the state that a checkpoint kept, or as if nothing had come before."""
+        self._states = {number: state or Waiting(number * self.size, [], [])}
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
         """As `Sampler.batch`.
@@ -342,15 +338,12 @@ class DistinctImages:
         return pairs[taken], epochs[taken]
 
 
-GlobalBatches = Sampler | OneSource | DistinctImages
-
-
 def global_batches(
     config: TrainConfig,
     sources: Mapping[str, int],
     pair_weights: Mapping[str, Weights],
     images_of: Callable[[Numbers], Words],
-) -> GlobalBatches:
+) -> Sampler:
     """The global batches of a training, of pairs of these sources. Raises UsageError: the settings do not fit them."""
     data, size = config.data, config.loop.global_batch
     order = Order(

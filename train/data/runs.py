@@ -6,7 +6,7 @@ A condition and a column of weights read columns of the side-cars, kept columns,
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, NamedTuple, Self
 
@@ -41,20 +41,15 @@ class Shard:
     """A shard as the manifest of its run has it."""
 
     folder: str  # the run
-    name: str  # NNNNN.tar
+    stem: str  # NNNNN
     rows: int
     bytes: int
     sidecar_sha256: str
 
     @property
-    def stem(self) -> str:
-        """Its name without an ending."""
-        return self.name.removesuffix(".tar")
-
-    @property
     def tar(self) -> str:
         """Path of the tar."""
-        return storage.join(self.folder, "shards", self.name)
+        return storage.join(self.folder, "shards", f"{self.stem}.tar")
 
     @property
     def sidecar(self) -> str:
@@ -108,17 +103,16 @@ class Runs:
 
     shards: list[Shard]
     manifests: dict[str, str]
-    clusters: dict[str, tuple[int, str]] = field(default_factory=dict)
-    selection: Selection = EVERYTHING
-    known: dict[str, Known] = field(default_factory=dict)
-    scores: dict[str, str] = field(default_factory=dict)
+    clusters: dict[str, tuple[int, str]]
+    selection: Selection
+    known: dict[str, Known]
+    scores: dict[str, str]
 
     @classmethod
     def of_settings(cls, folders: Sequence[str], data: DataSettings) -> Self:
         """Open runs as `[data]` says. Raises as `open`."""
-        return cls.open(
-            folders, clusters=data.sources == "clusters", selection=Selection(data.where, data.weight_by, data.nulls)
-        )
+        selection = Selection(data.where, data.weight_by, data.nulls)
+        return cls.open(folders, clusters=data.sources == "clusters", selection=selection)
 
     @classmethod
     def open(cls, folders: Sequence[str], *, clusters: bool = False, selection: Selection = EVERYTHING) -> Self:
@@ -128,25 +122,22 @@ class Runs:
         missing or of other shards, or where a column may be null and the settings say nothing of that; DamagedError
         where a manifest is not as it was written.
         """
-        shards, manifests = list[Shard](), dict[str, str]()
+        runs = cls([], {}, {}, selection, {}, {})
         for folder in folders:
-            if folder in manifests:
+            if folder in runs.manifests:
                 raise UsageError(f"[data] runs: {folder} is there twice; name it once")
-            manifests[folder], of_run = _manifest(folder)
-            shards += of_run
-        of_clusters = {folder: _clusters(folder, digest) for folder, digest in manifests.items()} if clusters else {}
-        if not selection.columns:
-            return cls(shards, manifests, of_clusters, selection)
-        known = {folder: _columns(folder, selection) for folder in manifests}
-        digests = dict[str, str]()
-        for folder, of_run in known.items():
-            scores = of_run.scores_of(selection.columns).values()
-            named = [(shard.stem, shard.sidecar_sha256) for shard in shards if shard.folder == folder]
-            columns.check_measured(named, scores)
-            for score in scores:
-                data = storage.read_bytes(storage.join(score.folder, "manifest.json"))
-                digests[score.folder] = sha256(data).hexdigest()
-        return cls(shards, manifests, of_clusters, selection, known, digests)
+            runs.manifests[folder], shards = _manifest(folder)
+            runs.shards.extend(shards)
+            if clusters:
+                runs.clusters[folder] = _clusters(folder, runs.manifests[folder])
+            if selection.columns:
+                runs.known[folder] = known = _columns(folder, selection)
+                scores = known.scores_of(selection.columns).values()
+                columns.check_measured([(shard.stem, shard.sidecar_sha256) for shard in shards], scores)
+                for score in scores:
+                    data = storage.read_bytes(storage.join(score.folder, "manifest.json"))
+                    runs.scores[score.folder] = sha256(data).hexdigest()
+        return runs
 
     def sidecars(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """The side-cars, of these columns and those that the selection reads, with the numbers of their shards."""
@@ -197,33 +188,30 @@ class Runs:
         except (pa.ArrowException, OSError) as error:
             raise UnreadableError(f"{path}: {error}; {_cluster_again(shard.folder)}") from None
         if rows.schema != CLUSTER or rows["key"] != table["key"]:
-            raise UnreadableError(f"{path}: not the clusters of {shard.name}; {_cluster_again(shard.folder)}")
+            raise UnreadableError(f"{path}: not the clusters of {shard.stem}.tar; {_cluster_again(shard.folder)}")
         digits = len(str(self.clusters[shard.folder][0] - 1))
         names = [f"{shard.folder}#{cluster:0{digits}}" for cluster in rows["cluster"].to_pylist()]
         return pa.array(names, pa.string())
 
 
 def _manifest(folder: str) -> tuple[str, list[Shard]]:
+    """The SHA-256 of a run's manifest, and its shards."""
     storage.check(folder)
     if storage.kind(folder) != "folder":
         raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation in [data] runs")
     atomic_change.settle(folder)
     path = storage.join(folder, "manifest.json")
     if not storage.exists(path):
-        what = (
-            "not finished (it has no manifest.json); let `altalign curate` end"
-            if storage.exists(storage.join(folder, "run.json"))
-            else "no run of altalign"
-        )
+        is_begun = storage.exists(storage.join(folder, "run.json"))
+        what = "not finished (it has no manifest.json); let `altalign curate` end" if is_begun else "no run of altalign"
         raise UsageError(f"{folder}: {what}, or give another folder in [data] runs")
-    data = storage.read_bytes(path)
+    data, shards = storage.read_bytes(path), list[Shard]()
     try:
         manifest = json.loads(data)
         version = manifest["schema_version"]
-        shards = [
-            Shard(folder, str(s["name"]), int(s["rows"]), int(s["bytes"]), str(s["parquet_sha256"]))
-            for s in manifest["shards"]
-        ]
+        for shard in manifest["shards"]:
+            stem, digest = str(shard["name"]).removesuffix(".tar"), str(shard["parquet_sha256"])
+            shards.append(Shard(folder, stem, int(shard["rows"]), int(shard["bytes"]), digest))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
     if version != SCHEMA_VERSION:

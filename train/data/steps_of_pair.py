@@ -6,16 +6,16 @@ though a run has changed, the index until then is kept beside the new one, and r
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.train.data.index import HELD_OUT, Pairs, read_pairs, weights_of
-from altalign.train.data.order import DistinctImages, global_batches
+from altalign.train.data.index import HELD_OUT, Pairs, read_pairs
+from altalign.train.data.order import DistinctImages, Sampler, global_batches
+from altalign.train.data.runs import Runs
+from altalign.train.data.samples import Samples, key_of
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.settings.training import TrainConfig
 
@@ -30,16 +30,41 @@ class Seen(NamedTuple):
     key: str
 
 
+class _Part(NamedTuple):
+    """The steps of a training after `first`, up to `last` (None: all that come), and the index that they went by."""
+
+    samples: Samples
+    sampler: Sampler
+    first: int
+    last: int | None
+
+    def pairs_of(self, keys: frozenset[str]) -> dict[int, str]:
+        """The pairs of these keys that are trained on: their keys, by the pairs' numbers."""
+        numbers, count = dict[int, str](), len(self.samples)
+        for first in range(0, count, _AT_ONCE):
+            pairs = self.samples.pairs(np.arange(first, min(first + _AT_ONCE, count), dtype=np.int64))
+            numbers |= {first + place: key for place, key in _where(pairs, keys)}
+        return numbers
+
+
 class Trained:
     """What a training goes through, from its settings and its indexes alone: more than one, where its data changed."""
 
     def __init__(self, config: TrainConfig):
         """Open the indexes. Raises UsageError where the folder lacks one."""
         first, self._parts = 0, list[_Part]()
-        for change in changes(config):
-            self._parts.append(_Part(config, index_until(config, change["step"]), first, change["step"]))
-            first = change["step"]
-        self._parts.append(_Part(config, training_folder.path(config, "index"), first, None))
+        for last in [*(change["step"] for change in changes(config)), None]:
+            folder = training_folder.path(config, "index") if last is None else index_until(config, last)
+            facts = storage.read_json(storage.join(folder, "index.json"))
+            if not facts:
+                what = f"{storage.name(folder)}/index.json"
+                raise UsageError(f"{config.run.folder}: it has no index of its pairs ({what}); train it first")
+            samples = Samples(folder, Runs.open([]), facts)
+            sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
+            if isinstance(sampler, DistinctImages):
+                sampler.resume(first)
+            self._parts.append(_Part(samples, sampler, first, last))
+            first = last or 0
 
     def trained_on(self, keys: frozenset[str]) -> set[str]:
         """Those of these keys whose pairs are trained on, now or before a change of the data."""
@@ -47,64 +72,27 @@ class Trained:
 
     def held_out(self, keys: frozenset[str]) -> set[str]:
         """Those of these keys that were held out for evaluation."""
-        return {key for part in self._parts for _, key in _where(part.read(HELD_OUT), keys)}
+        files = [storage.join(part.samples.folder, HELD_OUT) for part in self._parts]
+        return {key for file in files for _, key in _where(read_pairs(file), keys)}
 
     def steps(self, keys: frozenset[str], steps: int) -> Iterator[Seen]:
         """Yields each time that a step up to `steps` had a pair of one of these keys in its batch, in their order."""
         for part in self._parts:
-            yield from part.steps(keys, steps)
-
-
-class _Part:
-    """The steps of a training after `first`, up to `last` (None: all that come), and the index that they went by."""
-
-    def __init__(self, config: TrainConfig, folder: str, first: int, last: int | None):
-        self._folder, self._first, self._last = folder, first, last
-        facts = storage.read_json(storage.join(folder, "index.json"))
-        if not facts:
-            name = storage.name(folder)
-            raise UsageError(f"{config.run.folder}: it has no index of its pairs ({name}/index.json); train it first")
-        self._files = [source["file"] for source in facts["sources"].values()]
-        sizes = {name: source["pairs"] for name, source in facts["sources"].items()}
-        weights = weights_of(folder, facts)
-        self._sampler = global_batches(config, sizes, weights, lambda numbers: self._images[numbers])
-        if isinstance(self._sampler, DistinctImages):
-            self._sampler.begin(first)
-
-    def read(self, file: str) -> Pairs:
-        return read_pairs(storage.join(self._folder, file))
-
-    @cached_property
-    def _images(self) -> npt.NDArray[np.uint64]:
-        return np.concatenate([self.read(file) for file in self._files])["image_id"][:, 0].astype(np.uint64)
-
-    def pairs_of(self, keys: frozenset[str]) -> dict[int, str]:
-        """The pairs of these keys that are trained on: their keys, by the pairs' numbers."""
-        numbers, first = dict[int, str](), 0
-        for pairs in map(self.read, self._files):
-            numbers |= {first + place: key for place, key in _where(pairs, keys)}
-            first += len(pairs)
-        return numbers
-
-    def steps(self, keys: frozenset[str], steps: int) -> Iterator[Seen]:
-        pairs = self.pairs_of(keys)
-        numbers = np.array(sorted(pairs), np.int64)
-        last = steps if self._last is None else min(steps, self._last)
-        for number in range(self._first, last if len(numbers) else 0):
-            batch, epochs = self._sampler.batch(number)
-            for place in np.flatnonzero(np.isin(batch, numbers)).tolist():
-                yield Seen(number + 1, int(epochs[place]), pairs[int(batch[place])])
+            pairs, last = part.pairs_of(keys), steps if part.last is None else min(steps, part.last)
+            numbers = np.array(sorted(pairs), np.int64)
+            for step in range(part.first, last if pairs else 0):
+                batch, epochs = part.sampler.batch(step)
+                for place in np.flatnonzero(np.isin(batch, numbers)).tolist():
+                    yield Seen(step + 1, int(epochs[place]), pairs[int(batch[place])])
 
 
 def _where(pairs: Pairs, keys: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Numbers and keys of the pairs that have one of these keys."""
+    """Places and keys of the pairs that have one of these keys."""
     firsts = np.array(sorted({int(key[:16], 16) for key in keys}), np.uint64)
-    for begin in range(0, len(pairs), _AT_ONCE):
-        some = pairs[begin : begin + _AT_ONCE]["key"]
-        for place in np.flatnonzero(np.isin(some[:, 0].astype(np.uint64), firsts)).tolist():
-            key = some[place].tobytes().hex()
-            if key in keys:
-                yield begin + place, key
+    for place in np.flatnonzero(np.isin(pairs["key"][:, 0].astype(np.uint64), firsts)).tolist():
+        key = key_of(pairs[place])
+        if key in keys:
+            yield place, key
 
 
 def changes(config: TrainConfig) -> list[dict[str, Any]]:
@@ -124,29 +112,25 @@ def settle(config: TrainConfig, manifests: Mapping[str, str], *, is_allowed: boo
     Raises UsageError: they have changed, and that is not allowed.
     """
     facts = training_folder.recorded(config)
-    before = facts.get("manifests")
+    before: dict[str, str] | None = facts.get("manifests")
     if before is None or before == manifests:
         return
-    short = lambda digest: digest[:12] if digest else "not among them"  # noqa: E731 - in a line
-    differ = ", ".join(
-        f"{run} ({short(before.get(run))}, now {short(manifests.get(run))})"
-        for run in {**before, **manifests}
-        if before.get(run) != manifests.get(run)
-    )
+    changed = [run for run in {**before, **manifests} if before.get(run) != manifests.get(run)]
+    digests = {run: [of.get(run, "")[:12] or "not among them" for of in (before, manifests)] for run in changed}
+    differ = ", ".join(f"{run} ({was}, now {now})" for run, (was, now) in digests.items())
     if not is_allowed:
         raise UsageError(
             f"{config.run.folder}: the curated [data] runs are not as this run began with, by their manifest.json: "
             f"{differ}; bring back what was there, choose another [run] folder, or go on with `altalign train "
             "--data-changed`"
         )
-    step = max(checkpoints.finished(config.run.folder), default=0)
-    known = changes(config)
+    step, known, pairs = max(checkpoints.finished(config.run.folder), default=0), changes(config), facts.get("pairs", 0)
     if step > max((change["step"] for change in known), default=0):
         index, kept = training_folder.path(config, "index"), index_until(config, step)
         if not storage.exists(storage.join(kept, "index.json")):
             storage.move_folder(index, kept)
             storage.delete(training_folder.local(config, "index"))
-        known = [*known, {"step": step, "manifests": before, "pairs": facts.get("pairs", 0)}]
+        known = [*known, {"step": step, "manifests": before, "pairs": pairs}]
     others = {name: value for name, value in facts.items() if name not in training_folder.OF_DATA}
     storage.write_json(training_folder.path(config, "run.json"), {**others, "data_changes": known})
-    say(f"data changed after step {step:,}: {differ}; there were {facts.get('pairs', 0):,} pairs")
+    say(f"data changed after step {step:,}: {differ}; there were {pairs:,} pairs")

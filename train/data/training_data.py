@@ -13,7 +13,7 @@ from altalign.train.data import by_key, noise_estimates, packed, steps_of_pair, 
 from altalign.train.data.by_key import ByKey
 from altalign.train.data.captions import Prompts, Swapped
 from altalign.train.data.index import KEPT
-from altalign.train.data.order import DistinctImages, GlobalBatches, Waiting, global_batches
+from altalign.train.data.order import DistinctImages, Sampler, Waiting, global_batches
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.runs import LEFT_OUT, Runs
 from altalign.train.data.samples import Samples
@@ -32,7 +32,7 @@ class TrainingData:
     """Pairs, global batches of them by number, the tokenizer, and how noisy each pair is, where that is known."""
 
     samples: Samples
-    sampler: GlobalBatches
+    sampler: Sampler
     tokenizer: CaptionTokenizer | ClassNumbers
     estimates: ByKey | None = None  # with a column `eps`
     swapped: Swapped | None = None
@@ -63,24 +63,22 @@ class TrainingData:
 
     def resume(self, step: int, state: Mapping[str, Any]) -> None:
         """Continue from the state of a checkpoint; of other pairs, none waits."""
-        if not isinstance(self.sampler, DistinctImages):
-            return
-        if state["manifests"] == self.samples.runs.manifests:
-            self.sampler.resume(step, Waiting(**state["waiting"]))
-        else:
-            self.sampler.begin(step)
+        if isinstance(self.sampler, DistinctImages):
+            is_same = state["manifests"] == self.samples.runs.manifests
+            self.sampler.resume(step, Waiting(**state["waiting"]) if is_same else None)
 
 
 def check_there(config: TrainConfig) -> None:
     """Raise UsageError, before any work, for settings that name weights, estimates or tables that nobody made."""
+    noise, captioner = config.noise, config.captioner
     for section in ("image_tower", "text_tower", "captioner"):
         weights.check_there(getattr(config, section).weights, f"[{section}] weights")
-    if config.noise.estimates:
-        by_key.check_there(by_key.path_of(config.noise.estimates, noise_estimates.FILE), "[noise] estimates")
-    if config.noise.captions:
-        by_key.check_there(by_key.path_of(config.noise.captions, CAPTIONS), "[noise] captions")
-    if config.captioner.weight and config.captioner.concepts:
-        by_key.check_there(config.captioner.concepts, "[captioner] concepts")
+    if noise.estimates:
+        by_key.check_there(by_key.path_of(noise.estimates, noise_estimates.FILE), "[noise] estimates")
+    if noise.captions:
+        by_key.check_there(by_key.path_of(noise.captions, CAPTIONS), "[noise] captions")
+    if captioner.weight and captioner.concepts:
+        by_key.check_there(captioner.concepts, "[captioner] concepts")
 
 
 def prepared(config: TrainConfig, ranks: Ranks, *, say: _Say, data_changed: bool = False) -> TrainingData:
@@ -118,38 +116,35 @@ def selection_line(samples: Samples) -> str:
 
 
 def _opened(config: TrainConfig, say: _Say, *, data_changed: bool) -> TrainingData:
-    samples = samples_of(config, say, data_changed=data_changed)
+    samples, noise = samples_of(config, say, data_changed=data_changed), config.noise
     if "chosen" in samples.facts:
         say(selection_line(samples))
     # before a tokenizer is trained: settings that cannot be are refused
     sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
     estimates = swapped = None
-    if config.noise.estimates:
-        path = by_key.path_of(config.noise.estimates, noise_estimates.FILE)
-        estimates = _of_all_pairs(config, samples, path, "noise.arrow", "eps", "[noise] estimates")
-    if estimates is not None and config.noise.captions:
-        path = by_key.path_of(config.noise.captions, CAPTIONS)
-        written = _of_all_pairs(config, samples, path, "captions.arrow", "caption", "[noise] captions")
-        swapped = Swapped(written, estimates, storage.read_json(by_key.mark_of(path)).get("learned_from", {}))
+    if noise.estimates:
+        path, place = by_key.path_of(noise.estimates, noise_estimates.FILE), _place(config, "noise")
+        estimates = by_key.opened(path, place, "eps", "[noise] estimates", samples)
+        if noise.captions:
+            path, place = by_key.path_of(noise.captions, CAPTIONS), _place(config, "captions")
+            written = by_key.opened(path, place, "caption", "[noise] captions", samples)
+            learned_from = storage.read_json(by_key.mark_of(path)).get("learned_from", {})
+            swapped = Swapped(written, estimates, learned_from)
     return TrainingData(samples, sampler, _tokenizer(config, samples, say), estimates, swapped, prompts_of(config))
 
 
-def _of_all_pairs(config: TrainConfig, samples: Samples, path: str, file: str, column: str, setting: str) -> ByKey:
-    """The rows of a table, after a look that every pair has one."""
-    rows = by_key.opened(path, training_folder.local(config, "index", file), [column], setting)
-    rows.check_has(samples, setting, path)
-    return rows
+def _place(config: TrainConfig, name: str) -> str:
+    return training_folder.local(config, "index", f"{name}.arrow")
 
 
 def prompts_of(config: TrainConfig) -> Prompts | None:
     """What a captioner reads, where there is one."""
-    chosen = config.captioner
+    chosen, concepts = config.captioner, None
     if not chosen.weight:
         return None
-    if not chosen.concepts:
-        return Prompts(chosen, None)
-    place = training_folder.local(config, "index", "concepts.arrow")
-    return Prompts(chosen, by_key.opened(chosen.concepts, place, ["concepts"], "[captioner] concepts"))
+    if chosen.concepts:
+        concepts = by_key.opened(chosen.concepts, _place(config, "concepts"), "concepts", "[captioner] concepts")
+    return Prompts(chosen, concepts)
 
 
 def _tokenizer(config: TrainConfig, samples: Samples, say: _Say) -> CaptionTokenizer | ClassNumbers:

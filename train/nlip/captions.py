@@ -84,7 +84,7 @@ def write(trained: Trained, data: TrainConfig, ranks: Ranks) -> None:
         source=basis,
         size=_PART,
         ranks=ranks,
-        what="captions",
+        what="captions of",
     )
     if is_new and ranks.is_first:
         terminal.stdout().print(f"captions: {terminal.shown(place)}", soft_wrap=True)
@@ -130,7 +130,8 @@ class Captions:
         assert isinstance(model.image_tower, VisionTower)
         assert isinstance(model.text_tower, BartTower)
         assert model.captioner is not None
-        texts = padded(self._prompts.without_captions(self._tokenizer, keys), chosen.tokens_at_most)
+        of_captions = [[self._tokenizer.number(self._tokenizer.special.mask)]] * len(keys)
+        texts = padded(self._prompts.framed(of_captions, self._tokenizer, keys), chosen.tokens_at_most)
         tokens, mask = (one.to(device) for one in texts)
         states = model.image_tower.states(pixels.to(device))
         memory, attended = model.captioner.memory(states[:, 1:], model.text_tower.states(tokens, mask), mask)

@@ -41,7 +41,6 @@ _OURS = {"concepts.parquet", "concepts.json", "nouns.txt", "index", by_key.PARTS
 _BATCH = 256  # images, or prompts, that are encoded at a time
 _PART = 16 * _BATCH  # pairs that are done before a file is written: what a stop costs
 _THREADS = 2  # that decode
-_UNDECODABLE = (ValueError, OSError)  # what an `Encoder` raises of an image
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 
 Tagger = Callable[[Iterable[str]], Iterable[list[str]]]
@@ -101,7 +100,7 @@ def retrieve(
         source=basis,
         size=_PART,
         ranks=Ranks(0, 1, torch.device("cpu")),
-        what="concepts",
+        what="concepts of",
     )
     storage.delete(index)
     terminal.stdout().print(f"concepts: {terminal.shown(place)}", soft_wrap=True)
@@ -124,11 +123,8 @@ class Concepts:
     @torch.no_grad()
     def table(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
         """Rows of the table for some pairs."""
-        batches = self._samples.decoded(
-            self._encoder.decode, numbers, size=_BATCH, threads=_THREADS, undecodable=_UNDECODABLE
-        )
         tables = []
-        for some in batches:
+        for some in self._samples.decoded(self._encoder.decode, numbers, size=_BATCH, threads=_THREADS):
             nearest = iter(())
             if any(some.is_whole):
                 images = self._encoder.encode_image(some.pixels).float().cpu()

@@ -6,21 +6,22 @@ hashes, cut into batches of equal size. A pair that is in two runs counts once. 
 command that was stopped goes on where it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
-from io import BytesIO
 from itertools import compress, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from altalign import storage, terminal
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import ENCODED_TOGETHER
-from altalign.train.data import noise_estimates
+from altalign.train.data import by_key, noise_estimates
 from altalign.train.data.by_key import Keys, in_order
 from altalign.train.data.noise_estimates import Losses, Measured, known, mark_of, table_of
 from altalign.train.data.samples import Samples
@@ -28,7 +29,6 @@ from altalign.train.data.training_data import prepared
 from altalign.train.exchange import encoders
 from altalign.train.exchange.encoders import Encoders, Trained
 from altalign.train.report import page
-from altalign.train.run import training_folder
 from altalign.train.run.ranks import Ranks, joined
 from altalign.train.settings.training import TrainConfig
 
@@ -39,9 +39,7 @@ _ROWS = 1024  # of logits in memory at a time
 def measure(run: str, *, step: int | None = None, batch: int = 0) -> int:
     """Measure a training run, write its `noise/losses.parquet`, and show both in its report; gives the exit code.
 
-    Raises:
-        UsageError: there is no such run, or scikit-learn is not installed.
-        UnreadableError: no image can be decoded.
+    Raises UsageError: there is no such run, or scikit-learn is not installed; UnreadableError: no image can be decoded.
     """
     trained = encoders.trained(run, step=step)
     noise_estimates.check_installed()
@@ -52,7 +50,7 @@ def measure(run: str, *, step: int | None = None, batch: int = 0) -> int:
 
 def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
     """The same for a checkpoint that is open. A collective."""
-    config = trained.config
+    config, out = trained.config, terminal.stdout()
     data = prepared(config, ranks, say=terminal.stderr().print)
     keys, numbers = in_order(data.samples)
     basis = {
@@ -61,54 +59,37 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
         "keys": sha256(keys.tobytes()).hexdigest(),
         "batch": batch or config.loop.global_batch,
     }
-    model = trained.model.to(ranks.device)
+    model, place = trained.model.to(ranks.device), table_of(config)
     with torch.no_grad():
-        if storage.read_json(mark_of(config)).get("asked") != basis or not storage.exists(table_of(config)):
+        if storage.read_json(mark_of(config)).get("asked") != basis or not storage.exists(place):
             of_rank = Encoders(config, model, trained.tokenizer, Ranks(0, 1, ranks.device))
-            _measure(of_rank, data.samples, numbers, basis, ranks)
+            # of equal size, as near to that of the settings as it goes, none larger than 1.5 of it
+            batches = max(1, round(len(numbers) / basis["batch"]))
+            bounds = [number * len(numbers) // batches for number in range(batches + 1)]
+
+            def losses(first: int, after: int) -> pa.Table:
+                some = [bound for bound in bounds if first <= bound <= after]
+                measured = [losses_of(of_rank, data.samples, numbers[begin:end]) for begin, end in pairwise(some)]
+                return pa.table({"loss": np.concatenate(measured)})
+
+            of_parts = [*bounds[:-1:_BATCHES_OF_A_PART], bounds[-1]]
+            parts = by_key.make_parts(place, losses, of_parts, source=basis, ranks=ranks, what="measured")
             if ranks.is_first:
-                _fit(config, keys, basis)
+                _fit(config, keys, parts, basis)
             ranks.wait()
         if ranks.is_first:
             measured = known(config, data.samples)
             assert measured is not None
-            terminal.stdout().print(_in_words(measured), soft_wrap=True)
-            terminal.stdout().print(f"noise: {terminal.shown(table_of(config))}", soft_wrap=True)
+            out.print(_in_words(measured), soft_wrap=True)
+            out.print(f"noise: {terminal.shown(place)}", soft_wrap=True)
             page.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
     ranks.wait()  # none leaves before the first is done
 
 
-def _measure(
-    model: Encoders, samples: Samples, numbers: npt.NDArray[np.int64], basis: Mapping[str, Any], ranks: Ranks
-) -> None:
-    """Write the losses of this rank's batches, some batches a file; those that are there from before stay."""
-    folder = _parts(model.config)
-    if ranks.is_first:
-        if storage.read_json(storage.join(folder, "asked.json")) != basis:
-            storage.delete(folder)
-        storage.write_json(storage.join(folder, "asked.json"), basis)
-    ranks.wait()
-    # of equal size, as near to that of the settings as it goes, none larger than 1.5 of it
-    batches = max(1, round(len(numbers) / basis["batch"]))
-    bounds = [number * len(numbers) // batches for number in range(batches + 1)]
-    for part in range(ranks.rank, -(-batches // _BATCHES_OF_A_PART), ranks.ranks):
-        place = storage.join(folder, f"{part:07}.npy")
-        if storage.exists(place):
-            continue
-        some = bounds[part * _BATCHES_OF_A_PART :][: _BATCHES_OF_A_PART + 1]
-        losses = np.concatenate([losses_of(model, samples, numbers[begin:end]) for begin, end in pairwise(some)])
-        with storage.write(place) as file:
-            np.save(file, losses)
-        if ranks.is_first:
-            terminal.stderr().print(f"measured {some[-1]:,} of {len(numbers):,} pairs", soft_wrap=True)
-    ranks.wait()
-
-
-def _fit(config: TrainConfig, keys: Keys, basis: Mapping[str, Any]) -> None:
-    """Fit the mixture to the parts, and write the table; then the parts go."""
-    folder = _parts(config)
-    names = sorted(name for name in storage.entries(folder) if name.endswith(".npy"))
-    losses = np.concatenate([np.load(BytesIO(storage.read_bytes(storage.join(folder, name)))) for name in names])
+def _fit(config: TrainConfig, keys: Keys, parts: Sequence[str], basis: Mapping[str, Any]) -> None:
+    """Fit the mixture to the losses of the parts, and write the table; then the parts go."""
+    tables = [pq.read_table(pa.BufferReader(storage.read_bytes(part))) for part in parts]
+    losses = pa.concat_tables(tables)["loss"].to_numpy()
     is_known = ~np.isnan(losses)
     if not is_known.any():
         raise UnreadableError(f"{config.run.folder}: none of {len(keys):,} images can be decoded; look at the shards")
@@ -117,11 +98,7 @@ def _fit(config: TrainConfig, keys: Keys, basis: Mapping[str, Any]) -> None:
     eps[is_known] = fitted.noise(losses[is_known])
     noise_estimates.write(table_of(config), keys, losses, eps)
     storage.write_json(mark_of(config), {"asked": dict(basis), "mixture": asdict(fitted)})
-    storage.delete(folder)
-
-
-def _parts(config: TrainConfig) -> str:
-    return training_folder.path(config, "noise", "parts")
+    storage.delete(by_key.parts_of(table_of(config)))
 
 
 def losses_of(model: Encoders, samples: Samples, numbers: npt.NDArray[np.int64]) -> Losses:

@@ -233,10 +233,8 @@ def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[
     texts = pq.read_table(pa.BufferReader(storage.read_bytes(place)), columns=["caption"])["caption"].to_pylist()
     order, notes = range(len(keys)), [""] * len(keys)
     if measured and storage.exists(measured):
-        estimates = by_key.opened(
-            measured, training_folder.local(whole, "index", "noise.arrow"), ["eps"], "[noise] estimates"
-        )
-        eps = estimates.floats("eps", by_key.names_of(keys))
+        place = training_folder.local(whole, "index", "noise.arrow")
+        eps = by_key.opened(measured, place, "eps", "[noise] estimates").floats(by_key.names_of(keys))
         order, notes = np.argsort(-eps, kind="stable").tolist(), [f"eps {one:.3f}" for one in eps.tolist()]
     pairs = [(int(numbers[row]), notes[row], str(texts[row])) for row in order[:PAIRS]]
     return _gallery(samples, decoder_of(captioner), pairs)

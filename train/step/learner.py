@@ -117,7 +117,7 @@ class Learner:
         chosen = self._config.noise
         if not chosen.smoothing or self._estimates is None:
             return None
-        eps = torch.from_numpy(self._estimates.floats("eps", batch.keys)).to(self._device)
+        eps = torch.from_numpy(self._estimates.floats(batch.keys)).to(self._device)
         return Noise(chosen.smoothing * eps, chosen.form)
 
 

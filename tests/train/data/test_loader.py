@@ -24,7 +24,7 @@ from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.train.data import augment, loader, tokenizer
 from altalign.train.data.batches import Batch, padded
 from altalign.train.data.loader import Undecodable, batches
-from altalign.train.data.order import DistinctImages, GlobalBatches, OneSource, Order, Sampler
+from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.settings.training import DataSettings, TokenizerSettings
@@ -51,11 +51,11 @@ class Data:
         kind = OneSource if self.settings.get("sampling") else Sampler
         return kind(Order(self.samples.sources, {}, 3), size)
 
-    def batches(self, *, workers: int = 0, sampler: "GlobalBatches | None" = None, **given: object) -> list[Batch]:
+    def batches(self, *, workers: int = 0, sampler: Sampler | None = None, **given: object) -> list[Batch]:
         return list(self.iterator(workers=workers, sampler=sampler, **{"after_batch": 10, **given}))
 
     def iterator(
-        self, *, workers: int = 0, sampler: "GlobalBatches | None" = None, **given: object
+        self, *, workers: int = 0, sampler: Sampler | None = None, **given: object
     ) -> Generator[Batch, None, None]:
         chosen = DataSettings(**self.settings, workers=workers)
         defaults = {"seed": 3, "first_batch": 0, "undecodable": no_undecodable}

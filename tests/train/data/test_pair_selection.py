@@ -71,7 +71,7 @@ def test_pairs_are_those_that_duckdb_finds_and_those_that_are_held_out_stay(tmp_
     found = Samples.open(str(tmp_path / "found"), Runs.open([run], selection=Selection(where=WHERE)), held_out=0.3)
     assert set(keys(found)) == wanted(run, WHERE, 0.3)
     assert 5 < len(found) < len(every) - 5
-    assert [each.image_id for each in found.held_out()] == [each.image_id for each in every.held_out()]
+    assert [each.name for each in found.held_out()] == [each.name for each in every.held_out()]
     assert sorted(found.facts["chosen"].items()) == [("kept", len(found)), ("where", len(every) - len(found))]
     captions = [caption for part in found.captions() for caption in part]
     assert sorted(captions) == sorted(caption for _, caption in found.read(found.pairs(np.arange(len(found)))))

@@ -93,10 +93,10 @@ def test_captions_are_swapped_as_often_as_pairs_are_noisy_anew_at_each_visit(tmp
     given = str(tmp_path / "captions.parquet")
     shuffled = random.Random(0).sample(keys, len(keys))
     pq.write_table(pa.table({"key": shuffled, "caption": [f"written {key}" for key in shuffled]}), given)
-    written = by_key.opened(given, str(tmp_path / "captions.arrow"), ["caption"], "[noise] captions")
+    written = by_key.opened(given, str(tmp_path / "captions.arrow"), "caption", "[noise] captions")
     eps, of_noise = np.linspace(0, 1, 40, dtype=np.float32), str(tmp_path / "eps.parquet")
     noise_estimates.write(of_noise, by_key.numbers_of(keys), eps, eps)
-    estimates = by_key.opened(of_noise, str(tmp_path / "noise.arrow"), ["eps"], "[noise] estimates")
+    estimates = by_key.opened(of_noise, str(tmp_path / "noise.arrow"), "eps", "[noise] estimates")
     swapped, counts = Swapped(written, estimates), np.zeros(40)
     for epoch in range(200):
         texts = swapped.swapped(["own"] * 40, seed=3, epochs=[epoch] * 40, keys=keys)
@@ -114,11 +114,11 @@ def test_captions_are_swapped_as_often_as_pairs_are_noisy_anew_at_each_visit(tmp
 def test_rows_are_found_by_key_and_missing_ones_are_none(tmp_path: Path) -> None:
     given, keys = str(tmp_path / "x.parquet"), [f"{number:032x}" for number in (5, 1, 9, 256)]
     pq.write_table(pa.table({"key": keys, "concepts": [["a"], ["b", "c"], [], ["d"]]}), given)
-    concepts = by_key.opened(given, str(tmp_path / "x.arrow"), ["concepts"], "[captioner] concepts")
-    assert concepts.values("concepts", [keys[3], f"{2:032x}", keys[1]]) == [["d"], None, ["b", "c"]]
+    concepts = by_key.opened(given, str(tmp_path / "x.arrow"), "concepts", "[captioner] concepts")
+    assert concepts.values([keys[3], f"{2:032x}", keys[1]]) == [["d"], None, ["b", "c"]]
     message = r"\[noise\] captions: .*none\.parquet: no such file; `altalign nlip caption RUN` makes it"
     with pytest.raises(UsageError, match=message):
-        by_key.opened(str(tmp_path / "none.parquet"), str(tmp_path / "n"), ["caption"], "[noise] captions")
+        by_key.opened(str(tmp_path / "none.parquet"), str(tmp_path / "n"), "caption", "[noise] captions")
 
 
 def test_words_are_masked_by_seed_epoch_and_key() -> None:

@@ -100,9 +100,9 @@ def test_an_image_that_cannot_be_decoded_has_no_loss_and_trains_nobody(tmp_path:
     assert rows[of[3].key] == {"key": of[3].key, "loss": None, "eps": None}
     assert sum(row["loss"] is None for row in rows.values()) == 1
     estimates = by_key.opened(
-        by_key.path_of(run, noise_estimates.FILE), str(tmp_path / "noise.arrow"), ["eps"], "[noise] estimates"
+        by_key.path_of(run, noise_estimates.FILE), str(tmp_path / "noise.arrow"), "eps", "[noise] estimates"
     )
-    assert estimates.floats("eps", [of[3].key]).tolist() == [0]
+    assert estimates.floats([of[3].key]).tolist() == [0]
 
 
 def test_estimates_are_found_by_key_whatever_the_order(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_estimates_are_found_by_key_whatever_the_order(tmp_path: Path) -> None:
     keys = [f"{number * 7919 % 97:032x}" for number in range(60)]
     eps = np.linspace(0, 1, 60, dtype=np.float32)
     noise_estimates.write(place, by_key.numbers_of(keys), eps, eps)
-    estimates = by_key.opened(place, str(tmp_path / "noise.arrow"), ["eps"], "[noise] estimates")
-    assert estimates.floats("eps", keys[::-1]).tolist() == eps[::-1].tolist()
-    assert estimates.values("eps", [f"{98:032x}", keys[0], "f" * 32]) == [None, 0.0, None]
+    estimates = by_key.opened(place, str(tmp_path / "noise.arrow"), "eps", "[noise] estimates")
+    assert estimates.floats(keys[::-1]).tolist() == eps[::-1].tolist()
+    assert estimates.values([f"{98:032x}", keys[0], "f" * 32]) == [None, 0.0, None]
 
 
 def test_what_is_no_estimate_is_named(tmp_path: Path) -> None:
-    opened = partial(by_key.opened, place=str(tmp_path / "noise.arrow"), columns=["eps"], setting="[noise] estimates")
+    opened = partial(by_key.opened, place=str(tmp_path / "noise.arrow"), column="eps", setting="[noise] estimates")
     with pytest.raises(
         UsageError, match=r"\[noise\] estimates: .*losses.parquet: no such file; `altalign nlip noise RUN`"
     ):
