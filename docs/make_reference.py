@@ -40,8 +40,8 @@ PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-
 OF_PAGES = "pipelines/read/pages/image_elements.py: verdicts"
 GIVEN_BY = {
     DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
-    DropReason.PAIR_REPEATED: "pipelines/stages/group_survivors.py: group",
-    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: image_bytes",
+    DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
+    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch.py: image_bytes",
     DropReason.HTTP_STATUS: "pipelines/web/fetching.py: Fetching._try",
     DropReason.HTTP_TIMEOUT: "pipelines/web/schedule.py: Schedule.ask",
     DropReason.HTTP_NOT_ASKED: "pipelines/web/calls.py: Fetch.reason",
@@ -50,7 +50,7 @@ GIVEN_BY = {
     DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
     DropReason.HTTP_OPT_OUT: "pipelines/web/transport.py: Transport._answer",
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admitted",
-    DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _blocked",
+    DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _excluded",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.REMOVED: "pipelines/change/remove.py: remove",
@@ -93,7 +93,7 @@ CONSTANTS = (
         "candidates of the pool for each partition of the tables",
     ),
     (
-        "altalign.pipelines.stages.group_survivors",
+        "altalign.pipelines.stages.judge",
         "ROWS_PER_PARTITION",
         "candidates of the pool for each partition of survivors",
     ),

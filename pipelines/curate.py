@@ -18,10 +18,9 @@ from altalign.pipelines.near import index, within_pool
 from altalign.pipelines.opening import find, reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import Grounds, recording
-from altalign.pipelines.run import image_tables, outputs, pool, progress, shard_tables, text_tables
-from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run import image_tables, marks, outputs, pool, progress, shard_tables, text_tables
 from altalign.pipelines.run.units import F, Facts, Marks, Run, U
-from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
+from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 
 
@@ -54,8 +53,8 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "fetch": (
         [
             TEST_IMAGES,  # before any image is fetched: an unreadable test image stops the run here
-            Step(image_tables.GATHERED, fetch_from_files.plan_gather, fetch_from_files.GatherTables),
-            Step(image_tables.FETCHED, fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
+            Step(image_tables.GATHERED, fetch.plan_gather, fetch.GatherTables),
+            Step(image_tables.FETCHED, fetch.plan, fetch.transform, fetch.watch, fetch.seconds),
         ],
         fetch.conclude,
     ),
@@ -144,23 +143,6 @@ def finish(
         storage.delete_units([run.path("work")])
 
 
-def show(run: Run) -> int:
-    """Check a finished run, and print what there is; returns 1 if it is finished and nothing is left, else 0."""
-    nothing_left = check(run)
-    with own_files(run.folder):
-        summary.print_summary(run, terminal.stdout(), nothing_left)
-    return 1 if nothing_left else 0
-
-
-def check(run: Run) -> str:
-    """Check the files of a finished run; returns a sentence on why nothing is left, empty where something is."""
-    if not run.is_done(STAGES[-1]):
-        return ""
-    with own_files(run.folder):
-        reopen.check_finished(run)
-        return summary.nothing_left(run)
-
-
 def run_stage(
     run: Run, stage: str, grounds: Grounds, pipeline_options: PipelineOptions, shown: progress.Shown | None
 ) -> None:
@@ -176,7 +158,7 @@ def run_stage(
     with storage.noted(run.work()) as block:
         conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark
-        units = {step: len(run.finished(step)) for step in vouched.steps_of(stage)}
+        units = {step: len(run.finished(step)) for step in marks.steps_of(stage)}
         run.write_mark(stage, "done", {"units": units}, block)
 
 
@@ -200,3 +182,20 @@ def _processes_for(run: Run, step: Step, units: Sequence[Any]) -> int:
     finished = set(run.finished(step.marks.step))
     left = [unit for unit in units if unit["name"] not in finished]
     return processes.worth(step.seconds(run, left), min(run.config.engine.threads, len(left)))
+
+
+def show(run: Run) -> int:
+    """Check a finished run, and print what there is; returns 1 if it is finished and nothing is left, else 0."""
+    nothing_left = check(run)
+    with own_files(run.folder):
+        summary.print_summary(run, terminal.stdout(), nothing_left)
+    return 1 if nothing_left else 0
+
+
+def check(run: Run) -> str:
+    """Check the files of a finished run; returns a sentence on why nothing is left, empty where something is."""
+    if not run.is_done(STAGES[-1]):
+        return ""
+    with own_files(run.folder):
+        reopen.check_finished(run)
+        return summary.nothing_left(run)

@@ -7,21 +7,15 @@ from pathlib import Path
 
 def cores(root: Path = Path("/")) -> int:
     """The number of cores this process may run on, or fewer if its control groups limit its CPU time."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([available, *_quotas(root)]))
-
-
-def _quotas(root: Path) -> list[int]:
-    """The CPU quota of each control group of this process, in cores, rounded up."""
-    quotas = []
+    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for place in control_groups(root):
         try:
             quota, period = (place / "cpu.max").read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             continue
         if quota.isdecimal() and period.isdecimal() and int(period):  # "max" is none
-            quotas.append(-(-int(quota) // int(period)))
-    return quotas
+            most = min(most, -(-int(quota) // int(period)))
+    return max(1, most)
 
 
 def control_groups(root: Path = Path("/")) -> Iterator[Path]:

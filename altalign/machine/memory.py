@@ -25,8 +25,6 @@ _BYTES_PER_THREAD = 150 * MB
 _ADDRESS_SPACE_BYTES = 400 * MB  # beside what is used: libraries, stacks, what allocators reserve
 SMALL_BYTES = 32 * MB  # what a thread may take without asking: it is in _BYTES_PER_THREAD
 _AMPLE_BYTES = 8_000 * MB  # more than two of the largest images of the default settings: nobody has to ask
-
-
 _NOTHING = "nothing"  # is known to limit memory
 
 
@@ -40,7 +38,16 @@ class Free(NamedTuple):
 
 def free(root: Path = Path("/")) -> Free:
     """The scarcest of what limits memory: the machine, control groups, `ulimit -v` and `-d`."""
-    limits = [Free(1 << 62, _NOTHING), *_of_groups(root)]
+    limits = [Free(1 << 62, _NOTHING)]
+    for place in control_groups(root):
+        try:
+            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in ("max", "current"))
+        except OSError:
+            continue
+        if most.isdecimal():  # or "max"
+            facts = _numbers(place / "memory.stat")
+            files = facts.get("inactive_file", 0) + facts.get("active_file", 0)  # given back when it is needed
+            limits.append(Free(int(most) - int(used) + files, f"control group {place}"))
     facts = _numbers(root / "proc/meminfo")
     if "MemAvailable" in facts:
         limits.append(Free(facts["MemAvailable"] + facts.get("SwapFree", 0), "the machine"))
@@ -68,25 +75,8 @@ def _numbers(file: Path) -> dict[str, int]:
     }
 
 
-def _of_groups(root: Path) -> Iterator[Free]:
-    for place in control_groups(root):
-        try:
-            most, used = ((place / f"memory.{name}").read_text(encoding="utf-8").strip() for name in ("max", "current"))
-        except OSError:
-            continue
-        if most.isdecimal():  # or "max"
-            facts = _numbers(place / "memory.stat")
-            # given back when it is needed
-            files = facts.get("inactive_file", 0) + facts.get("active_file", 0)
-            yield Free(int(most) - int(used) + files, f"control group {place}")
-
-
 def workers_at_most(workers: int, available: Free) -> int:
-    """How many of so many workers of a curation there is memory for, beside what single large images take.
-
-    Raises:
-        UsageError: there is too little for one.
-    """
+    """How many of so many workers of a curation there is memory for; UsageError where it is too little for one."""
     base = _BASE_BYTES + available.is_address_space * _ADDRESS_SPACE_BYTES
     if available.bytes < base + _BYTES_PER_THREAD:
         raise UsageError(
@@ -132,11 +122,7 @@ def processes_beside() -> int:
 
 @contextmanager
 def reserved(size: int) -> Iterator[None]:
-    """Reserves bytes for this block; waits while other threads hold them.
-
-    Raises:
-        MemoryError: there never are so many.
-    """
+    """Reserves bytes for this block; waits while other threads hold them. MemoryError: there never are so many."""
     if size <= SMALL_BYTES:
         yield
         return

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data.reasons import RULES, SECTIONS, Stage, own_reason
+from altalign.data.reasons import REASONS, RULES, SECTIONS, Stage, own_reason
 from altalign.errors import AltalignError, UsageError
-from altalign.rules import reason_words
 from altalign.rules.rule import Rule, Words, line_in
 from altalign.settings.curate import CurateConfig
 
@@ -34,7 +33,6 @@ COLUMNS: Mapping[Stage, Mapping[str, pa.DataType]] = {
         "bytes": pa.int64(),
     },
 }
-_ASKED_WHERE = {Stage.JUDGE: "", Stage.IMAGE: "width"}  # images without a size were not decoded, and are not shown
 
 
 class Module(NamedTuple):
@@ -55,23 +53,25 @@ class Module(NamedTuple):
         return hashlib.sha256(self.source.encode()).hexdigest()
 
 
-def modules(config: CurateConfig, config_path: str) -> tuple[Module, ...]:
-    """The modules that settings name, beside the settings file or on the Python path.
+def filters(stage: Stage, config: CurateConfig) -> list[str]:
+    """The entries of settings that name rules of a run's own, `MODULE:FUNCTION`."""
+    return getattr(config, SECTIONS[stage]).filters if stage in SECTIONS else []
 
-    Raises:
-        UsageError: there is no such module.
-    """
-    named = [(SECTIONS[stage], entry) for stage in COLUMNS for entry in reason_words.filters(stage, config)]
+
+def reasons(stage: Stage, config: CurateConfig) -> list[str]:
+    """The reasons of a stage in a run, those of its own rules last."""
+    return [*REASONS[stage], *map(own_reason, filters(stage, config))]
+
+
+def modules(config: CurateConfig, config_path: str) -> tuple[Module, ...]:
+    """The modules that settings name, beside the settings file or on the Python path; UsageError where one is not."""
+    named = [(SECTIONS[stage], entry) for stage in COLUMNS for entry in filters(stage, config)]
     sections = {entry.partition(":")[0]: section for section, entry in named}
     return tuple(module(name, config_path, f"{config_path} [{section}] filters") for name, section in sections.items())
 
 
 def module(name: str, config_path: str, where: str) -> Module:
-    """A module beside the settings file, or on the Python path.
-
-    Raises:
-        UsageError: there is none of this name; `where` names the setting.
-    """
+    """A module beside the settings file, or on the Python path; UsageError names the setting `where`."""
     path = (storage.join(storage.folder_of(config_path), *name.split(".")) + ".py").removeprefix("./")
     if not storage.exists(path):
         try:
@@ -92,11 +92,7 @@ def module(name: str, config_path: str, where: str) -> Module:
 
 @lru_cache(maxsize=16)
 def imported(module: Module) -> ModuleType:
-    """The module, run in this process under a name of its own.
-
-    Raises:
-        UsageError: it cannot be run; the error names the line.
-    """
+    """The module, run in this process under a name of its own; UsageError names the line that cannot be run."""
     made = ModuleType(f"altalign_own.{module.name}")
     made.__file__ = module.path
     sys.modules[made.__name__] = made  # dataclasses look for it there
@@ -117,7 +113,7 @@ def rules(stage: Stage, config: CurateConfig, modules: Iterable[Module]) -> list
         UsageError: a function is not there, or its parameters are neither columns nor settings.
     """
     by_name = {module.name: module for module in modules}
-    entries = (entry.partition(":") for entry in reason_words.filters(stage, config))
+    entries = (entry.partition(":") for entry in filters(stage, config))
     return [*RULES[stage], *(_rule(by_name[module], name, stage, config) for module, _, name in entries)]
 
 
@@ -136,22 +132,14 @@ def _rule(module: Module, name: str, stage: Stage, config: CurateConfig) -> Rule
     for each in settings:
         if each not in parameters or each in columns:
             raise UsageError(f"[{section}.own.{name}] {each}: {where}: {name} has no such setting; {known}")
-    return Rule(
-        Words(own_reason(name), ""),
-        function,
-        columns=tuple(each for each in parameters if each in columns),
-        settings=tuple(f"{section}.own.{name}.{each}" for each in settings),
-        where=where,
-        asked_where=_ASKED_WHERE[stage],
-    )
+    asked_where = "width" if stage is Stage.IMAGE else ""  # images without a size were not decoded, and are not shown
+    taken = tuple(each for each in parameters if each in columns)
+    named = tuple(f"{section}.own.{name}.{each}" for each in settings)
+    return Rule(Words(own_reason(name), ""), function, taken, named, where=where, asked_where=asked_where)
 
 
 def check(config: CurateConfig, modules: Iterable[Module]) -> None:
-    """Ask every own rule about no rows, so that one that cannot be asked stops the command before any work.
-
-    Raises:
-        UsageError: naming file and line.
-    """
+    """Ask every own rule about no rows: UsageError, with file and line, of one that cannot be asked."""
     for stage, columns in COLUMNS.items():
         none: dict[str, Any] = {name: pa.array([], kind) for name, kind in columns.items()}
         for rule in rules(stage, config, modules)[len(RULES[stage]) :]:

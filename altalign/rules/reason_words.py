@@ -4,27 +4,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 
 from altalign.data.counts import Counts
-from altalign.data.reasons import OF_SELECT, OWN, REASONS, SECTIONS, WORDS, Stage, own_reason
-from altalign.rules.rule import value_of, with_value
+from altalign.data.reasons import OF_SELECT, OWN, SECTIONS, WORDS, Stage, own_reason
+from altalign.rules.own import filters
+from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig
-
-
-def of_stage(stage: Stage, config: CurateConfig) -> list[str]:
-    """The reasons of a stage in a run, those of its own rules last."""
-    return [*REASONS[stage], *map(own_reason, filters(stage, config))]
-
-
-def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
-    """The reasons of a run's own rules, each with a sentence: where the rule is, and its settings."""
-    section = SECTIONS.get(stage, "")
-    own = getattr(config, section).own if section else {}
-    sentences = dict[str, str]()
-    for entry in filters(stage, config):
-        name = entry.rpartition(":")[2]
-        given = "".join(f", {key} = {json.dumps(value)}" for key, value in own.get(name, {}).items())
-        sentences[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
-    return sentences
-
 
 _OF_SELECT = {
     "score_below:": "{name} is below what was asked for",
@@ -35,15 +18,21 @@ _OF_SELECT = {
 }
 
 
+def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
+    """The reasons of a run's own rules, each with a sentence: where the rule is, and its settings."""
+    sentences = dict[str, str]()
+    for entry in filters(stage, config):
+        section, name = SECTIONS[stage], entry.rpartition(":")[2]
+        settings = getattr(config, section).own.get(name, {})
+        given = "".join(f", {key} = {json.dumps(value)}" for key, value in settings.items())
+        sentences[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
+    return sentences
+
+
 def of_select(reasons: Iterable[str]) -> dict[str, str]:
     """Those reasons that are of scores and conditions, each in words."""
     named = ((reason, reason.partition(":")) for reason in reasons if reason.startswith(OF_SELECT))
     return {reason: _OF_SELECT[f"{kind}:"].format(name=name) for reason, (kind, _, name) in named}
-
-
-def filters(stage: Stage, config: CurateConfig) -> list[str]:
-    """The entries of settings that name rules of a run's own, `MODULE:FUNCTION`."""
-    return getattr(config, SECTIONS[stage]).filters if stage in SECTIONS else []
 
 
 def sentence(config: CurateConfig, reason: str) -> str:
@@ -56,7 +45,7 @@ def sentence(config: CurateConfig, reason: str) -> str:
         return f"{words[0].upper()}{words[1:]}."
     words = WORDS[reason]
     name = next(iter(words.settings), "")
-    return words.meaning.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else words.meaning
+    return words.meaning.replace(f"`{name}`", f"`{_valued(config, name)}`", 1) if name else words.meaning
 
 
 def explained(
@@ -67,13 +56,14 @@ def explained(
     `values` are further values by their names in `Words.explain`, each computed where it is named.
     """
     words = WORDS[reason]
-    setting = with_value(config, words.threshold) if words.threshold else ""
+    section, _, key = words.threshold.rpartition(".")
+    setting = f"[{section}] {key} = {value_of(config, words.threshold)}" if key else ""
     template = words.explain or ("{setting}" if setting else words.meaning.replace("{", "{{").replace("}", "}}"))
     named = {name: value() for name, value in values.items() if f"{{{name}}}" in template}
     return template.format(row=row, config=config, setting=setting, **named)
 
 
-def valued(config: CurateConfig, name: str) -> str:
+def _valued(config: CurateConfig, name: str) -> str:
     """A setting with its value, such as "text.words_at_least = 3"."""
     value = value_of(config, name)
     is_count = isinstance(value, int) and not isinstance(value, bool)
@@ -90,9 +80,6 @@ def largest_drop(counts: Counts, config: CurateConfig) -> str:
     if not shares:
         return ""
     _, rows, stage, reason = max(shares, key=lambda each: each[:2])
-    by = (
-        f" ({', '.join(valued(config, name) for name in names)})"
-        if (names := WORDS[reason].settings if reason in WORDS else [])
-        else ""
-    )
+    names = WORDS[reason].settings if reason in WORDS else []
+    by = f" ({', '.join(_valued(config, name) for name in names)})" if names else ""
     return f"{stage.value} dropped {rows:,} of {counts.received(stage):,} as {reason}{by}"

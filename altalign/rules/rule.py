@@ -22,27 +22,19 @@ Columns: TypeAlias = "Mapping[str, pa.Array[Any]]"  # n rows each, by name
 
 @dataclass(frozen=True)
 class Words:
-    """What users read about a reason.
-
-    Attributes:
-        reason: its name.
-        meaning: a sentence for the reference and the report. The settings that it names, `SECTION.NAME` between
-            backticks, are those that the reason depends on.
-        explain: what `explain` says of one row. `{setting}` is the threshold with its value; other names are values of
-            the row. Empty: the threshold alone.
-        card: the meaning in a few words, for the card. Empty: the first sentence of `meaning`.
-        why: why the rule is there, where it is not of the paper. Empty: `meaning`.
-        threshold: the setting with the number that rows are held against, `SECTION.NAME`. Empty: there is none.
-        on_with: the setting without which the rule is off. Empty: it is always on.
-    """
+    """What users read about a reason."""
 
     reason: str
+    # A sentence for the reference and the report. The settings that it names, `SECTION.NAME` between backticks, are
+    # those that the reason depends on.
     meaning: str
-    explain: str = ""
-    card: str = ""
-    why: str = ""
-    threshold: str = ""
-    on_with: str = ""
+    explain: str = (
+        ""  # of one row: `{setting}` is the threshold with its value, others are the row's; empty: that alone
+    )
+    card: str = ""  # the meaning in a few words; empty: the first sentence of `meaning`
+    why: str = ""  # why the rule is there, where it is not of the paper; empty: `meaning`
+    threshold: str = ""  # the setting with the number that rows are held against, `SECTION.NAME`; empty: there is none
+    on_with: str = ""  # the setting without which the rule is off; empty: it is always on
 
     @property
     def settings(self) -> list[str]:
@@ -58,54 +50,31 @@ class Words:
 
 @dataclass(frozen=True)
 class Paper:
-    """What a paper says of a rule: a row of the report's fidelity page, and one of docs/concepts/fidelity.md.
+    """What a paper says of a rule: a row of the report's fidelity page, and one of docs/concepts/fidelity.md."""
 
-    Attributes:
-        quote: the paper's words.
-        title: the rule in a few words.
-        says: the paper's threshold as text.
-        number: the same as a number; None where the paper gives none.
-        less_is_stricter: whether a lower threshold drops more.
-        shown: how the run's threshold is written.
-        note: a remark on the difference.
-        off: the remark where the rule is off.
-        where: the paper and its section.
-    """
-
-    quote: str
-    title: str
-    says: str
-    number: float | None = None
-    less_is_stricter: bool = True
-    shown: str = "{:,}"
-    note: str = ""
-    off: str = ""
+    quote: str  # the paper's words
+    title: str  # the rule in a few words
+    says: str  # the paper's threshold as text
+    number: float | None = None  # the same as a number; None where the paper gives none
+    less_is_stricter: bool = True  # whether a lower threshold drops more
+    shown: str = "{:,}"  # how the run's threshold is written
+    note: str = ""  # a remark on the difference
+    off: str = ""  # the remark where the rule is off
     where: str = "ALIGN, section 3"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule on columns.
-
-    Attributes:
-        words: the reason, and what users read about it.
-        function: takes columns and settings; returns Arrow booleans, true where a row is dropped.
-        columns: the columns that the function takes.
-        settings: the settings that it takes as keywords, by their last names: `SECTION.NAME`.
-        paper: the paper that it is of; None of our own rules.
-        measured: the measure of the audit's histograms that the threshold cuts; empty: none.
-        where: file and line of the function, for errors.
-        asked_where: the column in which a row needs a value to be asked about; empty: all rows are.
-    """
+    """A rule on columns."""
 
     words: Words
-    function: Callable[..., Any]
-    columns: tuple[str, ...]
-    settings: tuple[str, ...]
-    paper: Paper | None = None
-    measured: str = ""
-    where: str = ""
-    asked_where: str = ""
+    function: Callable[..., Any]  # takes columns and settings; returns Arrow booleans, true where a row is dropped
+    columns: tuple[str, ...]  # that the function takes
+    settings: tuple[str, ...]  # `SECTION.NAME`; the function takes them as keywords, by their last names
+    paper: Paper | None = None  # that it is of; None of our own rules
+    measured: str = ""  # the measure of the audit's histograms that the threshold cuts; empty: none
+    where: str = ""  # file and line of the function, for errors
+    asked_where: str = ""  # the column in which a row needs a value to be asked about; empty: all rows are
 
     @property
     def name(self) -> str:
@@ -135,26 +104,22 @@ class Rule:
     def _mask(self, columns: Columns, n: int, config: Any, name_row: Callable[[int], str]) -> "pa.BooleanArray":
         settings = {name.rpartition(".")[2]: value_of(config, name) for name in self.settings}
 
-        def ask(rows: slice) -> Any:
-            return self.function(**{name: column[rows] for name, column in columns.items()}, **settings)
-
-        def fails(row: int) -> bool:
+        def error_of(row: int) -> Exception | None:
             try:
-                ask(slice(row, row + 1))
-            except Exception:
-                return True
-            return False
+                self.function(**{name: column[row : row + 1] for name, column in columns.items()}, **settings)
+            except Exception as error:
+                return error
+            return None
 
-        where = f"{self.where}: {self.function.__name__}"
+        where, path = f"{self.where}: {self.function.__name__}", self.function.__code__.co_filename
         try:
-            mask = ask(slice(0, n))
+            mask = self.function(**columns, **settings)
         except Exception as error:
-            row = next(filter(fails, range(n)), None)
+            row = next(filter(error_of, range(n)), None)
             on_row = f" on {name_row(row)}" if row is not None else ""
-            repair = "put that right, and run the command with --rerun"
-            path = self.function.__code__.co_filename
             if line := line_in(path, error):
                 where = f"{path} line {line}: {self.function.__name__}"
+            repair = "put that right, and run the command with --rerun"
             raise AltalignError(f"{where}: {type(error).__name__}: {error}{on_row}; {repair}") from error
         if isinstance(mask, pa.ChunkedArray):
             mask = mask.combine_chunks()
@@ -192,25 +157,12 @@ def rule(
 
     def declared(function: Callable[..., Any]) -> Rule:
         parameters = inspect.signature(function).parameters.values()
-        keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        words = Words(
-            function.__name__,
-            " ".join((function.__doc__ or "").split()),
-            explain=explain,
-            card=card,
-            why=why,
-            threshold=setting,
-            on_with=on_with,
-        )
-        return Rule(
-            words,
-            function,
-            columns=tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY),
-            settings=(setting,) if keywords else (),
-            paper=paper,
-            measured=measured,
-            where=f"{function.__code__.co_filename} line {function.__code__.co_firstlineno}",
-        )
+        columns = tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY)
+        meaning = " ".join((function.__doc__ or "").split())
+        words = Words(function.__name__, meaning, explain, card, why, threshold=setting, on_with=on_with)
+        settings = (setting,) if len(columns) < len(parameters) else ()
+        where = f"{function.__code__.co_filename} line {function.__code__.co_firstlineno}"
+        return Rule(words, function, columns, settings, paper=paper, measured=measured, where=where)
 
     return declared
 
@@ -222,12 +174,6 @@ def value_of(config: Any, name: str) -> Any:
         return section[key] if isinstance(section, Mapping) else getattr(section, key)
 
     return reduce(inner, name.split("."), config)
-
-
-def with_value(config: Any, name: str) -> str:
-    """A setting with its value, as in its file: `[SECTION] NAME = VALUE`."""
-    section, _, key = name.rpartition(".")
-    return f"[{section}] {key} = {value_of(config, name)}"
 
 
 def by_measure(rules: Sequence[Rule]) -> dict[str, set[str]]:

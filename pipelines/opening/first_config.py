@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import pyarrow as pa
@@ -59,11 +59,6 @@ class Guess:
     comments: Mapping[str, str]
     images: Literal["in hand", "by URL", "archive"]  # the last: in web archives, also those of other inputs' URLs
 
-    @property
-    def path(self) -> str:
-        """The first of its paths."""
-        return cast(list[str], self.settings["paths"])[0]
-
 
 def first_config(paths: Sequence[str], *, run_folder: str) -> str:
     """The text of a config for these files and folders.
@@ -73,57 +68,52 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
     """
     guesses = [_guess(path.rstrip("/") or "/") for path in paths]
     for guess in guesses:
-        if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, guess.path):
-            where = f"in the folder of images {guess.path}"
-            raise UsageError(f"{run_folder}: {where}; name another with --run, outside of it")
-        if storage.is_inside(guess.path, run_folder):
-            raise UsageError(f"{run_folder}: the input {guess.path} is in it; name another with --run")
-    text = "\n".join(_lines(guesses, run_folder)) + "\n"
-    where = "the config that was guessed"
+        path = cast(list[str], guess.settings["paths"])[0]
+        if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, path):
+            raise UsageError(f"{run_folder}: in the folder of images {path}; name another with --run, outside of it")
+        if storage.is_inside(path, run_folder):
+            raise UsageError(f"{run_folder}: the input {path} is in it; name another with --run")
+    text, where = _text(guesses, run_folder), "the config that was guessed"
     find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)
     return text
 
 
-def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
-    lines = [
-        "# Written by `altalign init`. What was guessed is said; change it where it is wrong.",
-        "# Try it without work: altalign curate THIS_FILE --dry-run. All settings: config.toml of the run",
-        "",
-        "[run]",
-        f"folder = {_toml(run_folder)}",
-    ]
-    names = list[str]()
+def _text(guesses: Sequence[Guess], run_folder: str) -> str:
+    inputs, names = "", list[str]()
     for guess in guesses:
-        lines += ["", "[[input]]"]
+        inputs += "\n[[input]]\n"
         if len(guesses) > 1:  # by which rows of one are told from those of another
-            names.append(named_after(guess.path, names))
-            lines.append(f"name = {_toml(names[-1])}")
+            names.append(named_after(cast(list[str], guess.settings["paths"])[0], names))
+            inputs += f"name = {_toml(names[-1])}\n"
         for name, value in guess.settings.items():
             line = f"{name} = {_toml(value)}"
-            lines.append(f"{line:<40} # {guess.comments[name]}" if name in guess.comments else line)
-    lines += ["", "[fetch]"]
+            inputs += (f"{line:<40} # {guess.comments[name]}" if name in guess.comments else line) + "\n"
+    fetch = 'source = "archive"                       # images are in the inputs; "web" downloads the others'
     where = {guess.images for guess in guesses}
     if "by URL" in where and "archive" not in where:  # archives are there for the URLs of the others
         rest = "; those in hand are read where they are" if "in hand" in where else ""
-        lines += [
-            f'source = "web"                           # images are downloaded by URL{rest}',
-            '# user_agent = "altalign/VERSION (+https://example.org/our-crawl)"  # where you can be reached',
-        ]
-    else:
-        lines.append('source = "archive"                       # images are in the inputs; "web" downloads the others')
-    return [
-        *lines,
-        "",
-        "[text]                                   # ALIGN's rules; each is counted, with samples, in the report",
-        "words_at_least = 3",
-        "words_at_most = 20",
-        "",
-        "[image]",
-        "short_side_above_px = 200",
-        "",
-        "# [decontaminate]",
-        '# test_sets = ["data/coco/val2017"]      # near-duplicates of these images are dropped',
-    ]
+        fetch = f"""source = "web"                           # images are downloaded by URL{rest}
+# user_agent = "altalign/VERSION (+https://example.org/our-crawl)"  # where you can be reached"""
+    return f"""\
+# Written by `altalign init`. What was guessed is said; change it where it is wrong.
+# Try it without work: altalign curate THIS_FILE --dry-run. All settings: config.toml of the run
+
+[run]
+folder = {_toml(run_folder)}
+{inputs}
+[fetch]
+{fetch}
+
+[text]                                   # ALIGN's rules; each is counted, with samples, in the report
+words_at_least = 3
+words_at_most = 20
+
+[image]
+short_side_above_px = 200
+
+# [decontaminate]
+# test_sets = ["data/coco/val2017"]      # near-duplicates of these images are dropped
+"""
 
 
 def _toml(value: object) -> str:
@@ -162,61 +152,50 @@ def _of_folder(path: str) -> Guess:
     """A saved data set, tars, web archives, images or tables, whichever is there first."""
     splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
-        chosen = "train" if "train" in splits else str(splits[0])
-        guess = _of_folder(storage.join(path, chosen))
-        splits_of = f"of the splits {', '.join(map(str, splits))}"
-        return Guess(guess.settings, {**guess.comments, "paths": splits_of}, guess.images)
+        guess = _of_folder(storage.join(path, "train" if "train" in splits else str(splits[0])))
+        comment = f"of the splits {', '.join(map(str, splits))}"
+        return replace(guess, comments={**guess.comments, "paths": comment})
     if _is_run(path):
         return _of_folder(storage.join(path, "shards"))
     saved = arrow.listed(path)
     if list(saved) != [path]:
         return _of_files("table", [path], saved, what="a data set saved by Hugging Face's save_to_disk")
     names = storage.names(path)
+    of_kinds = {kind: [name for name in names if _kind_of(name) == kind] for kind in _ENDINGS}
     for kind in ("webdataset", "wat", "warc"):
-        if some := [name for name in names if _kind_of(name) == kind]:
+        if some := of_kinds[kind]:
             files = [storage.join(path, name) for name in some]
             guess = _of_files(kind, [path] if kind == "webdataset" else _globs(path, kind, some), files)
-            return _with_what_is_left_out(guess, names, some)
+            stems = {name.partition(".")[0] for name in some}  # side-cars of tars belong to these
+            others = [name for name in names if _kind_of(name) and name.partition(".")[0] not in stems]
+            if not others:
+                return guess
+            left_out = f"{guess.comments['kind']}; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
+            return replace(guess, comments={**guess.comments, "kind": left_out})
     try:
         parts = folder.parts(path, InputSettings(kind="folder", paths=[path]))
     except UsageError:
         parts = []
     if parts:
-        return _of_images(path, parts[0], [name for name in names if _kind_of(name) == "table"])
-    if some := [name for name in names if _kind_of(name) == "table"]:
+        return _of_images(path, parts[0], of_kinds["table"])
+    if some := of_kinds["table"]:
         return _of_files("table", _globs(path, "table", some), [storage.join(path, name) for name in some])
     entries = sorted(storage.entries(path))
     if runs := [name for name in entries if _is_run(storage.join(path, name))]:
-        names = ", ".join(map(shown, runs[:_FILES_LISTED]))
-        raise UsageError(
-            f"{path}: it holds runs ({names}); give the folder of each, or make one run of them: altalign merge"
-        )
+        holds = f"it holds runs ({', '.join(map(shown, runs[:_FILES_LISTED]))})"
+        raise UsageError(f"{path}: {holds}; give the folder of each, or make one run of them: altalign merge")
     listed = ", ".join(map(shown, entries[:_FILES_LISTED])) or "nothing"
-    raise UsageError(
-        f"{path}: no web archive, table, tar, image or saved data set in it ({listed}); give the folder that holds them"
-    )
-
-
-def _with_what_is_left_out(guess: Guess, names: Sequence[str], read_here: Sequence[str]) -> Guess:
-    """The same guess, which also names the files of other kinds in the folder; side-cars of tars belong to these."""
-    stems = {name.partition(".")[0] for name in read_here}
-    others = [
-        name for name in names if _kind_of(name) and name not in read_here and name.partition(".")[0] not in stems
-    ]
-    if not others:
-        return guess
-    left_out = f"{guess.comments['kind']}; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
-    return Guess(guess.settings, {**guess.comments, "kind": left_out}, guess.images)
+    lacks = f"no web archive, table, tar, image or saved data set in it ({listed})"
+    raise UsageError(f"{path}: {lacks}; give the folder that holds them")
 
 
 def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
     """A glob for each ending that the files have."""
-    endings = [
-        next(end for end in sorted(_ENDINGS[kind], key=len, reverse=True) if name.lower().endswith(end))
-        for name in names
-    ]
-    written = [name[len(name) - len(end) :] for name, end in zip(names, endings, strict=True)]
-    return [storage.join(path, f"*{end}") for end in sorted(set(written))]
+    endings = set[str]()
+    for name in names:
+        longest = max(len(end) for end in _ENDINGS[kind] if name.lower().endswith(end))
+        endings.add(name[len(name) - longest :])
+    return [storage.join(path, f"*{end}") for end in sorted(endings)]
 
 
 def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = "") -> Guess:
@@ -225,11 +204,9 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = 
     if kind == "table":
         return _of_table(settings, {"kind": f"{what or 'a table'}: {count}"}, files[0])
     if kind == "webdataset":
-        beside = [
-            path for path in read.listed(paths, InputSettings(kind="webdataset", paths=paths)) if path not in files
-        ]
-        failed = ', and side-cars of img2dataset: what failed is fetched with fetch.source = "web"' if beside else ""
-        return Guess(settings, {"kind": f"tars of samples: {count}{failed}"}, "in hand")
+        listed = read.listed(paths, InputSettings(kind="webdataset", paths=paths))
+        failed = ', and side-cars of img2dataset: what failed is fetched with fetch.source = "web"'
+        return Guess(settings, {"kind": f"tars of samples: {count}{failed * bool({*listed} - {*files})}"}, "in hand")
     if kind == "wat":
         return Guess(settings, {"kind": f"metadata of web archives, without images: {count}"}, "by URL")
     looked_at = [read.look_for_images(path) for path in files[:_FILES_LISTED]]
@@ -244,13 +221,10 @@ def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) 
     not_inputs.check_text(path, lines.form_of(path))
     every = _columns(path)
     columns = {name: holds for name, holds in every.items() if holds != "number"}
-    names = ", ".join(map(shown, list(columns)[:12]))
-    image = _column("image_column", [name for name, holds in columns.items() if holds == "bytes"], is_any=True)
-    texts = [name for name, holds in columns.items() if holds != "bytes"]
-    caption = _column("caption_column", texts)
-    url, page = (
-        _column(name, [each for each in texts if columns[each] == "text"]) for name in ("url_column", "page_url_column")
-    )
+    names, of_bytes = ", ".join(map(shown, list(columns)[:12])), _holding(columns, "bytes")
+    image = _column("image_column", of_bytes) or next(iter(of_bytes), "")
+    caption = _column("caption_column", _holding(columns, "text", "texts"))
+    url, page = (_column(name, _holding(columns, "text")) for name in ("url_column", "page_url_column"))
     if not columns:
         raise UsageError(f"{path}: no header and no row in it; give a table that holds some")
     if not caption or not (url or image):
@@ -264,12 +238,10 @@ def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) 
             "in caption_column, url_column or image_column"
         )
     settings |= {"url_column": url, "caption_column": caption}
-    comments["url_column"] = (
-        f"guessed by its name; there are {names}" if url else "none; images are known by their bytes"
-    )
-    comments["caption_column"] = "guessed too" + (
-        ": lists, of which each caption is a candidate" * (columns[caption] == "texts")
-    )
+    is_named = f"guessed by its name; there are {names}"
+    comments["url_column"] = is_named if url else "none; images are known by their bytes"
+    are_lists = ": lists, of which each caption is a candidate" if columns[caption] == "texts" else ""
+    comments["caption_column"] = f"guessed too{are_lists}"
     if image:
         settings["image_column"], comments["image_column"] = image, "guessed by its type: images are in hand"
     if page:
@@ -287,35 +259,34 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     texts = sum(not file.is_image and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
     comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
-    for name in tables if not texts else ():
-        of_table = storage.join(path, name)
+    if texts:
+        return Guess(settings, comments, "in hand")
+    for of_table in (storage.join(path, name) for name in tables):
         columns = _columns(of_table)
-        known = [each for each, holds in columns.items() if holds == "text"]
-        file = _column("file_column", known)
-        caption = _column("caption_column", [name for name in columns if columns[name] != "number"])
-        guessed = {"captions": of_table, "file_column": file, "caption_column": caption}
+        file = _column("file_column", _holding(columns, "text"))
+        caption = _column("caption_column", _holding(columns, "text", "texts", "bytes"))
+        guessed = {**settings, "captions": of_table, "file_column": file, "caption_column": caption}
         if file and caption:
             try:
-                folder.check([path], InputSettings.model_validate({**settings, **guessed}))
+                folder.check([path], InputSettings.model_validate(guessed))
             except (UsageError, UnreadableError):
                 continue
-            comments |= {"captions": f"of {', '.join(columns)}"}
-            _keep(settings := {**settings, **guessed}, comments, columns)
-            return Guess(settings, comments, "in hand")
-    if not texts:
-        settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
-        comments["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
+            comments["captions"] = f"of {', '.join(columns)}"
+            _keep(guessed, comments, columns)
+            return Guess(guessed, comments, "in hand")
+    settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
+    comments["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
     return Guess(settings, comments, "in hand")
 
 
 def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | None:
     """A table of names of images and their captions, with the folder that it is in; None where they are not there."""
-    file = _column("file_column", [name for name, holds in columns.items() if holds == "text" and name != caption])
+    file = _column("file_column", [name for name in _holding(columns, "text") if name != caption])
+    if not file:
+        return None
     of_images = path.rpartition("/")[0] or "."
     settings: dict[str, object] = {"kind": "folder", "paths": [of_images], "captions": path}
     settings |= {"file_column": file, "caption_column": caption}
-    if not file:
-        return None
     try:
         folder.check([of_images], InputSettings.model_validate(settings))
     except (UsageError, UnreadableError) as error:
@@ -328,42 +299,44 @@ def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | No
     return Guess(settings, comments, "in hand")
 
 
+# Columns --------------------------------------------------------------------------------------------------------------
+
+
 def _keep(settings: dict[str, object], comments: dict[str, str], columns: Mapping[str, str]) -> None:
     """Keep the columns that tell where a pair is from, and its licence."""
-    names = [name for name, holds in columns.items() if holds in ("text", "number") and _IDS.fullmatch(name)]
+    names = [name for name in _holding(columns, "text", "number") if _IDS.fullmatch(name)]
     if kept := [name for name in names if name not in settings.values()]:
         settings["keep_columns"] = kept
         comments["keep_columns"] = "guessed by their names; each pair has them in `extra`"
 
 
-# Columns --------------------------------------------------------------------------------------------------------------
+def _holding(columns: Mapping[str, str], *kinds: str) -> list[str]:
+    return [name for name, holds in columns.items() if holds in kinds]
 
 
-def _column(setting: str, names: Sequence[str], *, is_any: bool = False) -> str:
-    """The column of the most telling name; empty where none is known (`is_any`: then the first)."""
+def _column(setting: str, names: Sequence[str]) -> str:
+    """The column of the most telling name; empty where none is known."""
     plain = {re.sub(r"[\s_-]", "", name).lower(): name for name in reversed(names)}
-    known = next((plain[name] for name in _NAMES[setting] if name in plain), "")
-    return known or (names[0] if is_any and names else "")
+    return next((plain[name] for name in _NAMES[setting] if name in plain), "")
 
 
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
     form = lines.form_of(path)
+    schema: pa.Schema | None = None
     if form == "parquet":
         with parquet.reading(path) as file:
-            return _of_schema(file.schema_arrow)
-    if form == "arrow":
+            schema = file.schema_arrow
+    elif form == "arrow":
         with arrow.reading(path) as opened:
-            return _of_schema(opened.schema)
+            schema = opened.schema
+    if schema is not None:
+        return {field.name: holds for field in schema if (holds := _holds(field.type))}
     with lines.opened(path) as file:
         if form == "jsonl":
             return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")
         header = lines.header(file, form)
     return dict.fromkeys(header, "text") if isinstance(header, list) else {}
-
-
-def _of_schema(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: holds for field in schema if (holds := _holds(field.type))}
 
 
 def _holds(kind: Any) -> str:

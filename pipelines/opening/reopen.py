@@ -19,7 +19,7 @@ from altalign.errors import AltalignError, UsageError
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.read import test_sets
-from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run import marks
 from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
 from altalign.pipelines.run.units import (
@@ -105,8 +105,8 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
         yield
         entry["finished"] = now()
         if stage == STAGES[0]:
-            marks = dict(run.all_facts(EXTRACTED))
-            facts["files"] = {file.path: marks[file.name].stamp for file in run.files}
+            extracted = dict(run.all_facts(EXTRACTED))
+            facts["files"] = {file.path: extracted[file.name].stamp for file in run.files}
         suppressed = ()
     finally:
         entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
@@ -141,11 +141,7 @@ def _has(entry: object, *names: str) -> bool:
 
 
 def check_folder(run: Run) -> None:
-    """Refuse a folder that holds something else, before anything is written to it.
-
-    Raises:
-        UsageError: the folder is no run, or no folder.
-    """
+    """Refuse a folder that holds something else, or is none, before anything is written to it."""
     scheme, is_remote, place = run.folder.partition("://")
     store = f"{scheme}://{place.partition('/')[0]}"
     upwards = [store] if is_remote else map(str, Path(storage.absolute(run.folder)).parents)
@@ -155,8 +151,7 @@ def check_folder(run: Run) -> None:
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
     if storage.exists(run.path("run.json")):
         atomic_change.settle(run.folder)
-        return
-    if any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
+    elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
         what = "a folder that is no run of altalign (it has no run.json)"
         raise UsageError(f"{run.folder}: {what}; choose another [run] folder, or empty it")
 
@@ -215,16 +210,15 @@ def _record(run: Run) -> RunRecord | None:
 
 def _check_nothing_lost(run: Run, record: RunRecord, rerun: str | None) -> None:
     """Refuse settings that do not name all input files and test sets of the run, those that came later too."""
-    files = _recorded_files(record)
-    lost, sets = _lost_files(run, record), _lost_test_sets(run, record)
+    recorded, lost, sets = _not_named(run, record)
     of_files, of_sets = f"--rerun {STAGES[0]}", "--rerun decontaminate"
-    if lost and lineage.has(run.folder, "add") and all(_known_as(file.path) in files for file in run.files):
+    if lost and lineage.has(run.folder, "add") and all(_known_as(file.path) in recorded for file in run.files):
         of_files = "--restart"
     lost = [] if of_files == f"--rerun {rerun}" else lost
     sets = [] if rerun and STAGES.index(rerun) <= STAGES.index("decontaminate") else sets
     if not (lost or sets):
         return
-    here = f"{len(lost):,} of " * (len(lost) < len(files)) + f"the run's {many(len(files), 'input file')}"
+    here = f"{len(lost):,} of " * (len(lost) < len(recorded)) + f"the run's {many(len(recorded), 'input file')}"
     what = [f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})"] if lost else []
     what += [f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}"] if sets else []
     goes = ["takes the pairs of these files out"] if lost else []
@@ -242,23 +236,15 @@ def _known_as(path: str) -> str:
     return storage.resolved(folder if folder and number.isdecimal() else path)
 
 
-def _recorded_files(record: RunRecord) -> dict[str, str]:
-    """The input files that `extract` has read, or was to read, by what they are known as."""
-    reads = record["stages"].get(STAGES[0], {}).get("reads", {})
-    return {_known_as(path): path for path in cast(list[str], reads.get("files", []))}
-
-
-def _lost_files(run: Run, record: RunRecord) -> list[str]:
-    """Input files that the run has, and that its settings no longer name."""
-    now = {_known_as(file.path) for file in run.files}
-    return [path for known, path in _recorded_files(record).items() if known not in now]
-
-
-def _lost_test_sets(run: Run, record: RunRecord) -> list[str]:
-    """Names of the test sets that the run was decontaminated against, and that its settings no longer name."""
-    before = record["stages"].get("decontaminate", {}).get("reads", {})
-    names = [name.removeprefix(OF_TEST_SET) for name in before if name.startswith(OF_TEST_SET)]
-    return [name for name in names if name not in {test_set.name for test_set in run.config.decontaminate.named_sets}]
+def _not_named(run: Run, record: RunRecord) -> tuple[set[str], list[str], list[str]]:
+    """What the input files of a run are known as; those files, and test sets, that settings no longer name."""
+    files = cast(list[str], record["stages"].get(STAGES[0], {}).get("reads", {}).get("files", []))
+    recorded, now = {_known_as(path): path for path in files}, {_known_as(file.path) for file in run.files}
+    lost = [path for known, path in recorded.items() if known not in now]
+    reads = record["stages"].get("decontaminate", {}).get("reads", {})
+    sets = [name.removeprefix(OF_TEST_SET) for name in reads if name.startswith(OF_TEST_SET)]
+    named = {test_set.name for test_set in run.config.decontaminate.named_sets}
+    return {*recorded}, lost, [name for name in sets if name not in named]
 
 
 def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
@@ -276,18 +262,19 @@ def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 def changed_file(run: Run, record: RunRecord | None) -> str:
     """The first finished input file that has changed, in words; empty where there is none."""
-    marks, stamps = dict(run.all_facts(EXTRACTED)), record.get("files", {}) if record else {}
+    extracted, stamps = dict(run.all_facts(EXTRACTED)), record.get("files", {}) if record else {}
     for file, stamp in zip(run.files, run.stamps(), strict=True):
-        before = marks[file.name].stamp if file.name in marks else stamps.get(file.path)
+        before = extracted[file.name].stamp if file.name in extracted else stamps.get(file.path)
         now = stamp.to_json()
-        if before and before != now and file.part:
+        if not before or before == now:
+            continue
+        if file.part:
             return changed_folder(file.part.folder)
-        if before and before != now:
-            if before[0] != now[0]:
-                return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
-            of_bytes = "digest in the store" if storage.is_remote(file.path) else "content"
-            other = of_bytes if stamp.digest else "time of change"
-            return f"the file {file.path} of the same size, but another {other} now"
+        if before[0] != now[0]:
+            return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
+        of_bytes = "digest in the store" if storage.is_remote(file.path) else "content"
+        other = of_bytes if stamp.digest else "time of change"
+        return f"the file {file.path} of the same size, but another {other} now"
     return ""
 
 
@@ -296,7 +283,7 @@ def changed_folder(path: str) -> str:
     return f"the folder {path}, in which files came, went or changed since"
 
 
-# What is done --------------------------------------------------------------------------------------------------------
+# What is done ---------------------------------------------------------------------------------------------------------
 
 
 def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
@@ -318,9 +305,17 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         storage.delete_units([run.work(SET_ASIDE)])
         forget(run, STAGES[0], is_restart=True)
     elif first and record:
-        for line, style in ((requests_of(run, decision), None), *((line, "yellow") for line in _goes(run, record))):
-            if line:
-                terminal.stderr().print(terminal.shown(line), style=style, soft_wrap=True)
+        if requests := requests_of(run, decision):
+            terminal.stderr().print(terminal.shown(requests), soft_wrap=True)
+        _, files, sets = _not_named(run, record)
+        lines = [
+            f"near-duplicates of {', '.join(sets)} are no longer looked for: these settings do not name it"
+        ] * bool(sets)
+        if files:
+            which = f"which these settings do not name, such as {files[0]}"
+            lines.append(f"the pairs of {many(len(files), 'input file')} go, {which}")
+        for line in lines:
+            terminal.stderr().print(terminal.shown(line), style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
@@ -332,14 +327,6 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
         write_settings(run)
     return grounds
-
-
-def _goes(run: Run, record: RunRecord) -> Iterator[str]:
-    """Lines on what the run loses, as these settings do not name it."""
-    if sets := _lost_test_sets(run, record):
-        yield f"near-duplicates of {', '.join(sets)} are no longer looked for: these settings do not name it"
-    if files := _lost_files(run, record):
-        yield f"the pairs of {many(len(files), 'input file')} go, which these settings do not name, such as {files[0]}"
 
 
 def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
@@ -378,21 +365,16 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
     used again. Where a stage before `fetch` is the first, other units will want them: they are set aside.
     """
     stages = STAGES[STAGES.index(stage) :]
-    with storage.noted() as block:
-        storage.delete(run.path("manifest.json"))
-    storage.sync(block)
-    kept = vouched.FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
+    marks.delete_files([run.path("manifest.json")])
+    kept = marks.FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
     if STAGES.index(stage) < STAGES.index("fetch") and not is_restart:
         _set_aside(run)
     anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
-    with storage.noted() as block:
-        named = named_tables(run)  # the run's own, as of a frozen addition, stay
-        has_own_tables = bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
-        for output in (output for name in stages for output in OUTPUTS[name]):
-            if not (output == "tables" and has_own_tables):
-                storage.delete(run.path(output))
-    storage.sync(block)
+    named = named_tables(run)  # the run's own, as of a frozen addition, stay
+    has_own_tables = bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
+    outputs = [output for name in stages for output in OUTPUTS[name]]
+    marks.delete_files([run.path(output) for output in outputs if not (output == "tables" and has_own_tables)])
     if "fetch" in stages:  # the history of tries stays; their progress means nothing now
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))
@@ -400,16 +382,14 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
 
 def _set_aside(run: Run) -> None:
     """Give what came from the web one more name, journals last; whoever is killed on the way does it again."""
+    if not has_work(run) or not journal.names(run.work(FETCHED.step)):
+        return
     number = max((int(name) for name in storage.entries(run.work(SET_ASIDE)) if name.isdecimal()), default=-1) + 1
-    folder = run.work(SET_ASIDE, f"{number:06d}")
+    folder = run.work(SET_ASIDE, f"{number:06d}", "work")
     for step, ending in ((GROUPED.step, ".parquet"), (FETCHED.step, ".images"), (FETCHED.step, ".journal")):
-        if not has_work(run) or not journal.names(run.work(FETCHED.step)):
-            return
-
-        def link(name: str, step: str = step) -> None:
-            storage.link(run.work(step, name), storage.join(folder, "work", step, name))
-
-        for _ in storage.each(link, storage.names(run.work(step), ending), place=run.folder):
+        names = storage.names(run.work(step), ending)
+        links = [(run.work(step, name), storage.join(folder, step, name)) for name in names]
+        for _ in storage.each(lambda link: storage.link(*link), links, place=run.folder):
             pass
 
 
@@ -419,11 +399,11 @@ def mend(run: Run) -> None:
     Raises:
         DamagedError: what came from the web is damaged.
     """
-    damages = vouched.look(run)
+    damages = marks.look(run)
     for damage in damages:
-        if vouched.is_from_the_web(run, damage):
+        if marks.is_from_the_web(run, damage):
             raise damaged(run.folder, run.path(damage.path), damage.why)
-    vouched.unmark(run, damages)
+    marks.unmark(run, damages)
     for path, why, _ in damages:
         terminal.stderr().print(terminal.shown(f"{run.path(path)}: {why}; it is made anew"), soft_wrap=True)
 
@@ -459,9 +439,7 @@ def reopen(run: Run, stage: str) -> None:
     """Unmark a finished stage, and delete all that rests on it, the manifest first; the stage's units stay."""
     after = STAGES[STAGES.index(stage) + 1 :]
     forget(run, after[0])
-    with storage.noted() as block:
-        storage.delete(run.mark(stage, "done"))
-    storage.sync(block)
+    marks.delete_files([run.mark(stage, "done")])
     facts = storage.read_sealed(run.path("run.json"))
     facts["stages"] = {name: entry for name, entry in facts["stages"].items() if name not in after}
     if stage in facts["stages"]:

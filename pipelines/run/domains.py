@@ -6,7 +6,6 @@ address. `#` begins a comment, and blank lines are ignored.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import ada_url
 
@@ -22,56 +21,45 @@ class Domains:
 
     @classmethod
     def parse(cls, texts: Iterable[tuple[str, str]]) -> "Domains":
-        """Parses lists, each given as (name for errors, text).
-
-        Raises:
-            UsageError: a line is not a domain; the error names the list and the line.
-        """
+        """Parses lists, each given as (name for errors, text); UsageError names the list and the line."""
         names = set()
         for name, text in texts:
             for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
                 entry = line.partition("#")[0].strip()
-                if entry:
-                    names.add(_domain(entry, where=f"{name} line {number}"))
-        return cls(frozenset(names))
+                has_port = ":" in entry and not entry.startswith("[")
+                is_bare = not has_port and not any(character in entry for character in "/\\?@*")
+                try:
+                    domain = ada_url.URL(f"http://{entry}/").hostname.rstrip(".") if entry and is_bare else ""
+                except ValueError:
+                    domain = ""
+                if entry and (not domain or domain.startswith(".")):
+                    repair = (
+                        "write one such as example.org, which covers what is below it, without scheme, port or path"
+                    )
+                    raise UsageError(f"{name} line {number}: {entry!r} is no domain; {repair}")
+                names.add(domain)
+        return cls(frozenset(names - {""}))
 
     @classmethod
     def load(cls, paths: Sequence[str]) -> "Domains":
-        """Reads the files of `fetch.blocked_domains`.
-
-        Raises:
-            UsageError: a file cannot be read, or a line is not a domain.
-        """
-        texts, where = list[tuple[str, str]](), "[fetch] blocked_domains"
-        for path in paths:
-            try:
-                texts.append((path, Path(storage.mappable(path)).read_text(encoding="utf-8")))
-            except OSError as error:
-                why = f"cannot be read ({error.strerror}); give paths relative to the working directory"
-                raise UsageError(f"{where}: {path}: {why}") from None
-            except UnicodeDecodeError as error:
-                raise UsageError(f"{where}: {path}: not text (byte {error.start})") from None
-        return cls.parse(texts)
+        """Reads the files of `fetch.blocked_domains`; UsageError where one cannot be read, or a line is no domain."""
+        repair = "give paths relative to the working directory"
+        return cls.parse((path, read_list(path, f"[fetch] blocked_domains: {path}", repair)) for path in paths)
 
     def blocks(self, host: str) -> bool:
         """Whether a host, or a domain above it, is on a list."""
-        if not self.names:
-            return False
-        while host not in self.names:
-            _, dot, host = host.partition(".")
-            if not dot:
-                return False
-        return True
+        while host and self.names:
+            if host in self.names:
+                return True
+            host = host.partition(".")[2]
+        return False
 
 
-def _domain(entry: str, *, where: str) -> str:
-    """A domain as the hosts of parsed URLs spell it."""
-    is_bare = not any(character in entry for character in "/\\?@*") and (":" not in entry or entry.startswith("["))
+def read_list(path: str, where: str, repair: str) -> str:
+    """The text of a list; UsageError says `where`, and what to do about a file that is not there."""
     try:
-        domain = ada_url.URL(f"http://{entry}/").hostname.rstrip(".") if is_bare else ""
-    except ValueError:
-        domain = ""
-    if not domain or domain.startswith("."):
-        repair = "write one such as example.org, which covers what is below it, without scheme, port or path"
-        raise UsageError(f"{where}: {entry!r} is no domain; {repair}")
-    return domain
+        return storage.read_bytes(path).decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: not text (byte {error.start}); write one entry a line, in UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read ({error.strerror or error}); {repair}") from None

@@ -1,7 +1,6 @@
 """What `fetch` and `decontaminate` hand on: units, facts in their marks, and tables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,6 @@ class FetchUnit(Unit):
     one_in: int
 
 
-@dataclass(frozen=True)
 class GatherFacts(Facts):
     """How many images of a table were copied to a blob, and how many bytes they have."""
 
@@ -44,7 +42,6 @@ class GatherFacts(Facts):
     bytes: int
 
 
-@dataclass(frozen=True)
 class FetchFacts(Facts):
     """What became of a fetch unit."""
 
@@ -115,6 +112,12 @@ def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
 
 
+def by_image(rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The first row of each image, and the number of each row's image, int64[rows]."""
+    first_rows = first_of_each_image(rows)
+    return rows.take(first_rows), np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+
+
 # One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the
 # second also where settings do not ask for it.
 TEST_NAME = pa.schema([("test_set", pa.string()), ("test_image", pa.string())])
@@ -138,7 +141,6 @@ class AugmentedUnit(Unit):
     digest: str
 
 
-@dataclass(frozen=True)
 class TestFacts(Facts):
     """How many test images of a part were read, how many are flat, and the digest of their unit."""
 
@@ -148,7 +150,6 @@ class TestFacts(Facts):
     flat: int
 
 
-@dataclass(frozen=True)
 class AugmentedFacts(Facts):
     """How many images were copied, and the digest of their unit."""
 
@@ -156,7 +157,6 @@ class AugmentedFacts(Facts):
     images: int
 
 
-@dataclass(frozen=True)
 class LearnedFacts(Facts):
     """How many clusters were found, and how many images the map was learned from."""
 
@@ -164,7 +164,6 @@ class LearnedFacts(Facts):
     training_images: int
 
 
-@dataclass(frozen=True)
 class IndexFacts(Facts):
     """How many test images are in the index, and how many of them are flat."""
 
@@ -203,7 +202,6 @@ class FindUnit(Unit):
     looks_below: bool
 
 
-@dataclass(frozen=True)
 class FoundFacts(Facts):
     """How many images were searched for, and how many pairs were found above the threshold and below it."""
 
@@ -224,14 +222,12 @@ class PoolImagesUnit(Unit):
     fetch_units: list[str]
 
 
-@dataclass(frozen=True)
 class CellFacts(Facts):
     """How many cells there are."""
 
     cells: int
 
 
-@dataclass(frozen=True)
 class CompareFacts(Facts):
     """Where the slices of cells lie, how many images were compared, and how many have the same bytes as another."""
 
@@ -240,7 +236,6 @@ class CompareFacts(Facts):
     same_bytes: int
 
 
-@dataclass(frozen=True)
 class JoinFacts(Facts):
     """How many pairs have the same bytes, and how many images the cell has."""
 
@@ -248,7 +243,6 @@ class JoinFacts(Facts):
     largest_cell: int
 
 
-@dataclass(frozen=True)
 class ReplaceFacts(Facts):
     """How many images go, and how many stay in their place."""
 
@@ -265,7 +259,6 @@ class DropUnit(Unit):
     funnel: list[FunnelRow]
 
 
-@dataclass(frozen=True)
 class DropFacts(Facts):
     """How many rows stay, counts, the funnel's entries, and dropped images as in `FetchFacts`."""
 

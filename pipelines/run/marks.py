@@ -77,10 +77,12 @@ def look(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> list[Damage]:
             path = storage.relative(mark.path, run.folder) or mark.path
             damages.append(Damage(path, str(error).removeprefix(f"{mark.path}: "), mark))
             continue
-        files |= (of_mark := named(content))
+        of_mark = named(content)
+        files |= of_mark
         by_file |= dict.fromkeys(of_mark, mark)
         for step, units in content.get("units", {}).items():
-            if (marked := len(run.finished(step))) < units:
+            marked = len(run.finished(step))
+            if marked < units:
                 damages.append(Damage(f"work/{step}", f"{marked:,} marks of units, where {units:,} were written", mark))
     wrong = listing.differences(run.folder, files, sizes_alone=storage.is_remote(run.folder))
     return damages + [Damage(path, why, by_file[path]) for path, why in wrong.items()]
@@ -94,15 +96,14 @@ def is_from_the_web(run: Run, damage: Damage) -> bool:
 
 def unmark(run: Run, damages: Sequence[Damage]) -> None:
     """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first."""
-    gone = list(dict.fromkeys(damage.mark for damage in damages))
+    delete_files([run.path("manifest.json")])
+    delete_files([run.mark(stage, "done") for stage in dict.fromkeys(damage.mark.stage for damage in damages)])
+    delete_files(list(dict.fromkeys(damage.mark.path for damage in damages)))
+
+
+def delete_files(paths: Sequence[str]) -> None:
+    """Delete files or folders, and wait until the disk has that."""
     with storage.noted() as block:
-        storage.delete(run.path("manifest.json"))
-    storage.sync(block)
-    with storage.noted() as block:
-        for stage in dict.fromkeys(mark.stage for mark in gone):
-            storage.delete(run.mark(stage, "done"))
-    storage.sync(block)
-    with storage.noted() as block:
-        for mark in gone:
-            storage.delete(mark.path)
+        for path in paths:
+            storage.delete(path)
     storage.sync(block)

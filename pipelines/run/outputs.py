@@ -22,7 +22,7 @@ from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
 from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
-from altalign.pipelines.run.units import Marks, Run, Table
+from altalign.pipelines.run.units import Run, Table
 from altalign.storage import Written, parquet
 
 DROPPED_ROWS = {
@@ -68,11 +68,7 @@ def near_duplicates(run: Run, *name: str) -> str:
 
 
 def near_facts(run: Run) -> dict[str, Any]:
-    """What decontamination looked for and found; the stage is done.
-
-    Raises:
-        UnreadableError: the file is not there.
-    """
+    """What decontamination looked for and found, whose stage is done; UnreadableError where the file is not there."""
     path = FOUND_FACTS.path(run)
     if not (facts := storage.read_json(path)):
         raise UnreadableError(f"{path}: it is not there")
@@ -81,13 +77,12 @@ def near_facts(run: Run) -> dict[str, Any]:
 
 # Counts ---------------------------------------------------------------------------------------------------------------
 
-# the steps whose marks hold counts
-_CountedFacts = ExtractFacts | JudgeFacts | GroupFacts | FetchFacts | DropFacts
-_COUNTED: tuple[Marks[_CountedFacts], ...] = (EXTRACTED, JUDGED, GROUPED, FETCHED, DECONTAMINATED)
 
-
-def _counted_facts(run: Run) -> Iterator[_CountedFacts]:
-    return (facts for marks in _COUNTED for _, facts in run.all_facts(marks))
+def _counted_facts(run: Run) -> Iterator[ExtractFacts | JudgeFacts | GroupFacts | FetchFacts | DropFacts]:
+    """The facts of all units whose marks hold counts."""
+    for marks in (EXTRACTED, JUDGED, GROUPED, FETCHED, DECONTAMINATED):
+        for _, facts in run.all_facts(marks):
+            yield facts
 
 
 def counts_of(run: Run) -> Counts:
@@ -129,12 +124,13 @@ def write_manifest(
         block: what was written since the last mark: the disk keeps it before there is a manifest.
         more: further entries of the manifest.
     """
+    more = more or {}
     list_of_files = listing.to_bytes(files)
     number = hashlib.sha256(list_of_files).hexdigest()
     with storage.noted() as of_card:
         storage.write_bytes(run.path(listing.FILE), list_of_files)
-        conditions = where.of_reasons((more or {}).get("lineage"))
-        is_grown = generations.ENTRY in (more or {})
+        conditions = where.of_reasons(more.get("lineage"))
+        is_grown = generations.ENTRY in more
         card = dataset_card.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
     if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
         paths = [run.path(name) for name in (listing.SETTINGS, *files)]
@@ -149,7 +145,7 @@ def write_manifest(
         "settings_sha256": listing.digest(run.path(listing.SETTINGS)).digest,
         "files": {"name": listing.FILE, "bytes": len(list_of_files), "sha256": number},
         "card": card,
-        **(more or {}),
+        **more,
     }
     storage.write_sealed(run.path("manifest.json"), manifest, durable=True)
 

@@ -72,8 +72,7 @@ def rows(run: Run) -> int:
 def stamp(run: Run, file: int) -> list[int | str]:
     """Size and time of change of an input file, or its digest in the store; of a part of a folder, of all its files.
 
-    Raises:
-        UnreadableError: the file is gone.
+    UnreadableError: the file is gone.
     """
     path, part = run.files[file].path, run.files[file].part
     try:
@@ -84,31 +83,21 @@ def stamp(run: Run, file: int) -> list[int | str]:
         ) from None
 
 
-def check_unchanged(run: Run, file: int) -> None:
-    """Refuse an input file that has changed since it was extracted: offsets and rows would name other images.
-
-    Raises:
-        UnreadableError: its size or time of change is another, or the file is gone.
-    """
-    source = run.files[file]
-    if stamp(run, file) != run.facts_of(EXTRACTED, source.name).stamp:
-        raise changed(source.path)
-
-
 @contextmanager
 def reading(run: Run, files: Iterable[int], before: list[int | str] | None = None) -> Iterator[None]:
     """A block that reads input files: where one has changed, that is the error, whatever else a reader met in it.
 
+    Offsets and rows would name other images. `before` is the stamp where extract has not ended.
+
     Raises:
-        UnreadableError: as `check_unchanged`; against a stamp where extract has not ended.
+        UnreadableError: size or time of change of a file is another, or it is gone.
     """
 
     def check() -> None:
         for file in files:
-            if before is None:
-                check_unchanged(run, file)
-            elif stamp(run, file) != before:
-                raise changed(run.files[file].path)
+            source = run.files[file]
+            if stamp(run, file) != (before or run.facts_of(EXTRACTED, source.name).stamp):
+                raise changed(source.path)
 
     try:
         yield
@@ -124,22 +113,20 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
     With `texts_alone`, only `image_identity` and `caption` need be there, and have their values.
     """
     file, direct = unit["file"], unit["direct"]
-    settings = run.config.input[run.files[file].input]
+    source, of_pool, row = run.files[file], path(run, file, direct=direct), unit["row"]
+    settings, columns = run.config.input[source.input], _TEXTS if texts_alone else CANDIDATE.names
     if direct:
-        check_unchanged(run, file)
         columns = needed_columns.text_columns(settings) if texts_alone else needed_columns.columns(settings)
-    else:
-        columns = _TEXTS if texts_alone else CANDIDATE.names
-    row = unit["row"]
-    of_pool, first, last = path(run, file, direct=direct), unit["first"], unit["last"]
     with reading(run, [file] if direct else []):
-        for batch in parquet.read_row_groups(of_pool, first, last, columns, rows_at_once=unit["rows_at_once"]):
+        for batch in parquet.read_row_groups(
+            of_pool, unit["first"], unit["last"], columns, rows_at_once=unit["rows_at_once"]
+        ):
             interrupts.check()
             if not direct:
                 yield batch
             else:
                 numbers = pa.array(np.arange(row, row + batch.num_rows))
-                names = None if texts_alone else table.row_names(run.files[file].named, numbers)
+                names = None if texts_alone else table.row_names(source.named, numbers)
                 yield table.candidates(batch, settings, names)
             row += batch.num_rows
 

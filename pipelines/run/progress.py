@@ -39,23 +39,24 @@ def watched(
 ) -> Iterator[None]:
     """Show how many of a step's units are finished: on a terminal a bar, else a line every 30 s and one at the end."""
     nowhere = terminal.into(io.StringIO())
-    watches = [(kind or Watch)(run, step, units, shown if isinstance(shown, Console) else nowhere)]
-    looks = [watches[0].look]
+    watch = (kind or Watch)(run, step, units, shown if isinstance(shown, Console) else nowhere)
+    looks = {watch: watch.look}
     if not isinstance(shown, Console):
-        watches.append(Watch(run, step, units, nowhere))
-        looks.append(partial(watches[-1].tell, shown))
+        of_caller = Watch(run, step, units, nowhere)
+        looks[of_caller] = partial(of_caller.tell, shown)
     plan = {"units": len(units), "rows": sum(map(_rows_of, units))}
     storage.write_json(run.work(step, "plan", "plan.json"), plan)
-    threads = [threading.Thread(target=look, daemon=True) for look in looks]
-    for thread in threads:
-        thread.start()
+    threads = [threading.Thread(target=look, daemon=True) for look in looks.values()]
     try:
+        for thread in threads:  # a signal that comes here must not leave one behind, in the middle of a file
+            thread.start()
         yield
     finally:
-        for watch in watches:
-            watch.stop.set()
+        for each in looks:
+            each.stop.set()
         for thread in threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
 
 def _rows_of(unit: Unit) -> int:

@@ -6,7 +6,7 @@ What one run has removed (`removed.parquet`) is a list too: URLs, domains and na
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -16,13 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import storage
 from altalign.data.key import image_id
 from altalign.data.stages import REMOVED_FILE
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import one_url
 from altalign.filters.one_url import WHITE_SPACE
-from altalign.pipelines.run.domains import Domains
+from altalign.pipelines.run.domains import Domains, read_list
 from altalign.storage import parquet
 
 # the columns that rows are matched by; dropped rows lack `sha256`
@@ -76,15 +75,17 @@ class Request:
         by_column = {"key": self.keys, "image_id": self.images, "sha256": self.hashes, "found_sha256": self.hashes}
         for name, values in by_column.items():
             if values and name in rows.column_names:
-                hits |= _is_in(rows[name], values)
+                is_in: Any = pc.is_in(rows[name], value_set=pa.array(list(values), pa.string()))
+                hits |= is_in.to_numpy().astype(bool)
         if self.source_keys and "source_key" in rows.column_names:
             for column in _names(rows):
                 hits |= _where(column, lambda name: hashed(name) in self.source_keys)
         for name in ("image_url", "page_url"):
             if self.urls and name in rows.column_names:
                 hits |= _where(rows[name], self.has_url)
-            if self.domains and name in rows.column_names:
-                hits |= _where(_origins(rows[name]), self.has_host_of)
+            if self.domains and name in rows.column_names:  # asked of scheme and host alone, where a URL is written so
+                parts: Any = pc.extract_regex(cast(Any, rows[name].cast(pa.string())), pattern=_ORIGIN)
+                hits |= _where(pc.coalesce(pc.struct_field(parts, "origin"), cast(Any, rows[name])), self.has_host_of)
         return hits
 
     def are_images(self, rows: pa.Table) -> Mask:
@@ -107,26 +108,22 @@ class Request:
     def not_in(self, rows: pa.Table) -> dict[str, list[str]]:
         """The entries of each list that none of these rows has, sorted."""
         existing: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
-        places = existing["image_url"] | existing["page_url"]
+        places, digests = existing["image_url"] | existing["page_url"], existing["sha256"] | existing["found_sha256"]
         urls = {hashed(each) for url in places for each in (url, *one_url.request_urls(url))} if self.urls else set()
-        urls |= existing["image_id"]
-        left: dict[str, frozenset[str] | set[str]] = {
+        there = {url for name, url in self.urls.items() if name in urls or name in existing["image_id"]}
+        left: dict[str, Iterable[str]] = {
             "keys": self.keys - existing["key"],
             "image_ids": self.image_ids - existing["image_id"],
-            "hashes": {
-                digest
-                for digest in self.hashes - existing["sha256"] - existing["found_sha256"]
-                if image_id(digest) not in existing["image_id"]
-            },
-            "urls": {*self.urls.values()} - {url for name, url in self.urls.items() if name in urls},
-            "domains": {
+            "hashes": [each for each in self.hashes - digests if image_id(each) not in existing["image_id"]],
+            "urls": {*self.urls.values()} - there,
+            "domains": [
                 domain
                 for name, domain in self.domains.items()
                 if not any(map(Request(domains={name: domain}).has_host_of, places))
-            },
+            ],
             "source_keys": {*self.source_keys.values()}.difference(*(column.to_pylist() for column in _names(rows))),
         }
-        return {name: sorted(filter(None, values)) for name, values in left.items() if any(values)}
+        return {name: entries for name, values in left.items() if (entries := sorted(filter(None, values)))}
 
     def of_one_input(self, rows: pa.Table) -> "Request":
         """The same with each name in the input as `SOURCE:NAME`, where rows have it.
@@ -171,12 +168,6 @@ def hashed(text: str) -> str:
     return image_id(text)
 
 
-def _origins(urls: Any) -> Any:
-    """Scheme and host of each URL; the whole of one that is not written so."""
-    parts: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
-    return pc.coalesce(pc.struct_field(parts, "origin"), urls)
-
-
 def _names(rows: pa.Table) -> list[Any]:
     """The names of rows in their inputs: bare, and with their source before a colon."""
     names, joined = rows["source_key"], cast(Any, pc.binary_join_element_wise)
@@ -189,11 +180,6 @@ def _where(column: Any, holds: Callable[[str], bool]) -> Mask:
     answers = [value is not None and holds(value) for value in encoded.dictionary.to_pylist()]
     indices: Any = pc.fill_null(encoded.indices, len(answers))
     return np.array([*answers, False], bool)[indices.to_numpy()]
-
-
-def _is_in(column: Any, values: frozenset[str]) -> Mask:
-    hits: Any = pc.is_in(column, value_set=pa.array(list(values), pa.string()))
-    return hits.to_numpy().astype(bool)
 
 
 # Lists ---------------------------------------------------------------------------------------------------------------
@@ -216,11 +202,7 @@ def of_files(paths: Mapping[str, Sequence[str]]) -> Request:
 
 
 def of_run(path: str) -> Request:
-    """What a run has removed.
-
-    Raises:
-        UsageError: the file is not what a run has removed.
-    """
+    """What a run has removed; UsageError where the file is something else."""
     try:
         rows = parquet.read_table(path).select(["kind", "hash"]).to_pylist()
         if not all(isinstance(value, str) for row in rows for value in row.values()):
@@ -235,36 +217,27 @@ def of_run(path: str) -> Request:
 
 
 def _of_list(name: str, path: str) -> Request:
-    text = _text(path, name)
+    option = f"--{name.replace('_', '-')}"
+    text = read_list(path, f"{option} {path}", "give the path of a list")
     if name == "domains":
-        listed = Domains.parse([(path, text)]).names
+        listed = set(Domains.parse([(path, text)]).names)
     else:
-        lines = enumerate(text.splitlines(), start=1)
-        listed = {_entry(name, entry, f"{path} line {at}") for at, line in lines if (entry := line.strip(WHITE_SPACE))}
-    spelled = {entry: (entry, *(one_url.request_urls(entry) if name == "urls" else ())) for entry in listed}
-    by_hash = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
-    entries: Any = frozenset(listed) if name in _HEX_DIGITS else by_hash
+        listed, digits = set[str](), _HEX_DIGITS.get(name)
+        for number, line in enumerate(text.splitlines(), start=1):
+            entry, where = line.strip(WHITE_SPACE), f"{path} line {number}"
+            if entry and name == "urls":
+                if not one_url.request_urls(entry):
+                    raise UsageError(f"{where}: {entry!r} is no URL; write one such as https://example.org/cat.jpg")
+                entry = one_url.parsed(entry)[0]
+            elif entry and digits:
+                if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", entry):
+                    raise UsageError(f"{where}: {entry!r} is not {digits} hex digits, as {option} wants")
+                entry = entry.lower()
+            listed.add(entry)
+        listed.discard("")
+    if name in _HEX_DIGITS:
+        entries: Any = frozenset(listed)
+    else:  # a URL by each spelling that it is asked for by
+        spelled = {entry: (entry, *(one_url.request_urls(entry) if name == "urls" else ())) for entry in listed}
+        entries = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
     return Request(**{name: entries})
-
-
-def _text(path: str, name: str) -> str:
-    option = f"--{name.replace('_', '-')} {path}"
-    try:
-        return storage.read_bytes(path).decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option}: not text (byte {error.start}); write one entry a line, in UTF-8") from None
-    except OSError as error:
-        raise UsageError(f"{option}: cannot be read ({error.strerror or error}); give the path of a list") from None
-
-
-def _entry(name: str, line: str, where: str) -> str:
-    """A line as rows spell it."""
-    if name == "urls":
-        if not one_url.request_urls(line):
-            raise UsageError(f"{where}: {line!r} is no URL; write one such as https://example.org/cat.jpg")
-        return one_url.parsed(line)[0]
-    if (digits := _HEX_DIGITS.get(name)) is None:
-        return line
-    if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", line):
-        raise UsageError(f"{where}: {line!r} is not {digits} hex digits, as --{name.replace('_', '-')} wants")
-    return line.lower()

@@ -1,7 +1,6 @@
 """What `write`, the making of runs of other runs, and `altalign score` leave: units, facts, and tables."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,6 @@ class ShardUnit(Unit):
     parts: list[tuple[str, int, int]]
 
 
-@dataclass(frozen=True)
 class ShardFacts(Facts):
     """Rows, sizes and digests of a shard, the number of its images, and the first and last image_id."""
 
@@ -59,7 +57,6 @@ class ShardOfParent(Unit):
     rows: int
 
 
-@dataclass(frozen=True)
 class ChosenFacts(Facts):
     """How many rows of a unit stay, and counts of the stage `select`."""
 
@@ -75,7 +72,6 @@ class CarriedUnit(Unit):
     files: list[str]
 
 
-@dataclass(frozen=True)
 class CarriedFacts(Facts):
     """How many bytes were copied."""
 
@@ -86,7 +82,6 @@ CHOSEN = Marks("select/chosen", ChosenFacts)
 CARRIED = Marks("select/carried", CarriedFacts)
 
 
-@dataclass(frozen=True)
 class CommonFacts(Facts):
     """What runs that are merged have too much of together: texts, images; and what several of them have.
 
@@ -106,21 +101,18 @@ COMMON = Marks("select/common", CommonFacts)
 REPEATED = pa.schema([("key", pa.string()), ("parent", pa.int32())])
 
 
-@dataclass(frozen=True)
 class CountedFacts(Facts):
     """How many samples of a unit the condition keeps and have a value, for each column."""
 
     rows: list[int]
 
 
-@dataclass(frozen=True)
 class ThresholdFacts(Facts):
     """For each column the smallest number (`select.ordered`) that stays; None where no sample has a value."""
 
     numbers: list[int | None]
 
 
-@dataclass(frozen=True)
 class BalanceFacts(Facts):
     """The limit of concept balance, how many entries occur, and how often all of them do."""
 
@@ -154,7 +146,6 @@ class ScoreUnit(Unit):
     threads: int
 
 
-@dataclass(frozen=True)
 class ScoreFacts(Facts):
     """The side-car that was scored, rows, and how many values of each column of each score are null."""
 

@@ -1,6 +1,5 @@
 """What `extract`, `tables` and `judge` hand on: units, facts in their marks, and tables."""
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -20,7 +19,6 @@ class FileUnit(Unit):
     file: int
 
 
-@dataclass(frozen=True)
 class ExtractFacts(Facts):
     """What was read of an input file."""
 
@@ -72,7 +70,6 @@ class PoolUnit(Unit):
     rows_at_once: int
 
 
-@dataclass(frozen=True)
 class CountFacts(Facts):
     """Rows that were counted, where the slices of the spill file lie, and the histogram of words as JSON."""
 
@@ -81,7 +78,6 @@ class CountFacts(Facts):
     words: list[list[int]]
 
 
-@dataclass(frozen=True)
 class MergeFacts(Facts):
     """Histogram (as JSON) and number of a partition's entries, by kind of table; images by source."""
 
@@ -140,7 +136,6 @@ _PLACE = {"file": pa.int32(), "kind": pa.int32(), "offset": pa.int64(), "length"
 PLACED_SURVIVOR = pa.schema([*SURVIVOR, *(pa.field(f"place_{name}", kind) for name, kind in _PLACE.items())])
 
 
-@dataclass(frozen=True)
 class JudgeFacts(Facts):
     """Rows that were judged, where the slices of survivors lie, and counts of dropped rows."""
 
@@ -157,7 +152,6 @@ class RowGroup(TypedDict):
     images: int
 
 
-@dataclass(frozen=True)
 class GroupFacts(Facts):
     """The fetch units of a partition, and counts of kept rows and of repeated pairs."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, Self, TypedDict, TypeVar, cast
+from typing import Any, Generic, Self, TypedDict, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays, parquet
 
 WORK_VERSION = 9  # of the layout of work/: a run that another version began is refused
-
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
 
@@ -33,9 +32,13 @@ class Unit(TypedDict):
     name: str
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Facts:
-    """The content of a finished unit's mark. A field that is None is not in the mark."""
+    """The content of a finished unit's mark; subclasses are frozen dataclasses. A field that is None is not in it."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def to_json(self) -> dict[str, object]:
         """The fields in their order."""
@@ -63,16 +66,13 @@ class Marks(Generic[F_co]):
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
 class InputFile:
-    """One input file, or part of a folder: its number in input order, and which [[input]] names it.
+    """One input file, or part of a folder."""
 
-    `named` stands for it in the names of its rows: its path below the folder that all files of its input are in.
-    """
-
-    number: int
+    number: int  # in input order
     path: str
-    input: int
+    input: int  # which [[input]] names it
     part: FolderPart | None = None
-    named: str = ""
+    named: str = ""  # in the names of its rows: its path below the folder that all files of its input are in
 
     @property
     def name(self) -> str:
@@ -108,8 +108,6 @@ class Run:
             lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, place=first
         )
 
-    # Marks ------------------------------------------------------------------------------------------------------------
-
     def mark(self, step: str, name: str) -> str:
         """Path of a unit's mark."""
         return self.work(step, f"{name}.json")
@@ -120,11 +118,7 @@ class Run:
         return marks.facts.from_json(mark) if mark else None
 
     def facts_of(self, marks: Marks[F], name: str) -> F:
-        """The facts of a unit that is finished.
-
-        Raises:
-            DamagedError: its mark is not there.
-        """
+        """The facts of a unit that is finished; DamagedError where its mark is not there."""
         if (facts := self.facts(marks, name)) is None:
             raise damaged(self.folder, self.mark(marks.step, name), "it is not there")
         return facts
@@ -136,9 +130,8 @@ class Run:
     def all_facts(self, marks: Marks[F]) -> Iterator[tuple[str, F]]:
         """Yields name and facts of every finished unit of a step, in the order of `finished`."""
         names = self.finished(marks.step)
-        yield from zip(
-            names, storage.each(lambda name: self.facts_of(marks, name), names, place=self.folder), strict=True
-        )
+        every = storage.each(lambda name: self.facts_of(marks, name), names, place=self.folder)
+        yield from zip(names, every, strict=True)
 
     def write_mark(self, step: str, name: str, facts: Mapping[str, object], block: storage.Block) -> None:
         """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""
@@ -260,17 +253,11 @@ class Sampled(Run):
 
 @dataclass(frozen=True)
 class Grown(Run):
-    """A run over the input of a finished one and more.
+    """A run over the input of a finished one and more."""
 
-    Attributes:
-        before: the folder of that one.
-        more: folders of its input that hold other files now, and are read anew.
-        untouched: shards of that one that stay as they are, and whose tars are there.
-    """
-
-    before: str = ""
-    more: tuple[str, ...] = ()
-    untouched: frozenset[str] = frozenset()
+    before: str = ""  # the folder of that one
+    more: tuple[str, ...] = ()  # folders of its input that hold other files now, and are read anew
+    untouched: frozenset[str] = frozenset()  # shards of that one that stay as they are, and whose tars are there
 
     def path(self, *parts: str) -> str:
         """A path inside the run, or of a shard, without an ending, that stays as it is."""

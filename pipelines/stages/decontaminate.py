@@ -6,8 +6,8 @@ images share a bucket. The images that `within_pool` finds are dropped in the sa
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from altalign.pipelines.figures import image_figures
 from altalign.pipelines.near import gallery, index, within_pool
 from altalign.pipelines.near.index import Index, index_of
 from altalign.pipelines.run import image_tables, outputs, text_tables
-from altalign.pipelines.run.units import Run, Table
+from altalign.pipelines.run.units import Run
 from altalign.storage import parquet
 
 READS = (
@@ -86,43 +86,43 @@ def find(run: Run, unit: image_tables.FindUnit) -> image_tables.FoundFacts:
     """Find the test images that are near to the kept images of a fetch unit."""
     name, index = unit["name"], index_of(run)
     features = image_tables.FEATURES.array(run, name)
-    above = index.calibration.similarity_above
+    above, tests = index.calibration.similarity_above, len(index.digests)
     same = _same_bytes(index, parquet.values(image_tables.kept_images(run, name), "found_sha256"))
-    near = _once(_joined(same, *_blocks(index, features, above=above, at_a_time=_AT_A_TIME)))
-    _write(run, image_tables.SIMILAR, name, near)
-    below = near.where(near.images < 0)
+    near = _once(_joined(same, *_search(index, features, above=above, at_a_time=_AT_A_TIME)))
+    below = near.where(near.images < 0)  # none
     if unit["looks_below"]:
-        wider = _blocks(index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
-        below = _below(near, wider, tests=len(index.digests))
-    _write(run, image_tables.LESS_SIMILAR, name, below)
-    lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
+        known = near.images * tests + near.tests
+        wider = _search(index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
+        for block in wider:  # of which the nearest stay
+            below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
+            below = below.where(np.argsort(-below.cosines, kind="stable")[:BELOW_OF_UNIT])
+    for table, pairs in ((image_tables.SIMILAR, near), (image_tables.LESS_SIMILAR, below)):
+        columns = [pa.array(column, field.type) for column, field in zip(pairs, image_tables.NEAR, strict=True)]
+        table.write(run, pa.table(columns, schema=image_tables.NEAR), name)
+    images, with_bucket = np.unique(near.images), near.images[near.shares_bucket]
     return image_tables.FoundFacts(
         images=len(features),
         flat_images=int((~features.any(axis=1)).sum()),
         pairs=len(near.images),
         pairs_below=len(below.images),
         pairs_without_a_bucket=int((~near.shares_bucket).sum()),
-        images_above=len(lost),
-        images_without_a_bucket=len(spared),
+        images_above=len(images),
+        images_without_a_bucket=len(np.setdiff1d(images, with_bucket)),
     )
 
 
-def _blocks(index: Index, features: Features, *, above: float, at_a_time: int) -> Iterator[Near]:
-    """Yields all pairs, each once, for one block of images after another."""
+def _search(index: Index, features: Features, *, above: float, at_a_time: int) -> Iterator[Near]:
+    """All pairs of an image that is not flat and a test image whose cosine is larger, each once, by block of images."""
     for first in range(0, len(features), at_a_time):
-        near = _once(_near(index, features[first : first + at_a_time], above=above))
-        yield near._replace(images=near.images + first)
-
-
-def _near(index: Index, features: Features, *, above: float) -> Near:
-    """All pairs of an image that is not flat and a view of a test image whose cosine is larger than `above`."""
-    numbers = np.flatnonzero(features.any(axis=1))
-    vectors = index.calibration.vectors(features[numbers])
-    pairs = find_pairs(vectors, index.side, above=above)
-    rows, places = np.unique(pairs.rows, return_inverse=True)
-    of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, NEAREST)
-    shares = share_bucket(of_pool[places], index.clusters[pairs.tests], at_least=IN_A_BUCKET)
-    return Near(numbers[pairs.rows], index.test_of[pairs.tests].astype(np.int64), pairs.cosines, shares)
+        block = features[first : first + at_a_time]
+        numbers = np.flatnonzero(block.any(axis=1))
+        vectors = index.calibration.vectors(block[numbers])
+        pairs = find_pairs(vectors, index.side, above=above)
+        rows, places = np.unique(pairs.rows, return_inverse=True)
+        of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, NEAREST)
+        shares = share_bucket(of_pool[places], index.clusters[pairs.tests], at_least=IN_A_BUCKET)
+        tests = index.test_of[pairs.tests].astype(np.int64)
+        yield _once(Near(first + numbers[pairs.rows], tests, pairs.cosines, shares))
 
 
 def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
@@ -135,22 +135,8 @@ def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
     return Near(images, tests["test"][rows].astype(np.int64), np.ones(len(images)), np.ones(len(images), np.bool_))
 
 
-def _below(near: Near, wider: Iterable[Near], *, tests: int) -> Near:
-    """From a wider search, block by block: the nearest pairs that are still below the threshold."""
-    below, known = near.where(near.images < 0), near.images * tests + near.tests
-    for block in wider:
-        below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
-        below = below.where(np.argsort(-below.cosines, kind="stable")[:BELOW_OF_UNIT])
-    return below
-
-
 def _joined(*parts: Near) -> Near:
     return Near(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _write(run: Run, table: Table, name: str, near: Near) -> None:
-    columns = [pa.array(column, field.type) for column, field in zip(near, image_tables.NEAR, strict=True)]
-    table.write(run, pa.table(columns, schema=image_tables.NEAR), name)
 
 
 def _once(near: Near) -> Near:
@@ -214,42 +200,32 @@ def gone(run: Run, name: str) -> Numbers:
 def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
     """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
     rows, parts = image_tables.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
-    first_rows = image_tables.first_of_each_image(rows)
-    image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+    _, image_of = image_tables.by_image(rows)
+
+    def add(reason: DropReason, images: Numbers, cosines: npt.NDArray[np.float64], more: pa.Table) -> None:
+        """Add the rows of images (rising numbers); their similarity is null where the cosine is NaN."""
+        place = np.searchsorted(images, image_of)
+        goes = np.flatnonzero(np.r_[images, -1][place] == image_of)
+        which = place[goes]
+        columns = {
+            "row": pa.array(goes, pa.int64()),
+            "similarity": pa.array(cosines[which].astype(np.float32), from_pandas=True),
+            "reason": pa.array([reason.value] * len(goes), pa.string()),
+            "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string())),
+        }
+        taken, table = more.take(which), rows.take(goes)
+        for name, values in {**columns, **{name: taken[name] for name in taken.column_names}}.items():
+            table = table.append_column(name, values)
+        parts.append(table)
+
     if run.config.decontaminate.test_sets:
         near = _near_duplicates(run, unit["name"]).nearest()
-        goes, which = _rows_of(near.images, image_of)
-        of_test = image_tables.TEST_NAMES.read(run).take(near.tests[which])
-        names = {column: of_test[column] for column in image_tables.TEST_NAME.names}
-        parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
+        names = image_tables.TEST_NAMES.read(run).take(near.tests)
+        add(DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.images, near.cosines, names)
     numbers, stays = within_pool.replaced_in(run, unit["place"])
-    goes, which = _rows_of(numbers, image_of)
-    kept_keys = {"kept_key": identity.hexed(stays["key"][which])}
-    parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_IN_POOL, stays["cosine"][which], kept_keys))
+    kept_keys = pa.table({"kept_key": identity.hexed(stays["key"])})
+    add(DropReason.NEAR_DUPLICATE_IN_POOL, numbers, stays["cosine"], kept_keys)
     return pa.concat_tables(parts, promote_options="default").sort_by("row")
-
-
-def _rows_of(images: Numbers, image_of: Numbers) -> tuple[Numbers, Numbers]:
-    """The numbers of the rows of these images (rising numbers), and for each row the place of its image among them."""
-    place = np.searchsorted(images, image_of)
-    rows = np.flatnonzero(np.r_[images, -1][place] == image_of)
-    return rows, place[rows]
-
-
-def _going(
-    rows: pa.Table, goes: Numbers, reason: DropReason, cosines: npt.NDArray[np.float64], more: dict[str, Any]
-) -> pa.Table:
-    """The rows that go for one reason; their similarity is null where the cosine is NaN."""
-    columns = {
-        "row": pa.array(goes, pa.int64()),
-        "similarity": pa.array(cosines.astype(np.float32), from_pandas=True),
-        "reason": pa.array([reason.value] * len(goes), pa.string()),
-        "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string())),
-    }
-    table = rows.take(goes)
-    for column, values in {**columns, **more}.items():
-        table = table.append_column(column, values)
-    return table
 
 
 def _goes(run: Run) -> Iterator[gallery.Pair]:
@@ -261,11 +237,13 @@ def _goes(run: Run) -> Iterator[gallery.Pair]:
                 yield gallery.Pair(cosine, name, image, test, shares)
 
 
-def _near_test_images(run: Run) -> pa.Table:
-    """Every test image with a near-duplicate in the pool, of `NEAR_TEST_IMAGES`, in the order of their numbers."""
+def _near_test_images(run: Run) -> dict[str, int]:
+    """Write every test image with a near-duplicate in the pool; returns the totals of what was found."""
     names = image_tables.TEST_NAMES.read(run)
+    totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
     images, cosines = np.zeros(len(names), np.int64), np.zeros(len(names))
     for name, facts in run.all_facts(image_tables.FOUND):
+        totals = {total: amount + getattr(facts, total) for total, amount in totals.items()}
         if facts.pairs:
             near = _near_duplicates(run, name)
             images += np.bincount(near.tests, minlength=len(names))
@@ -273,7 +251,8 @@ def _near_test_images(run: Run) -> pa.Table:
     numbers = np.flatnonzero(images)
     near_names = names.take(numbers)
     columns = [near_names["test_set"], near_names["test_image"], pa.array(images[numbers]), pa.array(cosines[numbers])]
-    return pa.table(columns, schema=NEAR_TEST_IMAGES.schema)
+    outputs.write_audit(run, NEAR_TEST_IMAGES, pa.table(columns, schema=NEAR_TEST_IMAGES.schema))
+    return totals
 
 
 def conclude(run: Run) -> None:
@@ -281,25 +260,21 @@ def conclude(run: Run) -> None:
     if not index.is_searched(run):
         return
     test_sets = Counter[str]()
-    for _, facts in run.all_facts(image_tables.TESTS):
-        test_sets[facts.test_set] += facts.images
-    of_index = run.facts(image_tables.INDEX, image_tables.ONLY)
-    sizes = run.facts_of(image_tables.LEARNED, image_tables.ONLY).to_json() | (of_index.to_json() if of_index else {})
-    near, totals = dict[str, object](), dict[str, int]()
+    for _, of_part in run.all_facts(image_tables.TESTS):
+        test_sets[of_part.test_set] += of_part.images
+    facts: dict[str, object] = {"test_sets": test_sets}
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
-        outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
-        set_of, images_near = image_tables.TEST_NAMES.read(run)["test_set"].to_pylist(), Counter[str]()
-        for test, images in Counter(pair.test for pair in _goes(run)).items():
-            images_near[str(set_of[test])] += images
-        near["images_near"] = {name: images_near[name] for name in test_sets}  # by the nearest test image
-        of_units = [facts for _, facts in run.all_facts(image_tables.FOUND)]
-        totals = {name: sum(getattr(facts, name) for facts in of_units) for name in TOTALS}
-    settings = {
-        "similarity_above": index.calibration_of(run).similarity_above,
-        "require_bucket": run.config.decontaminate.require_bucket,
-    }
-    in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_searched(run) else {}
-    storage.write_json(
-        image_tables.FOUND_FACTS.path(run), {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool}
-    )
+        set_of = image_tables.TEST_NAMES.read(run)["test_set"].to_pylist()
+        images_near = Counter(str(set_of[pair.test]) for pair in _goes(run))  # by the nearest test image
+        facts["images_near"] = {name: images_near[name] for name in test_sets}
+    facts |= run.facts_of(image_tables.LEARNED, image_tables.ONLY).to_json()
+    if of_index := run.facts(image_tables.INDEX, image_tables.ONLY):
+        facts |= of_index.to_json()
+    facts["similarity_above"] = index.calibration_of(run).similarity_above
+    facts["require_bucket"] = run.config.decontaminate.require_bucket
+    if run.config.decontaminate.test_sets:
+        facts |= _near_test_images(run)
+    if within_pool.is_searched(run):
+        facts["within_pool"] = within_pool.facts_of(run)
+    storage.write_json(image_tables.FOUND_FACTS.path(run), facts)

@@ -37,8 +37,6 @@ SAMPLE_PER_REASON = 1_000  # dropped rows that are kept: those of the smallest k
 READS: tuple[Table, ...] = ()  # input files
 WRITES = outputs.written_by("extract")
 
-Stamp = list[int | str]  # tells whether an input file has changed
-
 
 def plan(run: Run) -> list[text_tables.FileUnit]:
     """One unit a file, in input order."""
@@ -62,12 +60,11 @@ def extract(run: Run, unit: text_tables.FileUnit) -> text_tables.ExtractFacts:
         UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
     """
     file = run.files[unit["file"]]
-    settings, stamp = run.config.input[file.input], pool.stamp(run, file.number)
+    settings, stamp, counts = run.config.input[file.input], pool.stamp(run, file.number), FailedCounts()
     with pool.reading(run, [file.number], stamp):  # around what skips a file: one that changed is none of those
         try:
             is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
             if is_direct and (direct := table.direct(file.path, settings)):
-                counts = FailedCounts()
                 counts.add_rows(Stage.EXTRACT, settings.source, [], sum(direct.row_groups))
                 facts = {**direct._asdict(), **counts.facts()}
                 return text_tables.ExtractFacts(stamp, direct=True, places=None, broken=None, **facts)
@@ -75,16 +72,20 @@ def extract(run: Run, unit: text_tables.FileUnit) -> text_tables.ExtractFacts:
         except UnreadableError as error:
             if not settings.skip_unreadable:
                 raise
-            return _skip_file(run, file, stamp, error)
+            broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
+            text_tables.BROKEN_RECORDS.write(run, _broken_rows(broken, settings.source), file.name)
+            counts.add_rows(Stage.EXTRACT, settings.source, [DropReason.RECORD_BROKEN], 1)
+            facts = {"row_groups": [], "rows_at_once": 0, "bytes": 0, **counts.facts()}
+            return text_tables.ExtractFacts(stamp, direct=False, places=None, broken=1, **facts)
 
 
-def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> text_tables.ExtractFacts:
-    settings, source, name = run.config.input[file.input], run.source_of(file.number), file.name
-    failed_counts, sample, kind = FailedCounts(), DROPPED.empty_table(), image_places.Kind
+def _extract_file(run: Run, file: InputFile, stamp: list[int | str]) -> text_tables.ExtractFacts:
+    settings, name = run.config.input[file.input], file.name
+    source, failed_counts, sample = settings.source, FailedCounts(), DROPPED.empty_table()
     places = image_places.Collected(
         file.number,
-        plain=kind.ROW if settings.kind == "table" else kind.RECORD,
-        ranged=kind.FILE if file.part else kind.RANGE,
+        plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD,
+        ranged=image_places.Kind.FILE if file.part else image_places.Kind.RANGE,
     )
     with ExitStack() as stack:
         candidates = stack.enter_context(parquet.writing(text_tables.CANDIDATES.path(run, name), CANDIDATE))
@@ -98,7 +99,8 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> text_tables.Extrac
             failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], stretch.broken.num_rows)
             candidates.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
             broken.write(_broken_rows(stretch.broken, source))
-            sample = _with_smallest(sample, _dropped_rows(rows.filter(verdict.is_valid()), source))
+            if len(dropped := rows.filter(verdict.is_valid())):
+                sample = smallest_keys(pa.concat_tables([sample, _dropped_rows(dropped, source)]), SAMPLE_PER_REASON)
             places.add(stretch.places, images, stretch.payloads)
     text_tables.PLACES.save(run, places.sorted(), name)
     if len(payloads := places.payloads()):
@@ -130,23 +132,6 @@ def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[r
     yield from folder.read(part, files, settings, file.named)
 
 
-def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> text_tables.ExtractFacts:
-    source = run.source_of(file.number)
-    failed_counts = FailedCounts()
-    failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
-    broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
-    text_tables.BROKEN_RECORDS.write(run, _broken_rows(broken, source), file.name)
-    facts = failed_counts.facts()
-    return text_tables.ExtractFacts(
-        stamp, direct=False, row_groups=[], rows_at_once=0, bytes=0, places=None, broken=1, **facts
-    )
-
-
-def _with_smallest(sample: pa.Table, rows: pa.Table) -> pa.Table:
-    """The dropped rows with the smallest keys, up to SAMPLE_PER_REASON for each reason."""
-    return smallest_keys(pa.concat_tables([sample, rows]), SAMPLE_PER_REASON) if len(rows) else sample
-
-
 def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
     failed = pa.array([[DropReason.RECORD_BROKEN.value]] * broken.num_rows, pa.list_(pa.string()))
     columns = {name: broken[name] for name in BROKEN.names} | {"source": source, "stage": Stage.EXTRACT.value}
@@ -170,8 +155,7 @@ def _follow_revisits(run: Run) -> None:
         return text_tables.PAYLOADS.array(run, name) if storage.exists(text_tables.PAYLOADS.path(run, name)) else none
 
     names = [file.name for file in run.files if run.facts_of(text_tables.EXTRACTED, file.name).places]
-    revisits = [rows[rows["kind"] == image_places.REVISIT] for rows in map(payloads, names)]
-    revisits = np.concatenate([none, *revisits])
+    revisits = np.concatenate([none, *(rows[rows["kind"] == image_places.REVISIT] for rows in map(payloads, names))])
     if len(revisits):
         files = ((text_tables.PLACES.array(run, name), payloads(name)) for name in names)
         revisits = image_places.followed(revisits, files)
@@ -193,5 +177,6 @@ def conclude(run: Run) -> None:
             path = outputs.dropped(run, Stage.EXTRACT, f"broken-{file.name}")
             storage.write_bytes(path, storage.read_bytes(text_tables.BROKEN_RECORDS.path(run, file.name)))
         if storage.exists(text_tables.EXTRACT_SAMPLE.path(run, file.name)):
-            sample = _with_smallest(sample, text_tables.EXTRACT_SAMPLE.read(run, file.name))
+            of_file = text_tables.EXTRACT_SAMPLE.read(run, file.name)
+            sample = smallest_keys(pa.concat_tables([sample, of_file]), SAMPLE_PER_REASON)
     parquet.write_any(outputs.dropped(run, Stage.EXTRACT, "sample"), sample, DROPPED)

@@ -1,12 +1,13 @@
 """Fetch and image: gets every surviving image once, however many captions it has, and measures and judges it.
 
-A fetch unit is a row group of the grouped survivors. Its images come from the input files (`fetch_from_files`) or from
-the web. Either leaves a blob of bytes and an outcome for each image, in the order of images.
+A fetch unit is a row group of the grouped survivors. Its images come from the web, or from the input's own files by
+ranged reads. Either leaves a blob of bytes and an outcome for each image, in the order of images.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, assert_never
 
 import apache_beam as beam
@@ -21,40 +22,42 @@ from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import REASONS, DropReason, Stage, ask, reasons_of
 from altalign.data.schema import RULES_VERSION, STRINGS
-from altalign.data.stages import REMOVED_FILE
+from altalign.data.stages import REMOVED_FILE, damaged
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.machine import interrupts, memory
-from altalign.pipelines.engine.map_units import MapUnits
+from altalign.pipelines import read
+from altalign.pipelines.engine.jobs import create
+from altalign.pipelines.engine.map_units import MapUnits, pooled
 from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.figures.image_figures import dropped_images, of_images_at
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
-from altalign.pipelines.run import outputs, pool, progress, text_tables
-from altalign.pipelines.run.image_tables import (
-    FEATURES,
-    FETCHED,
-    FETCHED_ROWS,
-    MEASURED_IMAGES,
-    FetchFacts,
-    FetchUnit,
-    first_of_each_image,
-    survivors,
-)
-from altalign.pipelines.run.removal_list import of_run
-from altalign.pipelines.run.text_tables import GROUPED, GROUPED_SURVIVORS
-from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, digest, fetched_before
-from altalign.pipelines.stages import fetch_from_files
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.run import image_tables, outputs, pool, progress, removal_list
+from altalign.pipelines.run.image_places import Kind
+from altalign.pipelines.run.image_tables import FETCHED, FetchFacts, FetchUnit, by_image, first_of_each_image
+from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
 from altalign.pipelines.web import client, journal, log
 from altalign.pipelines.web.log import WebWatch
 from altalign.rules import own
 from altalign.settings.curate import FetchSettings
 from altalign.storage import arrays, parquet
+from altalign.storage.ranges import Range, Ranges
 
-READS = (GROUPED_SURVIVORS, text_tables.COPIED_IMAGES, text_tables.FOLDER_FILES)
+READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES)
 WRITES = outputs.written_by("fetch")
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
+
+# A unit waits for its last images longer than it works; meanwhile others ask. Measured with two cores and 12,000 images
+# of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where
+# all hosts answer.
+UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
+IN_FLIGHT_AT_LEAST = 64 * memory.MB
+
+Outcomes = Mapping[int, Outcome]  # by the number of an image in its unit
 
 
 def plan(run: Run) -> list[FetchUnit]:
@@ -69,22 +72,24 @@ def plan(run: Run) -> list[FetchUnit]:
     ]
 
 
-class Fetch(beam.PTransform[Any, Any]):
-    """Units of images in, names of finished ones out."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self._run = run
-
-    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
-        """Do every unit that is not finished; units that wait for the web run more at a time than there are cores."""
-        threads = threads_for_web(self._run) if self._run.config.fetch.source == "web" else {}
-        return input_or_inputs | MapUnits(self._run, FETCHED, fetch, **threads)
+def transform(run: Run) -> MapUnits:
+    """Fetches every unit that is not finished; those that wait for the web are more at once than there are cores."""
+    if run.config.fetch.source != "web":
+        return MapUnits(run, FETCHED, fetch)
+    at_least = UNITS_AT_ONCE_AT_LEAST if memory.is_ample() else WITH_LITTLE_MEMORY
+    at_once = max(at_least, 2 * run.config.engine.threads)
+    return MapUnits(run, FETCHED, fetch, at_once=at_once, held=partial(_opened_client, run.config.fetch))
 
 
 def watch(run: Run) -> type[progress.Watch]:
     """The class that shows the progress of this step."""
     return WebWatch if run.config.fetch.source == "web" else progress.Watch
+
+
+def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
+    """About how long these units take one core; 0 where they wait for the web, or a model has threads of its own."""
+    is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
+    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
 def requests_ahead(run: Run) -> str:
@@ -96,77 +101,60 @@ def requests_ahead(run: Run) -> str:
         if unit["name"] in finished:
             taken += unit["images"]
             continue
-        rows = survivors(run, unit)
-        of_images, image_of = _by_image(rows)
-        from_web = set(np.flatnonzero(~fetch_from_files.in_hand(run, of_images)).tolist())
-        from_web -= (_blocked(run, of_images) | _removed(run, rows, image_of)).keys()
+        rows = image_tables.survivors(run, unit)
+        of_images, image_of = by_image(rows)
+        from_web = {*np.flatnonzero(~_in_hand(run, of_images)).tolist()}
+        from_web -= _excluded(run, rows, of_images, image_of).keys()
         image_ids: list[Any] = identity.hexed(arrays.ids_of(of_images["image_id"])).to_pylist()
         stem = run.work(FETCHED.step, unit["name"])
-        known = len(journal.known(run, stem, image_ids, from_web, partial(journal_grounds, run)))
+        known = len(journal.known(run, stem, image_ids, from_web, partial(_journal_grounds, run)))
         taken, to_request = taken + known, to_request + len(from_web) - known
     ends = "came or failed before and are" if taken != 1 else "came or failed before and is"
     return f"fetch: {taken:,} image{'s' * (taken != 1)} {ends} taken over, {to_request:,} to ask for"
 
 
-def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
-    """About how long these units take one core; 0 where they wait for the web, or a model has threads of its own."""
-    is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
-    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
-
-
-def _by_image(rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The first row of each image, and for each row the number of its image."""
-    first_rows = first_of_each_image(rows)
-    return rows.take(first_rows), np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
-
-
 def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
-    rows = survivors(run, unit)
-    of_images, image_of = _by_image(rows)
-    blocked = _blocked(run, of_images) | _removed(run, rows, image_of)
+    rows = image_tables.survivors(run, unit)
+    of_images, image_of = by_image(rows)
+    excluded = _excluded(run, rows, of_images, image_of)
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
-                is_left = pa.array([number not in blocked for number in range(len(of_images))], pa.bool_())
-                of_files = iter(fetch_from_files.fetch_images(run, unit, of_images.filter(is_left)))
-                outcomes = [blocked.get(number) or next(of_files) for number in range(len(of_images))]
+                outcomes = _fetch_from_files(run, unit, of_images, excluded)
             case "web":
-                outcomes = fetch_from_web(run, unit, of_images, blocked)
+                outcomes = _fetch_from_web(run, unit, of_images, excluded)
             case unknown:
                 assert_never(unknown)
-    return _write(run, unit, _judged(run, rows, of_images, outcomes, image_of))
+    of_each = [outcomes[number] for number in range(len(of_images))]
+    return _write(run, unit, _judged(run, rows, parquet.strings(of_images, "image_url"), of_each, image_of))
 
 
-def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
-    """The numbers of the images whose URLs a block list names, each with its outcome."""
+def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArray[np.int64]) -> Outcomes:
+    """The images whose URLs a block list names; of the web also those all of whose pairs were removed earlier."""
+    outcomes = dict[int, Outcome]()
     listed = measuring.blocked_urls(run.config.fetch)
-    urls: list[Any] = rows["image_url"].to_pylist() if len(listed) else []
-    is_listed = (bool(url) and listed.names_url(url) for url in urls)
-    return {number: Outcome(DropReason.URL_BLOCKED) for number, listed in enumerate(is_listed) if listed}
-
-
-def _removed(run: Run, rows: pa.Table, image_of: npt.NDArray[np.int64]) -> dict[int, Outcome]:
-    """The numbers of the images all of whose pairs were removed earlier: the web is not asked for them again."""
+    for number, url in enumerate(parquet.values(of_images, "image_url") if len(listed) else ()):
+        if url and listed.names_url(url):
+            outcomes[number] = Outcome(DropReason.URL_BLOCKED)
     path = run.path(REMOVED_FILE)
-    if run.config.fetch.source != "web" or not storage.exists(path):
-        return {}
-    ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
-    is_gone = of_run(path).matches(pa.table({**{name: rows[name] for name in STRINGS}, **ids}))
-    stays = np.bincount(image_of, weights=~is_gone)
-    return {number: Outcome(DropReason.REMOVED) for number in np.flatnonzero(stays == 0).tolist()}
+    if run.config.fetch.source == "web" and storage.exists(path):
+        ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
+        is_gone = removal_list.of_run(path).matches(pa.table({**{name: rows[name] for name in STRINGS}, **ids}))
+        stays = np.bincount(image_of, weights=~is_gone)
+        outcomes |= {number: Outcome(DropReason.REMOVED) for number in np.flatnonzero(stays == 0).tolist()}
+    return outcomes
 
 
 def _judged(
-    run: Run, rows: pa.Table, of_images: pa.Table, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64]
+    run: Run, rows: pa.Table, urls: pa.StringArray, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64]
 ) -> pa.Table:
     """One row a candidate: its text, what was measured of its image, and why it was not fetched or which rules hold.
 
-    `of_images` has the first row of each image; `image_of`, int64[rows], the number of each row's image.
+    URLs and outcomes are of images; `image_of`, int64[rows], has the number of each row's image.
     """
     measured = measuring.columns([outcome.measured for outcome in outcomes])
     sizes = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
-    urls = parquet.strings(of_images, "image_url")
     rules = own.rules(Stage.IMAGE, run.config, run.modules)
     columns = {**measured, "url": urls, "bytes": sizes}
     reason, failed = reasons_of(ask(rules, columns, run.config, lambda row: f"the image {urls[row].as_py()!r}"))
@@ -207,12 +195,12 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
             outputs.write_dropped(outputs.dropped(run, stage, unit["name"]), stage, part)
     measures = text_figures.Histograms(text_figures.OF_IMAGE)
     measures.add(image_figures.image_measures(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
-    MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
+    image_tables.MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
     features: Any = kept.take(first_of_each_image(kept))["features"]
     features = b"".join(pc.fill_null(features, pa.scalar(bytes(2 * dimensions))).to_pylist())
-    FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
-    FETCHED_ROWS.write(run, kept, unit["name"])
+    image_tables.FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
+    image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
     with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
     of_images = with_outcome.take(first_of_each_image(rows))
     of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
@@ -232,7 +220,8 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
 
 def conclude(run: Run) -> None:
     """Write what was measured of images: `audit/image_measures.parquet` and `audit/hosts.parquet`."""
-    parts = storage.each(partial(MEASURED_IMAGES.read, run), run.finished(FETCHED.step), place=run.folder)
+    units = run.finished(FETCHED.step)
+    parts = storage.each(partial(image_tables.MEASURED_IMAGES.read, run), units, place=run.folder)
     outputs.write_audit(run, IMAGE_MEASURES, text_figures.sum_of(parts, IMAGE_MEASURES.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_figures.write_hosts(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
@@ -240,29 +229,17 @@ def conclude(run: Run) -> None:
         storage.delete_units([run.work(FOLDER), run.work(SET_ASIDE)])  # what these have is in the units now
 
 
-# A unit waits for its last images longer than it works; meanwhile others ask. Measured with two cores and 12,000 images
-# of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where
-# all hosts answer.
-UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
-IN_FLIGHT_AT_LEAST = 64 * memory.MB
+# From the web ---------------------------------------------------------------------------------------------------------
 
 
-def threads_for_web(run: Run) -> dict[str, Any]:
-    """Arguments for `MapUnits`: units at once that keep the client and all cores busy, and the process's client."""
-    at_least = UNITS_AT_ONCE_AT_LEAST if memory.is_ample() else WITH_LITTLE_MEMORY
-    return {"at_once": max(at_least, 2 * run.config.engine.threads), "held": partial(opened_client, run.config.fetch)}
-
-
-def opened_client(settings: FetchSettings) -> AbstractContextManager[client.Client]:
+def _opened_client(settings: FetchSettings) -> AbstractContextManager[client.Client]:
     """The client of this process; bodies in flight get at most half of the memory that images may take."""
     at_most = min(client.BYTES_IN_FLIGHT_AT_MOST, max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2))
     return client.opened(settings, bytes_in_flight_at_most=at_most)
 
 
-def fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int, Outcome]) -> list[Outcome]:
-    """Fetch and measure the images of a unit, each a row of `PLACED_SURVIVOR`, but for those that are `blocked`.
-
-    Images of tars, tables and folders are read there.
+def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcomes) -> Outcomes:
+    """Fetch and measure the images of a unit, each a row of `PLACED_SURVIVOR`; those of files are read there.
 
     Raises:
         FullDiskError: no space is left for the images.
@@ -275,20 +252,19 @@ def fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[i
     def measure(number: int, data: bytes) -> Measured:
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
 
-    path, in_hand = run.work(FETCHED.step, unit["name"]), fetch_from_files.in_hand(run, rows)
-    journal.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(journal_grounds, run))
+    path, in_hand = run.work(FETCHED.step, unit["name"]), _in_hand(run, rows)
+    journal.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(_journal_grounds, run))
     with (
-        journal.opened(path, journal_grounds(run, image_ids), measure) as kept,
+        journal.opened(path, _journal_grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as history,
     ):
-        kept.outcomes.update(blocked)  # no journal has them: with another list they may be asked for
+        kept.outcomes.update(excluded)  # no journal has them: with another list they may be asked for
         history.stats(kept.outcomes)
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
         own_files = np.flatnonzero(missing & in_hand)
         of_files = rows.take(own_files)
-        with pool.reading(run, fetch_from_files.whole_files(run, of_files)):
-            every = fetch_from_files.image_bytes(run, of_files)
-            for number, data in zip(own_files.tolist(), every, strict=True):
+        with pool.reading(run, _whole_files(run, of_files)):
+            for number, data in zip(own_files.tolist(), image_bytes(run, of_files), strict=True):
                 if isinstance(data, DropReason):
                     kept.failed(number, data, None)
                 else:
@@ -299,7 +275,7 @@ def fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[i
             kept.flush()
             history.flush()
 
-        with opened_client(run.config.fetch) as web:
+        with _opened_client(run.config.fetch) as web:
             for response in web.fetch([urls[number] for number in numbers], on_quiet=write):
                 interrupts.check()
                 number = numbers[response.number]
@@ -311,18 +287,160 @@ def fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[i
                 history.stats(kept.outcomes)
                 del response  # so its bytes no longer count when the next is asked for
         history.stats(kept.outcomes, is_last=True)
-        return [kept.outcomes[number] for number in range(len(urls))]
+        return kept.outcomes
 
 
-def journal_grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
+def _journal_grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
     """What the journal of a unit rests on: the images and what may be fetched of them; and how they are measured."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
-    settings = run.config.fetch
-    domains, urls = ({f"file {name}" for name in names} for names in (settings.blocked_domains, settings.blocked_urls))
-    urls |= {"fetch.blocked_urls"}  # of no journal: an image in hand whose URL is listed now need not be asked for
-    of_web = {name for name in reads if name in domains or name.startswith("fetch.")} - urls
-    of_images = reads.keys() - of_web - urls
-    may_fetch, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
-    return journal.JournalGrounds(
-        requests=digest({"images": list(image_ids), **may_fetch}), measured=digest({"rules": RULES_VERSION, **measured})
-    )
+    domains = {f"file {name}" for name in run.config.fetch.blocked_domains}
+    # of no journal: an image in hand whose URL is listed now need not be asked for
+    urls = {"fetch.blocked_urls", *(f"file {name}" for name in run.config.fetch.blocked_urls)}
+    requests: dict[str, object] = {"images": list(image_ids)}
+    measured: dict[str, object] = {"rules": RULES_VERSION}
+    for name in reads.keys() - urls:
+        (requests if name in domains or name.startswith("fetch.") else measured)[name] = reads[name]
+    return journal.JournalGrounds(requests=digest(requests), measured=digest(measured))
+
+
+# From the input's files -----------------------------------------------------------------------------------------------
+
+
+def _fetch_from_files(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcomes) -> Outcomes:
+    """Read and measure the images of a unit, each a row of `PLACED_SURVIVOR`; their bytes go to its blob."""
+    hooks, outcomes, end = measuring.hooks_of(run.config), dict(excluded), 0
+    numbers = [number for number in range(len(rows)) if number not in excluded]
+    rows = rows.take(pa.array(numbers, pa.int64()))
+    path, urls = image_tables.IMAGES.path(run, unit["name"]), parquet.values(rows, "image_url")
+    with storage.write(path) as blob, pool.reading(run, _whole_files(run, rows)):
+        for number, url, data in zip(numbers, urls, image_bytes(run, rows), strict=True):
+            if isinstance(data, DropReason):
+                outcomes[number] = Outcome(data)
+                continue
+            measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
+            blob.write(data)
+            outcomes[number] = Outcome(None, None, end, len(data), measured)
+            end += len(data)
+    return outcomes
+
+
+def _in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each image is in a tar, a table or a folder, bool[n]. Those of web archives have URLs, all of them."""
+    holds_images = np.array([settings.has_images for settings in run.config.input])
+    files = rows["place_file"].combine_chunks()
+    inputs = np.array([run.files[file].input for file in files.fill_null(0).to_numpy().tolist()], np.int64)
+    return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[inputs]
+
+
+def _whole_files(run: Run, rows: pa.Table) -> list[int]:
+    """The input files that these images lie in; a file of a folder is looked at when it is read."""
+    files = rows["place_file"].unique().drop_null().to_numpy().tolist()
+    return [file for file in files if run.files[file].part is None]
+
+
+def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
+    """Yields the bytes of each image, read at its place; the reason for one that no file has, or that is too large."""
+    has_place = rows["place_file"].is_valid().to_pylist()
+    with Ranges(_ranges(run, rows)) as ranges:
+        for place, is_there in zip(ranges, has_place, strict=True):
+            if place is None:
+                yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
+            elif place.length is None:
+                opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
+                yield read.image_bytes(place.path, place.offset, opened) or b""
+            else:
+                yield ranges.read(place)
+
+
+def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
+    """Where the bytes of each image are, None where there are none; records of a WARC have no length."""
+    gathered = cache(lambda file: image_tables.GATHERED_INDEX.array(run, run.files[file].name))
+    files_of = cache(lambda file: FOLDER_FILES.read(run, run.files[file].name))
+    ranges = list[Range | None]()
+    columns = (parquet.values(rows, f"place_{name}") for name in ("file", "kind", "offset", "length"))
+    for file, kind, offset, length in zip(*columns, strict=True):
+        if file is None:
+            ranges.append(None)
+            continue
+        source = run.files[file]
+        match Kind(kind):
+            case Kind.ROW:
+                images, index = image_tables.GATHERED_IMAGES.path(run, source.name), gathered(file)
+                place = index[np.searchsorted(index["row"], offset) :][:1]
+                if place["row"].tolist() != [offset]:
+                    raise damaged(run.folder, images, f"row {offset:,} is not there")
+                start, size = int(place["offset"][0]), int(place["length"][0])
+                ranges.append(None if size < 0 else Range(images, start, size))
+            case Kind.COPIED:
+                ranges.append(Range(COPIED_IMAGES.path(run, source.name), offset, length))
+            case Kind.RANGE:
+                ranges.append(Range(source.path, offset, length))
+            case Kind.RECORD:
+                ranges.append(Range(source.path, offset, None))
+            case Kind.FILE:
+                assert source.part is not None
+                entry = files_of(file).slice(offset, 1).to_pylist()[0]
+                stamp = storage.Stamp(entry["size"], entry["time_ns"], entry["digest"])
+                ranges.append(Range(storage.join(source.part.folder, os.fsdecode(entry["name"])), 0, length, stamp))
+            case unknown:
+                assert_never(unknown)
+    return ranges
+
+
+# Rows of tables are gathered before images are fetched, in one pass over each table: no row group is read twice -------
+
+
+def plan_gather(run: Run) -> list[Unit]:
+    """One unit a table of images."""
+    has_images = [settings.kind == "table" and settings.image_column for settings in run.config.input]
+    return [Unit(name=file.name) for file in run.files if has_images[file.input]]
+
+
+def gather(run: Run, file: int, rows: npt.NDArray[np.int64]) -> image_tables.GatherFacts:
+    """Copy the images of these rows (rising numbers) of a table to a blob, with an index of row, offset and length.
+
+    One of more than `fetch.bytes_at_most` is not copied; its length is below zero.
+    """
+    source, index, end = run.files[file], list[tuple[int, int, int]](), 0
+    with pool.reading(run, [file]), storage.write(image_tables.GATHERED_IMAGES.path(run, source.name)) as blob:
+        for row, data in table.images(source.path, run.config.input[source.input], rows.tolist()) if len(rows) else ():
+            is_small = len(data) <= run.config.fetch.bytes_at_most
+            index.append((row, end, len(data) if is_small else -1))
+            if is_small:
+                blob.write(data)
+                end += len(data)
+    image_tables.GATHERED_INDEX.save(run, np.array(index, image_tables.ROW_INDEX), source.name)
+    return image_tables.GatherFacts(len(index), end)
+
+
+class GatherTables(beam.PTransform[Any, Any]):
+    """Units of tables in, names of gathered tables out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
+        """Gather the surviving images of every table."""
+        grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, self._run.finished(GROUPED.step))
+        rows = pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
+        none = beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
+        every = (grouped | "NameRows" >> rows, input_or_inputs | "NameTables" >> none) | beam.Flatten()
+        return every | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
+
+    def _rows(self, partition: str) -> Iterator[tuple[int, bytes]]:
+        """Yields the number of each table of images that a partition of survivors needs, and its rows, rising."""
+        columns = [f"place_{field}" for field in ("file", "kind", "offset")]
+        for batch in parquet.read_whole(GROUPED_SURVIVORS.path(self._run, partition), columns):
+            file, kind, offset = (batch[name].to_numpy(zero_copy_only=False) for name in columns)
+            is_row = kind == Kind.ROW
+            files, rows = file[is_row].astype(np.int64), offset[is_row].astype(np.int64)
+            for number in np.unique(files).tolist():
+                yield number, np.unique(rows[files == number]).tobytes()
+
+    def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        file, parts = element
+        numbers = np.unique(np.frombuffer(b"".join(parts), np.int64))
+        unit = Unit(name=self._run.files[file].name)
+        map_unit(self._run, image_tables.GATHERED, unit, lambda run, _: gather(run, file, numbers))
+        yield file

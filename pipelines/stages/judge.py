@@ -1,21 +1,23 @@
-"""Judge: every candidate against the text rules, map-only; then survivors are grouped by image (`group_survivors`).
+"""Judge: every candidate against the text rules, map-only; then survivors are grouped by image.
 
-This is the pass that reads every candidate, so it also notes for the audit what is measured, and samples what is
-dropped.
+The first pass reads every candidate, so it also notes for the audit what is measured, and samples what is dropped. The
+grouping drops repeated pairs and finds where each image is; its rows are sorted by (image_id, key), one row group a
+fetch unit.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
@@ -27,23 +29,24 @@ from altalign.dedup.hash_tables import HashTable
 from altalign.filters import identity, words
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.engine.spilled_groups import Element, MergePartitions, SpillWriter, elements
+from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.figures import text_figures
 from altalign.pipelines.figures.text_figures import Seen
 from altalign.pipelines.run import outputs, pool, text_tables
-from altalign.pipelines.run.text_tables import JUDGED, SURVIVOR, SURVIVORS, JudgeFacts, PoolUnit
-from altalign.pipelines.run.units import Run, map_unit
-from altalign.pipelines.stages.group_survivors import (
-    OF_SURVIVORS,
-    Sorted,
-    as_dropped,
-    as_message,
-    buckets_of,
-    group,
-    partitioned,
-    slices_of_places,
+from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
+from altalign.pipelines.run.text_tables import (
+    GROUPED_SURVIVORS,
+    JUDGED,
+    PLACED_SURVIVOR,
+    SURVIVOR,
+    SURVIVORS,
+    GroupFacts,
+    JudgeFacts,
+    PoolUnit,
+    RowGroup,
 )
-from altalign.rules import own, reason_words
+from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
+from altalign.rules import own
 from altalign.storage import arrays, parquet
 
 READS = (
@@ -58,11 +61,16 @@ WRITES = outputs.written_by("judge")
 SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
 LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
 REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
+ROWS_PER_PARTITION = 200_000
+HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB
+STRETCH_BYTES = 32 << 20  # read at a time where there are more
+UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
 FOLLOWED = -1  # in place of a file's number: what revisit records lead to
+OF_SURVIVORS, OF_PLACES = range(2)  # kinds of slices
+DROPPED_TEXT = parquet.with_dictionaries(DROPPED)  # as it is written: Arrow would hash these strings again
 
-# The schema of dropped rows as they are written; the file is that of `DROPPED`. With dictionaries in hand Arrow hashes
-# none of these strings, which took one in ten CPU seconds of its writing.
-DROPPED_TEXT = parquet.with_dictionaries(DROPPED)
+Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
+Numbers = npt.NDArray[np.int64]  # int64[n]
 
 # Measuring ------------------------------------------------------------------------------------------------------
 
@@ -129,150 +137,61 @@ def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> TextMeasures:
     )
 
 
-# What is dropped, and what is noted -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Judged:
-    """n candidates, what was measured of them, all reasons that hold (`reasons_of`), and their ids (uint8[n, 16]).
-
-    `names` are all reasons of the stage, in order.
-    """
-
-    candidates: pa.RecordBatch
-    measured: TextMeasures
-    failed: "pa.DictionaryArray[Any, Any]"
-    image_ids: np.ndarray
-    keys: np.ndarray
-    names: Sequence[str]
-
-    @cached_property
-    def combinations(self) -> list[tuple[str, ...]]:
-        """The combinations of reasons that occur."""
-        dictionary: Any = self.failed.dictionary
-        return [tuple(reasons) for reasons in dictionary.to_pylist()]
-
-    @cached_property
-    def numbered(self) -> list[list[int]]:
-        """The same, each reason by its number in `names`."""
-        number = {name: at for at, name in enumerate(self.names)}
-        return [[number[reason] for reason in reasons] for reasons in self.combinations]
-
-    @property
-    def codes(self) -> npt.NDArray[np.integer]:
-        """The combination of each row, by its number in `combinations`: integers[n]."""
-        return self.failed.indices.to_numpy()
-
-    @cached_property
-    def dropped(self) -> npt.NDArray[np.int64]:
-        """Numbers of the rows that have a reason: int64[m], rising."""
-        return np.flatnonzero(np.array([bool(reasons) for reasons in self.combinations], np.bool_)[self.codes])
-
-    @property
-    def reasons(self) -> npt.NDArray[np.uint8]:
-        """The verdict of each dropped row, by its number in `names`: uint8[m]."""
-        first = [next(iter(numbers), 0) for numbers in self.numbered]
-        return np.array(first, np.uint8)[self.codes[self.dropped]]
-
-    def to_arrow(self, source: str) -> pa.Table:
-        """The dropped rows, of schema `DROPPED_TEXT`."""
-        rows = self.dropped
-        texts = self.candidates.select(list(STRINGS)).take(rows)
-        is_known = cast(pa.BooleanArray, self.candidates["image_identity"].is_valid().take(rows))
-        failed: Any = pa.array(self.numbered, pa.list_(pa.int8())).take(self.failed.indices.take(rows))
-        measures = ("words", "images_per_text", "texts_per_image")
-        columns: dict[str, object] = {
-            "key": identity.hexed(identity.rows_of(self.keys, rows)),
-            "image_id": identity.hexed(identity.rows_of(self.image_ids, rows), is_known),
-            **{name: texts[name] for name in STRINGS},
-            **{name: getattr(self.measured, name).take(rows) for name in measures},
-            "reason": self._named(failed.flatten().take(failed.offsets[:-1])),
-            "failed": pa.ListArray.from_arrays(failed.offsets, self._named(failed.flatten())),
-        }
-        return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, DROPPED_TEXT)
-
-    def _named(self, numbers: "pa.Array[Any]") -> "pa.DictionaryArray[Any, Any]":
-        """Reasons by their numbers, as a dictionary of those that occur, in the order in which they do."""
-        encoded: Any = numbers.dictionary_encode()
-        return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(self.names).take(encoded.dictionary))
-
-
-class _Notes:
-    """What is noted of a unit for the audit; `seen` has to be shown the candidates as they are measured."""
-
-    def __init__(self, run: Run, reasons: int):
-        self._run, self._one_in = run, _scripts_of_one_in(run)
-        self.seen = Seen(text_figures.sought_hashes(run))
-        self._measures = text_figures.Histograms(text_figures.OF_TEXT)
-        self._scripts: Counter[tuple[str, str]] = Counter()
-        self._smallest, self._samples = text_figures.Smallest(reasons), DROPPED.empty_table()
-
-    def add(self, judged: Judged, verdict: Verdict) -> None:
-        measured = judged.measured
-        values = text_figures.values_of(
-            measured.words, measured.rarest, measured.images_per_text, measured.texts_per_image
-        )
-        self._measures.add(values, judged.combinations, judged.codes)
-        captions = parquet.strings(judged.candidates, "caption")
-        self._scripts += text_figures.count_scripts(captions, verdict, judged.keys, one_in=self._one_in)
-
-    def add_dropped(self, judged: Judged, dropped: pa.Table) -> None:
-        chosen = self._smallest.choose(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
-        if len(chosen):
-            rows = text_figures.shortened(dropped.take(chosen).cast(DROPPED))
-            self._samples = text_figures.smallest_pairs(pa.concat_tables([self._samples, rows]))
-
-    def write(self, unit: str) -> None:
-        text_tables.MEASURED_TEXTS.write(self._run, self._measures.to_arrow(), unit)
-        scripts = [(*name, rows) for name, rows in sorted(self._scripts.items())]
-        seen = {**self.seen.to_json(), "scripts": scripts}
-        storage.write_json(text_tables.SEEN_STRINGS.path(self._run, unit), seen)
-        text_tables.JUDGE_SAMPLE.write(self._run, self._samples, unit)
-
-
-def _scripts_of_one_in(run: Run) -> int:
-    """One candidate in so many is looked at for scripts."""
-    return text_figures.one_in(pool.rows(run), text_figures.CANDIDATES_AT_MOST)
-
-
 # Judging a unit ---------------------------------------------------------------------------------------------------
 
 
 def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     """Judge the candidates of a unit: dropped ones go to dropped/, survivors to the unit's spill file."""
-    source, row, tables = run.source_of(unit["file"]), unit["row"], tables_of(run)
-    failed_counts, names = FailedCounts(), reason_words.of_stage(Stage.JUDGE, run.config)
-    notes, survivors = _Notes(run, len(names)), _Survivors(run)
+    file, row, name, source = unit["file"], unit["row"], unit["name"], run.source_of(unit["file"])
+    tables, buckets, reasons = tables_of(run), buckets_of(run), own.reasons(Stage.JUDGE, run.config)
+    failed_counts, waiting = FailedCounts(), [SURVIVOR.empty_table()]
+    seen, histograms = Seen(text_figures.sought_hashes(run)), text_figures.Histograms(text_figures.OF_TEXT)
+    scripts, one_in = Counter[tuple[str, str]](), _scripts_of_one_in(run)
+    smallest, samples = text_figures.Smallest(len(reasons)), DROPPED.empty_table()
     with ExitStack() as stack:
-        spill = SpillWriter(stack.enter_context(storage.write(SURVIVORS.path(run, unit["name"]))))
-        path = outputs.DROPPED_ROWS[Stage.JUDGE].path(run, unit["name"])
-        keeps_dropped = run.config.audit.keep_dropped
-        dropped = stack.enter_context(parquet.writing(path, DROPPED_TEXT)) if keeps_dropped else None
+        spill = SpillWriter(stack.enter_context(storage.write(SURVIVORS.path(run, name))))
+        dropped = None
+        if run.config.audit.keep_dropped:
+            path = outputs.DROPPED_ROWS[Stage.JUDGE].path(run, name)
+            dropped = stack.enter_context(parquet.writing(path, DROPPED_TEXT))
         for batch in pool.candidates(run, unit):
-            measured = measure(batch, tables, notes.seen)
-            verdict, failed = reasons_of(verdicts(run, batch, measured, file=unit["file"], first_row=row))
-            image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
-            for reasons, rows in combinations(failed):
-                if reasons:  # survivors are counted when they are grouped
-                    failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
-            judged = Judged(batch, measured, failed, image_ids, keys, names)
-            notes.add(judged, verdict)
+            captions, measured = parquet.strings(batch, "caption"), measure(batch, tables, seen)
+            verdict, failed = reasons_of(verdicts(run, batch, measured, file=file, first_row=row))
+            for names, rows in combinations(failed):
+                if names:  # survivors are counted when they are grouped
+                    failed_counts.add_rows(Stage.JUDGE, source, names, rows)
+            ids = identity.ids(parquet.strings(batch, "image_identity"), captions)
+            judged = Judged(batch, measured, failed, *ids, reasons)
+            values = text_figures.values_of(
+                measured.words, measured.rarest, measured.images_per_text, measured.texts_per_image
+            )
+            histograms.add(values, judged.combinations, judged.codes)
+            scripts += text_figures.count_scripts(captions, verdict, judged.keys, one_in=one_in)
             if dropped is not None:
-                dropped.write(gone := judged.to_arrow(source))
-                notes.add_dropped(judged, gone)
-            rows = _survivors(judged, verdict, file=unit["file"], first_row=row)
-            first_bytes = np.ascontiguousarray(arrays.ids_of(rows["key"])[:, :8]).view("<u8")
-            if len(rows) - len(np.unique(first_bytes)) > REPEATS_AT_MOST:
-                every = Sorted(rows.to_batches, rows.nbytes)  # each pair stays once, as grouping chooses it
-                rows, repeats = (every.take(np.flatnonzero(chosen)) for chosen in (~every.repeated, every.repeated))
+                gone = judged.to_arrow(source)
+                dropped.write(gone)
+                chosen = smallest.choose(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
+                if len(chosen):
+                    shortened = text_figures.shortened(gone.take(chosen).cast(DROPPED))
+                    samples = text_figures.smallest_pairs(pa.concat_tables([samples, shortened]))
+            rows, repeats = _without_repeats(judged.survivors(file, row))
+            if len(repeats):
                 failed_counts.add_rows(Stage.JUDGE, source, [DropReason.PAIR_REPEATED], len(repeats))
                 if dropped is not None:
                     dropped.write(as_dropped(run, repeats).cast(DROPPED_TEXT))
-            survivors.add(rows, spill)
+            waiting.append(rows)
+            size = sum(part.nbytes for part in waiting)
+            is_long = size > sum(map(len, waiting)) * pool.BYTES_PER_ROW
+            if size >= (LONG_SURVIVORS_BYTES if is_long else SURVIVORS_BYTES):
+                _spill(pa.concat_tables(waiting), buckets, spill)
+                waiting = [SURVIVOR.empty_table()]
             row += batch.num_rows
-        survivors.spill(spill)
+        _spill(pa.concat_tables(waiting), buckets, spill)
         spilled = spill.finish()
-    notes.write(unit["name"])
+    text_tables.MEASURED_TEXTS.write(run, histograms.to_arrow(), name)
+    of_scripts = [(*script, rows) for script, rows in sorted(scripts.items())]
+    storage.write_json(text_tables.SEEN_STRINGS.path(run, name), {**seen.to_json(), "scripts": of_scripts})
+    text_tables.JUDGE_SAMPLE.write(run, samples, name)
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
@@ -299,43 +218,112 @@ def verdicts(
     return ask(own.rules(Stage.JUDGE, run.config, run.modules), columns, run.config, name_row)
 
 
-def _survivors(judged: Judged, verdict: Verdict, *, file: int, first_row: int) -> pa.Table:
-    """Rows of `SURVIVOR` for the candidates that no rule drops."""
-    kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
-    rows = judged.candidates.take(kept)
+class Judged:
+    """n candidates, what was measured of them, all reasons that hold (`reasons_of`), and their ids (uint8[n, 16]).
 
-    def ids(of_all: np.ndarray) -> "pa.Array[Any]":
-        data = pa.py_buffer(np.ascontiguousarray(identity.rows_of(of_all, kept)).data)
-        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(kept), [None, data])
+    Attributes:
+        combinations: the combinations of reasons that occur.
+        codes: the combination of each row, by its number: integers[n].
+        dropped, kept: numbers of the rows that have a reason, and that have none: int64, rising.
+        reasons: the verdict of each dropped row, by its number among `names`, all reasons of the stage in order: uint8.
+    """
 
-    columns = {
-        **{name: rows[name] for name in STRINGS},
-        **{"key": ids(judged.keys), "image_id": ids(judged.image_ids)},
-        "file": pa.repeat(pa.scalar(file, pa.int32()), len(kept)),
-        "row": pa.array(first_row + kept, pa.int64()),
-        "words": judged.measured.words.take(kept),
-    }
-    return parquet.table(columns, SURVIVOR)
+    def __init__(
+        self,
+        candidates: pa.RecordBatch,
+        measured: TextMeasures,
+        failed: "pa.DictionaryArray[Any, Any]",
+        image_ids: Ids,
+        keys: Ids,
+        names: Sequence[str],
+    ):
+        self.image_ids, self.keys = image_ids, keys
+        self._candidates, self._measured, self._failed, self._names = candidates, measured, failed, names
+        self.combinations = [tuple(reasons) for reasons in cast(Any, failed.dictionary).to_pylist()]
+        number = {name: at for at, name in enumerate(names)}
+        self._numbered = [[number[reason] for reason in reasons] for reasons in self.combinations]
+        self.codes: npt.NDArray[np.integer] = failed.indices.to_numpy()
+        has_reason = np.array([bool(reasons) for reasons in self.combinations], np.bool_)[self.codes]
+        self.dropped, self.kept = np.flatnonzero(has_reason), np.flatnonzero(~has_reason)
+        first = np.array([next(iter(numbers), 0) for numbers in self._numbered], np.uint8)
+        self.reasons = first[self.codes[self.dropped]]
+
+    def to_arrow(self, source: str) -> pa.Table:
+        """The dropped rows, of schema `DROPPED_TEXT`."""
+        rows = self.dropped
+        texts = self._candidates.select(list(STRINGS)).take(rows)
+        is_known = cast(pa.BooleanArray, self._candidates["image_identity"].is_valid().take(rows))
+        failed: Any = pa.array(self._numbered, pa.list_(pa.int8())).take(self._failed.indices.take(rows))
+
+        def named(numbers: "pa.Array[Any]") -> "pa.DictionaryArray[Any, Any]":
+            encoded: Any = numbers.dictionary_encode()  # of those that occur, in the order in which they do
+            return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(self._names).take(encoded.dictionary))
+
+        measures = ("words", "images_per_text", "texts_per_image")
+        columns: dict[str, object] = {
+            "key": identity.hexed(identity.rows_of(self.keys, rows)),
+            "image_id": identity.hexed(identity.rows_of(self.image_ids, rows), is_known),
+            **{name: texts[name] for name in STRINGS},
+            **{name: getattr(self._measured, name).take(rows) for name in measures},
+            "reason": named(failed.flatten().take(failed.offsets[:-1])),
+            "failed": pa.ListArray.from_arrays(failed.offsets, named(failed.flatten())),
+        }
+        return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, DROPPED_TEXT)
+
+    def survivors(self, file: int, first_row: int) -> pa.Table:
+        """The rows that no rule drops, of `SURVIVOR`; the candidates begin at this row of this file."""
+        rows = self._candidates.take(self.kept)
+
+        def ids(every: Ids) -> "pa.Array[Any]":
+            data = pa.py_buffer(np.ascontiguousarray(identity.rows_of(every, self.kept)).data)
+            return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(self.kept), [None, data])
+
+        columns = {
+            **{name: rows[name] for name in STRINGS},
+            **{"key": ids(self.keys), "image_id": ids(self.image_ids)},
+            "file": pa.repeat(pa.scalar(file, pa.int32()), len(self.kept)),
+            "row": pa.array(first_row + self.kept, pa.int64()),
+            "words": self._measured.words.take(self.kept),
+        }
+        return parquet.table(columns, SURVIVOR)
 
 
-class _Survivors:
-    """The survivors of a unit, until they are spilled: all at once, or when they have many bytes."""
+def _without_repeats(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Survivors of a batch, each pair once, and the rows that repeat one; few repeats are left to the grouping."""
+    first_bytes = np.ascontiguousarray(arrays.ids_of(rows["key"])[:, :8]).view("<u8")
+    if len(rows) - len(np.unique(first_bytes)) <= REPEATS_AT_MOST:
+        return rows, rows.slice(0, 0)
+    every = Sorted(rows.to_batches, rows.nbytes)  # each pair stays once, as grouping chooses it
+    return every.take(np.flatnonzero(~every.repeated)), every.take(np.flatnonzero(every.repeated))
 
-    def __init__(self, run: Run):
-        self._buckets, self._waiting = buckets_of(run), [SURVIVOR.empty_table()]
 
-    def add(self, rows: pa.Table, spill: SpillWriter) -> None:
-        self._waiting.append(rows)
-        size = sum(part.nbytes for part in self._waiting)
-        is_long = size > sum(map(len, self._waiting)) * pool.BYTES_PER_ROW
-        if size >= (LONG_SURVIVORS_BYTES if is_long else SURVIVORS_BYTES):
-            self.spill(spill)
+def _spill(rows: pa.Table, buckets: Groups, spill: SpillWriter) -> None:
+    """Write survivors in the order of partitions: each is one range, which a store reads in one request."""
+    partitions = _partition_of(arrays.ids_of(rows["image_id"]), buckets.partitions)
+    rows = rows.take(np.argsort(partitions.astype(np.uint16), kind="stable"))  # 16 bits: a radix sort
+    ends = np.cumsum(np.bincount(partitions, minlength=buckets.partitions)).tolist()
+    for partition, (begin, end) in enumerate(pairwise([0, *ends])):
+        if begin < end:
+            (batch,) = rows.slice(begin, end - begin).combine_chunks().to_batches()
+            message: Any = batch.serialize()  # without the schema, which would outweigh the few rows of a partition
+            spill.add(buckets.bucket(partition, OF_SURVIVORS), message)
 
-    def spill(self, spill: SpillWriter) -> None:
-        """Write what waits in the order of buckets: a partition is one range, which a store reads in one request."""
-        for partition, rows in partitioned(pa.concat_tables(self._waiting), self._buckets.partitions):
-            spill.add(self._buckets.bucket(partition, OF_SURVIVORS), as_message(rows))
-        self._waiting = [SURVIVOR.empty_table()]
+
+def _scripts_of_one_in(run: Run) -> int:
+    """One candidate in so many is looked at for scripts."""
+    return text_figures.one_in(pool.rows(run), text_figures.CANDIDATES_AT_MOST)
+
+
+# Grouping ---------------------------------------------------------------------------------------------------------
+
+
+def buckets_of(run: Run) -> Groups:
+    """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
+    return Groups(pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), kinds=2)
+
+
+def _partition_of(ids: Ids, count: int) -> Numbers:
+    return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
 
 
 class Judge(beam.PTransform[Any, Any]):
@@ -362,12 +350,161 @@ class Judge(beam.PTransform[Any, Any]):
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
     def _places(self, file: int) -> Iterator[Element]:
+        """Write how partitions cut the places of a file, which are sorted by image_id."""
         name = "revisits" if file == FOLLOWED else self._run.files[file].name
         table = text_tables.REVISITS if file == FOLLOWED else text_tables.PLACES
-        path, index = table.path(self._run, name), text_tables.SLICES_OF_PLACES.path(self._run, name)
-        slices = slices_of_places(path, self._groups)
-        storage.write_bytes(index, slices.tobytes())
-        yield from elements(path, file, index, (0, len(slices)), self._groups)
+        ids = table.array(self._run, name)["image_id"]
+        partitions = _partition_of(np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 16), self._groups.partitions)
+        begins = np.searchsorted(partitions, np.arange(self._groups.partitions + 1)) * PLACE.itemsize
+        lengths = np.diff(begins)
+        partition = np.flatnonzero(lengths)
+        slices = np.empty(len(partition), text_tables.SLICE)
+        slices["bucket"] = self._groups.bucket(partition, OF_PLACES)
+        slices["offset"], slices["length"] = begins[partition], lengths[partition]
+        text_tables.SLICES_OF_PLACES.save(self._run, slices, name)
+        index = text_tables.SLICES_OF_PLACES.path(self._run, name)
+        yield from elements(table.path(self._run, name), file, index, (0, len(slices)), self._groups)
+
+
+class Sorted:
+    """n survivors in the order of image, key, page and place in the input.
+
+    All are in memory where they have few bytes, as most partitions. One image may have all rows of a pool, and its
+    texts may be long: then what decides the order is in memory alone, and texts are read again for each stretch.
+
+    Attributes:
+        short: n rows, in that order, with all columns but strings.
+        bytes: of the strings of each row: int64[n].
+        repeated: whether a row has the key of the one before it: bool[n].
+    """
+
+    def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]], size: int):
+        """`batches` yields them (`SURVIVOR`), the same each time that it is called; `size` is how many bytes."""
+        self._batches, self._held = batches, None
+        columns = ["key", "image_id", "file", "row", "words"]
+        if size <= HELD_BYTES:
+            rows = pa.Table.from_batches(batches(), SURVIVOR)
+            order = _order(rows, rows["page_url"])
+            self._held = rows.take(order).combine_chunks()
+            self.short, self.bytes = self._held.select(columns), _bytes(self._held)
+        else:
+            short, pages, sizes = list[pa.RecordBatch](), list[Any](), list[Numbers]()
+            for batch in batches():
+                short.append(batch.select(columns).take(np.arange(batch.num_rows)))  # a copy, so that strings can go
+                pages.append(batch["page_url"].dictionary_encode())
+                sizes.append(_bytes(batch))
+            rows, page = pa.Table.from_batches(short), cast(Any, pa.chunked_array(pages)).unify_dictionaries()
+            page = page.combine_chunks()
+            ranks = np.empty(len(page.dictionary), np.int32)  # the place of each URL among all of them
+            ranks[pc.sort_indices(page.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.int32)
+            order = _order(rows, pa.array(ranks).take(page.indices))
+            self.short, self.bytes = rows.take(order).combine_chunks(), np.concatenate(sizes)[order.to_numpy()]
+        self._order: Numbers = order.to_numpy().astype(np.int64)
+        self.repeated = _equals_previous(arrays.ids_of(self.short["key"]))
+
+    def take(self, at: Numbers) -> pa.Table:
+        """Rows by their places in the order, rising (`SURVIVOR`)."""
+        if self._held is not None:
+            return self._held.take(at).combine_chunks()
+        rows, first, taken = self._order[at], 0, list[pa.RecordBatch]()
+        rising = np.sort(rows)
+        for batch in self._batches():
+            begin, end = np.searchsorted(rising, [first, first + batch.num_rows]).tolist()
+            if begin < end:
+                taken.append(batch.take(rising[begin:end] - first))
+            first += batch.num_rows
+        return pa.Table.from_batches(taken, SURVIVOR).take(np.searchsorted(rising, rows)).combine_chunks()
+
+    def stretches(self, at: Numbers) -> Iterator[pa.Table]:
+        """The same in parts of a bounded size; all at once where all are in memory."""
+        if self._held is not None:
+            yield self.take(at)
+            return
+        number = np.cumsum(self.bytes[at]) // STRETCH_BYTES
+        for part in np.split(at, np.flatnonzero(np.diff(number)) + 1):
+            yield self.take(part)
+
+
+def _order(rows: pa.Table, page: Any) -> Any:
+    columns = {"image_id": rows["image_id"], "key": rows["key"], "page_url": page}
+    columns |= {"file": rows["file"], "row": rows["row"]}
+    by: Any = [(name, "ascending", "at_start") for name in columns]  # the stubs do not know where nulls may be placed
+    return pc.sort_indices(pa.table(columns), by)
+
+
+def _bytes(rows: pa.RecordBatch | pa.Table) -> Numbers:
+    lengths: Any = (pc.binary_length(cast(Any, rows[name])).fill_null(0) for name in STRINGS)
+    return sum((column.to_numpy(zero_copy_only=False) for column in lengths), np.zeros(rows.num_rows, np.int64))
+
+
+def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
+    """Whether each of n ids is the one before it: bool[n]."""
+    return np.r_[np.zeros(min(1, len(ids)), bool), (ids[1:] == ids[:-1]).all(axis=1)]
+
+
+def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
+    """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
+    buckets, name = buckets_of(run), f"{partition:05d}"
+    bucket = buckets.bucket(partition, OF_SURVIVORS)
+    places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, OF_PLACES)]))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _, messages in spilled.slices([bucket]):
+            reader = pa.BufferReader(messages)
+            while reader.tell() < len(messages):
+                yield pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR)
+
+    rows = Sorted(batches, spilled.size([bucket]))
+    kept, dropped = np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
+    if run.config.audit.keep_dropped and len(dropped):
+        with parquet.writing(outputs.DROPPED_ROWS[Stage.JUDGE].path(run, f"repeated-{name}"), DROPPED) as file:
+            for stretch in rows.stretches(dropped):
+                file.write_row_group(as_dropped(run, stretch))
+    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(places, PLACE)))
+    failed_counts = FailedCounts()
+    for failed, at in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
+        for file, file_rows in parquet.tally(rows.short.take(at)["file"]):
+            failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
+    return GroupFacts(groups, **failed_counts.facts())
+
+
+def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
+    """Survivors that repeat a pair, as rows of `DROPPED`."""
+    key, reason = identity.hexed(arrays.ids_of(rows["key"])), DropReason.PAIR_REPEATED.value
+    columns = {
+        **{column: rows[column] for column in (*STRINGS, "words")},
+        **{"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key},
+        **{"source": pool.sources(run, rows["file"]), "stage": Stage.JUDGE.value, "reason": reason},
+        "failed": pa.array([[reason]] * len(rows), pa.list_(pa.string())),
+    }
+    return parquet.table(columns, DROPPED)
+
+
+def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, places: npt.NDArray[np.void]) -> list[RowGroup]:
+    """Write the survivors that are kept with the places of their images, of which `places` (`PLACE`) are sorted.
+
+    A row group has so many images, or rows of so many bytes.
+    """
+    ids = arrays.ids_of(rows.short["image_id"])[kept]
+    place, has_place = first_of_each(places, as_bytes(ids))
+    first_rows = np.append(np.flatnonzero(~_equals_previous(ids)), len(kept))
+    bytes_before = np.concatenate([[0], np.cumsum(rows.bytes[kept])])[first_rows]
+    images, first, groups = len(first_rows) - 1, 0, list[RowGroup]()
+    with parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR) as file:
+        while first < images:
+            within = int(np.searchsorted(bytes_before, bytes_before[first] + UNIT_BYTES, side="right")) - 1
+            last = min(max(within, first + 1), first + IMAGES_PER_UNIT, images)
+            begin, end = first_rows[[first, last]].tolist()
+            of_group = rows.take(kept[begin:end])
+            for field in ("file", "kind", "offset", "length"):
+                of_schema = PLACED_SURVIVOR.field(f"place_{field}")
+                values = place[field][begin:end].astype(np.int64)
+                column = pa.array(values, of_schema.type, mask=~has_place[begin:end])
+                of_group = of_group.append_column(of_schema, column)
+            file.write_row_group(of_group)
+            groups.append({"rows": end - begin, "images": last - first})
+            first = last
+    return groups
 
 
 def conclude(run: Run) -> None:

@@ -13,14 +13,13 @@ from typing import Any, cast
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.data.schema import RULES_VERSION
 from altalign.dedup.hash_tables import log2_counts
 from altalign.dedup.merge import CountHistogram, merge_ngrams, merge_pairs
-from altalign.dedup.spill import Flush, NgramBuffers, PairBuffers
+from altalign.dedup.spill import NgramBuffers, PairBuffers
 from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
@@ -35,86 +34,60 @@ READS = (CANDIDATES, POOL_SIZE)
 WRITES = outputs.written_by("tables")
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
+NGRAMS, HOT, TEXTS, IMAGES = range(4)  # kinds of slices in a spill file; those of images have one kind for each source
 
-# kinds of slices in a spill file; one kind of images follows for each source
-KINDS = ("ngrams", "hot", "texts")
+_THREAD = threading.local()  # `buffers`, for unit after unit: fresh memory for each would cost more than the counting
 
 
 def buckets_of(run: Run) -> Groups:
     """The buckets of a spill file: partitions of each kind, whose number depends on the size of the pool alone."""
     partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
-    return Groups(partitions, kinds=len(KINDS) + len(sources(run)))
+    return Groups(partitions, kinds=IMAGES + len(_sources(run)))
 
 
-def sources(run: Run) -> list[str]:
+def _sources(run: Run) -> list[str]:
     """All sources, in the order of their first inputs."""
     return list(dict.fromkeys(each.source for each in run.config.input))
-
-
-Tally = npt.NDArray[np.int64]  # rows by number of words
 
 
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
-class _Buffers:
-    """The buffers of one thread, used for unit after unit: fresh memory for each would cost more than the counting."""
-
-    def __init__(self, parts: int):
-        self.parts = parts
-        self.ngrams, self.texts, self.images = NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
-
-
-_THREAD = threading.local()
-
-
 def count(run: Run, unit: text_tables.PoolUnit) -> text_tables.CountFacts:
     """Hash the n-grams and pairs of a unit into its spill file."""
-    buckets = buckets_of(run)
-    buffers = _THREAD.__dict__.pop("buffers", None)  # put back after a whole unit: a failed one leaves hashes in them
-    if buffers is None or buffers.parts != buckets.partitions:
-        buffers = _Buffers(buckets.partitions)
-    histogram = np.zeros(1, np.int64)
+    buckets, row_words = buckets_of(run), [np.zeros(0, np.int32)]
+    parts = buckets.partitions
+    buffers = vars(_THREAD).pop("buffers", None)  # put back after a whole unit: a failed one leaves hashes in them
+    if buffers is None or buffers[0] != parts:
+        buffers = parts, NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
+    _, of_ngrams, of_texts, of_images = buffers
     with storage.write(text_tables.HASHES.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
-        kinds = (*KINDS, "images")  # of the source of the unit's file
-        numbers = (*range(len(KINDS)), len(KINDS) + sources(run).index(run.source_of(unit["file"])))
 
-        def flush_to(kind: int) -> Flush:
+        def into(kind: int) -> Callable[[int, Any], None]:
             return lambda partition, data: spill.add(buckets.bucket(partition, kind), data)
 
-        into = {kind: flush_to(number) for kind, number in zip(kinds, numbers, strict=True)}
+        ngrams, hot, texts = into(NGRAMS), into(HOT), into(TEXTS)
+        images = into(IMAGES + _sources(run).index(run.source_of(unit["file"])))
         for batch in pool.candidates(run, unit, texts_alone=True):
-            histogram = _add(histogram, _count_batch(batch, buffers, into))
-        buffers.ngrams.finish(into["ngrams"], into["hot"])
-        buffers.texts.finish(into["texts"])
-        buffers.images.finish(into["images"])
+            image_hashes = identity.image_hash(parquet.strings(batch, "image_identity"))
+            is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
+            captions = parquet.strings(batch, "caption")
+            for begin in range(0, batch.num_rows, words.BLOCK):
+                scan = words.scan(captions.slice(begin, words.BLOCK), words.thread_scratch())
+                of_ngrams.add(scan.ngrams, ngrams)
+                known = is_known[begin : begin + words.BLOCK]
+                text_hashes, of_known = scan.texts[known], image_hashes[begin : begin + words.BLOCK][known]
+                of_texts.add(text_hashes, of_known, texts)
+                of_images.add(of_known, text_hashes, images)
+                row_words.append(scan.words.copy())
+        of_ngrams.finish(ngrams, hot)
+        of_texts.finish(texts)
+        of_images.finish(images)
         spilled = spill.finish()
     _THREAD.buffers = buffers
-    return text_tables.CountFacts(unit["rows"], spilled, CountHistogram.from_tally(histogram).to_json())
-
-
-def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> Tally:
-    """Count candidates; returns how many of them have each number of words."""
-    image_hashes = identity.image_hash(parquet.strings(batch, "image_identity"))
-    is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
-    captions, tally = parquet.strings(batch, "caption"), np.zeros(1, np.int64)
-    for begin in range(0, batch.num_rows, words.BLOCK):
-        scan = words.scan(captions.slice(begin, words.BLOCK), words.thread_scratch())
-        buffers.ngrams.add(scan.ngrams, into["ngrams"])
-        known = is_known[begin : begin + words.BLOCK]
-        texts, images = scan.texts[known], image_hashes[begin : begin + words.BLOCK][known]
-        buffers.texts.add(texts, images, into["texts"])
-        buffers.images.add(images, texts, into["images"])
-        tally = _add(tally, np.bincount(scan.words))
-    return tally
-
-
-def _add(a: Tally, b: Tally) -> Tally:
-    if len(a) < len(b):
-        a, b = b, a
-    a[: len(b)] += b
-    return a
+    histogram = CountHistogram.from_counts(np.concatenate(row_words).astype(np.int64))
+    return text_tables.CountFacts(unit["rows"], spilled, histogram.to_json())
 
 
 def merge(run: Run, partition: int, spilled: Spilled) -> text_tables.MergeFacts:
@@ -137,15 +110,13 @@ def merge(run: Run, partition: int, spilled: Spilled) -> text_tables.MergeFacts:
 
 
 class Count(beam.PTransform[Any, Any]):
-    """Units of the pool in, numbers of merged partitions out."""
+    """Units of the pool in, numbers of merged partitions out: counts every unit, and merges every partition."""
 
     def __init__(self, run: Run):
         super().__init__()
-        self._run = run
-        self._groups = buckets_of(run)
+        self._run, self._groups = run, buckets_of(run)
 
-    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
-        """Count every unit, merge every partition."""
+    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:  # noqa: D102
         spilled = input_or_inputs | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
         return (spilled,) | "MergePartitions" >> MergePartitions(self._run, text_tables.MERGED, self._groups, merge)
 
@@ -170,7 +141,7 @@ def conclude(run: Run) -> None:
     edges, most = Edges(threshold), {"texts": Top(MOST), "images": Top(MOST)}
     facts = {"vocabulary_size": size, "threshold": threshold, "distinct": ngrams.keys, "all": is_all}
     _write_table(run, "ngrams", 0 if is_all else threshold, facts, edges.add)
-    names = sources(run)
+    names = _sources(run)
     of_sources = {name: sum((each.images_of_sources or [0])[at] for each in merged) for at, name in enumerate(names)}
     of_sources = of_sources if len(names) > 1 else {names[0]: images.keys}
     more: dict[str, dict[str, object]] = {
@@ -200,14 +171,19 @@ def _write_table(
 ) -> None:
     """Write the table of the entries with at least this count: hashes, counts (of n-grams in 8 bits), and JSON.
 
-    `look` is shown all entries of each partition, uint64[n, 2]; with 0 the table is empty, and it is shown none.
+    `look` is shown all entries of each partition, uint64[n, 2]; with 0 the table is empty, and it is shown none. Where
+    settings name tables of another run they are copied, and their JSON says how much is distinct in this pool.
     """
-    parts = run.finished(text_tables.MERGED.step) if at_least else []
+    parts, about = run.finished(text_tables.MERGED.step) if at_least else [], text_tables.TABLE_FACTS[kind].path(run)
     written = text_tables.TABLES[kind], text_tables.COUNTS[kind]
-    if run.config.text.tables:
+    if others := named_tables(run):
         for part in parts:
             look(text_tables.entries_of(run, part, kind))
-        _copy_table(run, kind, facts)
+        for path in (table.path(run) for table in written):
+            with storage.open_read(storage.join(others, storage.name(path))) as file, storage.write(path) as copy:
+                shutil.copyfileobj(file, copy)
+        of_pool = {name: facts[name] for name in ("distinct", "distinct_by_source") if name in facts}
+        storage.write_json(about, storage.read_json(storage.join(others, storage.name(about))) | of_pool)
         return
     rows = sum(int((text_tables.entries_of(run, part, kind)[:, 1] >= at_least).sum()) for part in parts)
     with storage.write(written[0].path(run)) as hashes, storage.write(written[1].path(run)) as counts:
@@ -223,16 +199,4 @@ def _write_table(
             exact = of_part[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
     versions = {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION}
-    storage.write_json(text_tables.TABLE_FACTS[kind].path(run), {**versions, "rows": rows, **facts})
-
-
-def _copy_table(run: Run, kind: str, facts: Mapping[str, object]) -> None:
-    """Copy a table of another run; its JSON says how much is distinct in this pool."""
-    about = text_tables.TABLE_FACTS[kind].path(run)
-    paths = [text_tables.TABLES[kind].path(run), text_tables.COUNTS[kind].path(run)]
-    others = {path: storage.join(named_tables(run), storage.name(path)) for path in (*paths, about)}
-    for path in paths:
-        with storage.open_read(others[path]) as file, storage.write(path) as copy:
-            shutil.copyfileobj(file, copy)
-    of_pool = {name: facts[name] for name in ("distinct", "distinct_by_source") if name in facts}
-    storage.write_json(about, {**storage.read_json(others[about]), **of_pool})
+    storage.write_json(about, {**versions, "rows": rows, **facts})

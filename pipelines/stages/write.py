@@ -44,7 +44,8 @@ SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
 def plan(run: Run) -> list[shard_tables.ShardUnit]:
     """One unit a shard: which rows of which fetch units, in order. Shards that were deleted or cut are written anew."""
     for name, facts in run.all_facts(shard_tables.WRITTEN):
-        if not _is_whole(run, name, facts):
+        sizes = {run.path(*path.split("/")): file.bytes for path, file in shard_tables.files_of(name, facts)}
+        if not all(storage.exists(path) and storage.stamp(path).size == size for path, size in sizes.items()):
             storage.delete(run.mark(shard_tables.WRITTEN.step, name))
     per_shard = run.config.shards.samples_per_shard
     units = [(name, facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept]
@@ -69,13 +70,6 @@ def seconds(_run: Run, shards: Sequence[shard_tables.ShardUnit]) -> float:
     return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
-def _is_whole(run: Run, name: str, facts: shard_tables.ShardFacts) -> bool:
-    """Whether both files of a finished shard are there, with the sizes that they were written with."""
-    sizes = {f"{name}.tar": facts.bytes, f"{name}.parquet": facts.parquet_bytes}
-    paths = {run.path("shards", file): size for file, size in sizes.items()}
-    return all(storage.exists(path) and storage.stamp(path).size == size for path, size in paths.items())
-
-
 def write(run: Run, unit: shard_tables.ShardUnit) -> shard_tables.ShardFacts:
     """Write one shard and its side-car."""
     return write_rows(run, unit["name"], [(name, np.arange(begin, end)) for name, begin, end in unit["parts"]])
@@ -83,22 +77,22 @@ def write(run: Run, unit: shard_tables.ShardUnit) -> shard_tables.ShardFacts:
 
 def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> shard_tables.ShardFacts:
     """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
-    images = for_shards.images(_fetched(run, parts), run.config.shards, threads=run.config.engine.threads)
+
+    def fetched() -> Iterator[for_shards.FetchedSample]:
+        for unit, numbers in parts:
+            rows = kept_rows(run, unit).take(numbers).to_pylist()
+            places = [image_range(run, unit, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
+            before = None
+            with Ranges(places) as ranges:
+                for row, place in zip(cast(list[for_shards.Row], rows), ranges, strict=True):
+                    # an image is read once for all its captions
+                    yield for_shards.FetchedSample(row, place, None if place == before else ranges.read(place))
+                    before = place
+
+    images = for_shards.images(fetched(), run.config.shards, threads=run.config.engine.threads)
     with STRICT_PILLOW, closing(images):
         samples = (({**row, **image.measured}, image.bytes) for row, image in images)
         return write_shard(run.path("shards"), name, samples)
-
-
-def _fetched(run: Run, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> Iterator[for_shards.FetchedSample]:
-    """Yields the rows of a shard; an image is read once for all its captions."""
-    for name, numbers in parts:
-        rows = kept_rows(run, name).take(numbers).to_pylist()
-        places = [image_range(run, name, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
-        before = None
-        with Ranges(places) as ranges:
-            for row, place in zip(cast(list[for_shards.Row], rows), ranges, strict=True):
-                yield for_shards.FetchedSample(row, place, None if place == before else ranges.read(place))
-                before = place
 
 
 def conclude(run: Run) -> None:
@@ -116,10 +110,10 @@ def end(
     listed: Mapping[str, storage.Written] | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write what comes after the shards, the manifest last.
+    """Write what comes after the shards of a run whose other stages are done, the manifest last.
 
     Args:
-        run: whose other stages are done.
+        run: the run.
         shards: name and facts of each, in order.
         images: how many they have.
         listed: files of the run that no mark names.

@@ -21,9 +21,9 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are numbers: in another order they would give captions the images of others."""
-    from altalign.pipelines.stages import fetch_from_files
+    from altalign.pipelines.stages import fetch
 
-    real = fetch_from_files.gather
+    real = fetch.gather
 
     def gather(run, file, wanted):
         path = Path(run.files[file].path)
@@ -31,7 +31,7 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
         pq.write_table(rows.take(pa.array(range(len(rows) - 1, -1, -1))), path)
         return real(run, file, wanted)
 
-    monkeypatch.setattr(fetch_from_files, "gather", gather)
+    monkeypatch.setattr(fetch, "gather", gather)
     assert "changed since the run began to read it" in fails(capsys, 1)
     assert not (folder / "run" / "manifest.json").exists()
 

@@ -21,7 +21,7 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from altalign.pipelines.stages import fetch_from_files
+from altalign.pipelines.stages import fetch
 from altalign.storage import objects
 from tests.end_to_end.runs import tree, write_input
 from tests.object_stores.servers import Server
@@ -239,7 +239,7 @@ def _full_disk() -> Iterator[None]:
 @contextmanager
 def _changing() -> Iterator[None]:
     """The table loses a row before the images of any are gathered, which several threads do."""
-    real, alone, shorter = fetch_from_files.gather, threading.Lock(), pq.read_table("input/part-0.parquet").slice(1)
+    real, alone, shorter = fetch.gather, threading.Lock(), pq.read_table("input/part-0.parquet").slice(1)
 
     def gather(*arguments: Any) -> Any:
         nonlocal shorter
@@ -250,7 +250,7 @@ def _changing() -> Iterator[None]:
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch_from_files, "gather", gather)
+        patch.setattr(fetch, "gather", gather)
         yield
 
 

@@ -9,7 +9,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import DROPPED_IMAGES, FAILED_ROWS, FUNNEL
 from altalign.data.reasons import KEPT, Stage, stages_of
 from altalign.errors import UnreadableError
-from altalign.rules import reason_words
+from altalign.rules import own, reason_words
 
 SOURCES_AT_MOST = 30
 OTHERS = "(other sources)"
@@ -129,7 +129,7 @@ def of_stages(run: RunFolder, counts: Rows, images: Mapping[tuple[str, str], int
                 for one in failed:
                     holding.update({(one, other): number for other in failed})
                 only.update({one: number for one in failed if len(failed) == 1})
-        known = [*reason_words.of_stage(stage, run.config), *reason_words.of_select(sorted({*rows, *only}))]
+        known = [*own.reasons(stage, run.config), *reason_words.of_select(sorted({*rows, *only}))]
         names = [reason for reason in known if rows[reason] or holding[reason, reason]]
         reasons = []
         for name in names:

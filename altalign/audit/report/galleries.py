@@ -14,7 +14,8 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import GALLERY, SAMPLES
 from altalign.data.reasons import KEPT, Stage, stages_of
 from altalign.pages import frame
-from altalign.rules.reason_words import of_select, of_stage
+from altalign.rules import own
+from altalign.rules.reason_words import of_select
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
 STRIP = 8  # pictures of a row at the top of the page
@@ -160,7 +161,7 @@ def samples(
         )
         by_reason.setdefault((row["stage"], row["reason"]), []).append(card)
     stages = stages_of(stage for stage, _ in counts)
-    named = [(KEPT, KEPT), *((stage.value, reason) for stage in stages for reason in of_stage(stage, run.config))]
+    named = [(KEPT, KEPT), *((stage.value, reason) for stage in stages for reason in own.reasons(stage, run.config))]
     named += [(Stage.SELECT.value, reason) for reason in of_select(sorted(reason for _, reason in by_reason))]
     totals = {**counts, (KEPT, KEPT): counts.get((stages[-1].value, KEPT), 0)}
     existing = [name for name in dict.fromkeys(named) if name in by_reason]

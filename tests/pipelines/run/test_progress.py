@@ -9,6 +9,7 @@ from rich.console import Console
 
 from altalign import storage
 from altalign.errors import StoreError
+from altalign.machine.interrupts import Interrupted
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web import log as web_progress
@@ -109,6 +110,25 @@ def test_an_error_of_the_step_is_handed_on_and_the_watch_ends(tmp_path: Path, is
     for thread in set(threading.enumerate()) - before:  # Rich tells its own to end and does not wait
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("started", [1, 2])
+def test_a_signal_that_comes_while_the_watch_begins_ends_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    """A thread that lived on would be killed with the process, in the middle of a file."""
+    run, begun, real = run_of(tmp_path), list[threading.Thread](), threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        real(thread)
+        begun.append(thread)
+        if len(begun) == started:
+            raise Interrupted
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(Interrupted), progress.watched(run, "judge/units", UNITS, lambda _: None):
+        pass
+    assert [thread.is_alive() for thread in begun] == [False] * started
 
 
 @pytest.mark.parametrize(("kind", "is_terminal"), [("progress", False), ("progress", True), ("web", False)])

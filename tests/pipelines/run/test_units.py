@@ -1,7 +1,6 @@
 """Units are done once, and their marks vouch for their files."""
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ def config(**sections: Any) -> CurateConfig:
     return CurateConfig.from_values({"input": [{"paths": ["*.parquet"], "kind": "table"}], **sections}, where="test")
 
 
-@dataclass(frozen=True)
 class Rows(Facts):
     rows: int
     nested: list[Any]

@@ -13,9 +13,8 @@ import pytest
 from altalign.cli import main
 from altalign.data.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.data.schema import CANDIDATE, DROPPED
-from altalign.pipelines.stages import group_survivors, judge
-from altalign.pipelines.stages.group_survivors import Sorted
-from altalign.pipelines.stages.judge import Judged, TextMeasures
+from altalign.pipelines.stages import judge
+from altalign.pipelines.stages.judge import Judged, Sorted, TextMeasures
 from altalign.storage import parquet
 
 CONFIG = """
@@ -62,8 +61,7 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
             super().__init__(*args)
             sorted_rows.append(len(self.short))
 
-    for module in (judge, group_survivors):
-        monkeypatch.setattr(module, "Sorted", Noted)
+    monkeypatch.setattr(judge, "Sorted", Noted)
     found, most = [], []
     for at_most in (rows, 10):
         sorted_rows.clear()

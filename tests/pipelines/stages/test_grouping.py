@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from altalign.pipelines.run.text_tables import SURVIVOR
-from altalign.pipelines.stages import group_survivors
-from altalign.pipelines.stages.group_survivors import Sorted
+from altalign.pipelines.stages import judge
+from altalign.pipelines.stages.judge import Sorted
 
 
 def _batches(seed: int, count: int = 5) -> list[pa.RecordBatch]:
@@ -44,8 +44,8 @@ def test_rows_that_are_read_again_are_those_in_memory(seed: int, monkeypatch: py
         return iter(batches)
 
     held = Sorted(again, size=0)
-    monkeypatch.setattr(group_survivors, "STRETCH_BYTES", 1_000)
-    apart = Sorted(again, size=group_survivors.HELD_BYTES + 1)
+    monkeypatch.setattr(judge, "STRETCH_BYTES", 1_000)
+    apart = Sorted(again, size=judge.HELD_BYTES + 1)
     assert times == 2
     assert apart.short.equals(held.short)
     assert apart.bytes.tolist() == held.bytes.tolist()
