@@ -106,7 +106,7 @@ def test_of_equal_strengths_the_strongest_is_taken() -> None:
 
 
 def test_a_probe_is_fitted_on_both_parts() -> None:
-    features, labels = drawn(3)
+    features, labels = drawn(3, number=60)
     held, held_labels = drawn(3, number=40, seed=1)
     of = probe(features, labels, classes=3, validation=(held, held_labels))
     both = fitted(torch.cat([features, held]), torch.cat([labels, held_labels]), classes=3, strength=of.strength)

@@ -69,7 +69,6 @@ LOOP = {"wandb_project": "kites"}
 
 
 @pytest.mark.trained
-@pytest.mark.everyday
 def test_metrics_go_to_weights_and_biases_and_a_run_goes_on_there_under_its_id(
     curated: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
