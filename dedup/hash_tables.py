@@ -9,7 +9,19 @@ from llvmlite import ir
 from numba import njit, types
 
 from altalign.dedup import lines
-from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic, on_all_lanes
+from altalign.filters.bits import (
+    Arguments,
+    Builder,
+    Bytes,
+    Context,
+    Hashes,
+    Intrinsic,
+    Kind,
+    Longs,
+    Signature,
+    intrinsic,
+    on_all_lanes,
+)
 
 _PER_BUCKET = 4  # entries of a bucket on average, at most; with fewer the index is larger and no faster
 _MOST = np.uint64(2**64 - 1)
@@ -119,12 +131,7 @@ def _lookup(hashes: np.ndarray, index: _Index, counts: np.ndarray, out: np.ndarr
 
 @njit(nogil=True, cache=True)
 def _measure_rows(
-    hashes: np.ndarray,
-    ends: np.ndarray,
-    index: _Index,
-    counts: np.ndarray,
-    is_missing: np.ndarray,
-    smallest: np.ndarray,
+    hashes: Hashes, ends: Longs, index: _Index, counts: Bytes, is_missing: np.ndarray, smallest: Bytes
 ) -> None:
     begin, (table, size, begins, shift) = np.uint64(0), index
     for row in range(len(ends)):
