@@ -41,7 +41,7 @@ ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
 
 
-def on_all_lanes(builder: Builder, value: ir.Value, count: int) -> ir.Value:
+def on_all_lanes(builder: Builder, value: Any, count: int) -> ir.Value:
     """A vector of so many times the same value."""
     nothing = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     lane = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
@@ -117,7 +117,7 @@ def address_of(_typing_context: object, array: Kind) -> Intrinsic:
 
 
 @njit(nogil=True)
-def load_index(address: int, k: int) -> np.int64:
+def load_index(address: int, k: int) -> Any:
     """Item k of an array of 8-byte integers."""
     return np.int64(load64(address, k * 8))
 
