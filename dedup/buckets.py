@@ -13,18 +13,10 @@ _PAIRS_AT_A_TIME = 4_096
 
 
 def nearest_clusters(vectors: np.ndarray, centroids: np.ndarray, k: int) -> np.ndarray:
-    """Numbers of the k clusters nearest to each vector, int32[n, k], the nearest first.
+    """Numbers of the k clusters (or all, if they are fewer) nearest to each vector, int32[n, k], the nearest first.
 
-    If there are fewer than k clusters, all are returned. Nearness is the dot product, in integers; of equally near
-    clusters, the one with the smaller number comes first.
-
-    Args:
-        vectors: int16[n, d].
-        centroids: int16[clusters, d], of one norm up to rounding.
-        k: at least 1.
-
-    Raises:
-        ValueError: wrong shapes or types, no centroid, or a norm above NORM_AT_MOST of dot_products.
+    Nearness is the dot product of vectors (int16[n, d]) and centroids of one norm (int16[clusters, d]), in integers; of
+    equally near clusters, the one with the smaller number comes first.
     """
     if not len(centroids):
         raise ValueError("there are no clusters")
@@ -32,17 +24,9 @@ def nearest_clusters(vectors: np.ndarray, centroids: np.ndarray, k: int) -> np.n
 
 
 def share_bucket(clusters: np.ndarray, other_clusters: np.ndarray, *, at_least: int) -> np.ndarray:
-    """Whether the images of each pair share a bucket, bool[n]: `at_least` of their nearest clusters are the same.
+    """Whether the images of each pair share a bucket: `at_least` of their nearest clusters (int32[n, k]) are the same.
 
     If there are fewer clusters than make a bucket, all clusters make the one bucket that all images share.
-
-    Args:
-        clusters: nearest clusters of the first images, int32[n, k].
-        other_clusters: those of the second images, int32[n, k].
-        at_least: clusters that make a bucket.
-
-    Raises:
-        ValueError: the arrays differ in shape.
     """
     if clusters.shape != other_clusters.shape:
         raise ValueError(f"nearest clusters of shapes {clusters.shape} and {other_clusters.shape} are no pairs")

@@ -20,16 +20,8 @@ def train(sample: np.ndarray, clusters: int, *, iterations: int = ITERATIONS) ->
     """Centroids of a sample of vectors, int16[clusters, d] of norm SCALE up to rounding.
 
     There are fewer than `clusters` if the sample has fewer than SAMPLES_PER_CLUSTER vectors for each, or too few
-    distinct ones. The result depends on the order of the sample: sort it by content. Vectors of zeros have no direction
-    and are left out.
-
-    Args:
-        sample: int16[n, d], all of about one norm.
-        clusters: at least 1.
-        iterations: how often vectors are assigned and means taken.
-
-    Raises:
-        ValueError: not int16 in two dimensions, a norm above NORM_AT_MOST of dot_products, or only vectors of zeros.
+    distinct ones. The result depends on the order of the sample, int16[n, d] of about one norm: sort it by content.
+    Vectors of zeros have no direction and are left out; ValueError where there are no others.
     """
     sample = sample[squared_norms(sample) > 0]
     if not len(sample):

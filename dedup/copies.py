@@ -9,13 +9,13 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 
 Pixels = npt.NDArray[np.uint8]
+Enhancer = Callable[[Image.Image], ImageEnhance._Enhance]  # pyright: ignore[reportPrivateUsage] (it has no other name)
 Transform = Callable[[Image.Image, np.random.Generator], Image.Image]
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
@@ -23,23 +23,14 @@ WORDS = ("shop", "stock", "photo", "free", "gallery", "pictures", "sale", "best"
 
 
 def copies_of(pixels: Pixels) -> Iterator[tuple[str, Pixels]]:
-    """The name of each transform and the copy it makes, in the order of `TRANSFORMS`.
+    """Yields the name of each transform and the copy that it makes of an RGB image, uint8[height, width, 3].
 
-    Args:
-        pixels: a decoded RGB image, uint8[height, width, 3], at least 1 px on each side. A short side of 256 px is as
-            good as a longer one for a descriptor of 32 x 32, and costs less.
-
-    Yields:
-        The name and uint8[height, width, 3] of the copy's own size.
+    A short side of 256 px is as good as a longer one for a descriptor of 32 x 32, and costs less.
     """
     image = Image.fromarray(pixels)
-    for name in TRANSFORMS:
-        yield name, np.asarray(TRANSFORMS[name](image, _drawn_from(pixels, name)))
-
-
-def _drawn_from(pixels: Pixels, name: str) -> np.random.Generator:
-    digest = hashlib.blake2b(f"{name} {pixels.shape} ".encode() + pixels.tobytes(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little"))
+    for name, transform in TRANSFORMS.items():
+        digest = hashlib.blake2b(f"{name} {pixels.shape} ".encode() + pixels.tobytes(), digest_size=16).digest()
+        yield name, np.asarray(transform(image, np.random.default_rng(int.from_bytes(digest, "little"))))
 
 
 def _recoded(image: Image.Image, _: np.random.Generator, *, quality: int) -> Image.Image:
@@ -65,16 +56,8 @@ def _cropped(image: Image.Image, random: np.random.Generator, *, share: float) -
     return image.crop((left, top, left + width, top + height))
 
 
-def _bright(image: Image.Image, _: np.random.Generator, *, factor: float) -> Image.Image:
-    return ImageEnhance.Brightness(image).enhance(factor)
-
-
-def _contrasted(image: Image.Image, _: np.random.Generator, *, factor: float) -> Image.Image:
-    return ImageEnhance.Contrast(image).enhance(factor)
-
-
-def _coloured(image: Image.Image, _: np.random.Generator, *, factor: float) -> Image.Image:
-    return ImageEnhance.Color(image).enhance(factor)
+def _enhanced(image: Image.Image, _: np.random.Generator, *, by: Enhancer, factor: float) -> Image.Image:
+    return by(image).enhance(factor)
 
 
 def _written_on(image: Image.Image, random: np.random.Generator) -> Image.Image:
@@ -140,39 +123,37 @@ def _sharpened(image: Image.Image, _: np.random.Generator) -> Image.Image:
 
 def _mixed(image: Image.Image, random: np.random.Generator) -> Image.Image:
     """The image after what happens to pictures that are passed on: cropped, brightened, written on, shrunk, recoded."""
-    image = _bright(_cropped(image, random, share=0.03), random, factor=1.1)
+    image = ImageEnhance.Brightness(_cropped(image, random, share=0.03)).enhance(1.1)
     return _recoded(_scaled(_written_on(image, random), random, x=0.7, y=0.7), random, quality=40)
 
 
-TRANSFORMS: Mapping[str, Transform] = MappingProxyType(
-    {
-        "jpeg 75": partial(_recoded, quality=75),
-        "jpeg 30": partial(_recoded, quality=30),
-        "jpeg 10": partial(_recoded, quality=10),
-        "half the size": partial(_scaled, x=0.5, y=0.5),
-        "64 px": partial(_shrunk, long_side_px=64),
-        "crop 2 %": partial(_cropped, share=0.02),
-        "crop 5 %": partial(_cropped, share=0.05),
-        "crop 10 %": partial(_cropped, share=0.10),
-        "crop 20 %": partial(_cropped, share=0.20),
-        "width x 0.85": partial(_scaled, x=0.85),
-        "width x 1.2": partial(_scaled, x=1.2),
-        "brightness -20 %": partial(_bright, factor=0.8),
-        "brightness +20 %": partial(_bright, factor=1.2),
-        "contrast x 0.7": partial(_contrasted, factor=0.7),
-        "contrast x 1.3": partial(_contrasted, factor=1.3),
-        "grey": partial(_coloured, factor=0.0),
-        "saturation x 1.6": partial(_coloured, factor=1.6),
-        "text": _written_on,
-        "caption bar": _captioned,
-        "watermark": _watermarked,
-        "white border 5 %": partial(_framed, x=0.05, y=0.05, colour=WHITE),
-        "black border 5 %": partial(_framed, x=0.05, y=0.05, colour=BLACK),
-        "letterbox 10 %": partial(_framed, x=0.0, y=0.10, colour=BLACK),
-        "turn 3 degrees": partial(_turned, degrees=3.0),
-        "blur": _blurred,
-        "noise": _noisy,
-        "sharpen": _sharpened,
-        "mix": _mixed,
-    }
-)
+TRANSFORMS: Mapping[str, Transform] = {
+    "jpeg 75": partial(_recoded, quality=75),
+    "jpeg 30": partial(_recoded, quality=30),
+    "jpeg 10": partial(_recoded, quality=10),
+    "half the size": partial(_scaled, x=0.5, y=0.5),
+    "64 px": partial(_shrunk, long_side_px=64),
+    "crop 2 %": partial(_cropped, share=0.02),
+    "crop 5 %": partial(_cropped, share=0.05),
+    "crop 10 %": partial(_cropped, share=0.10),
+    "crop 20 %": partial(_cropped, share=0.20),
+    "width x 0.85": partial(_scaled, x=0.85),
+    "width x 1.2": partial(_scaled, x=1.2),
+    "brightness -20 %": partial(_enhanced, by=ImageEnhance.Brightness, factor=0.8),
+    "brightness +20 %": partial(_enhanced, by=ImageEnhance.Brightness, factor=1.2),
+    "contrast x 0.7": partial(_enhanced, by=ImageEnhance.Contrast, factor=0.7),
+    "contrast x 1.3": partial(_enhanced, by=ImageEnhance.Contrast, factor=1.3),
+    "grey": partial(_enhanced, by=ImageEnhance.Color, factor=0.0),
+    "saturation x 1.6": partial(_enhanced, by=ImageEnhance.Color, factor=1.6),
+    "text": _written_on,
+    "caption bar": _captioned,
+    "watermark": _watermarked,
+    "white border 5 %": partial(_framed, x=0.05, y=0.05, colour=WHITE),
+    "black border 5 %": partial(_framed, x=0.05, y=0.05, colour=BLACK),
+    "letterbox 10 %": partial(_framed, x=0.0, y=0.10, colour=BLACK),
+    "turn 3 degrees": partial(_turned, degrees=3.0),
+    "blur": _blurred,
+    "noise": _noisy,
+    "sharpen": _sharpened,
+    "mix": _mixed,
+}

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic, on_all_lanes
 
 NORM_AT_MOST = 46_340  # the product of two such norms, and so any partial sum of a dot product, fits in 32 bits
 STRIP = 16  # vectors whose columns lie side by side
@@ -30,11 +30,7 @@ _COLUMNS = ir.VectorType(_I16, 2 * STRIP)
 
 
 def squared_norms(vectors: np.ndarray) -> np.ndarray:
-    """The squared norm of each vector of int16[n, d], int64[n].
-
-    Raises:
-        ValueError: not int16 in two dimensions, or a norm above NORM_AT_MOST.
-    """
+    """The squared norm of each vector of int16[n, d], int64[n]; ValueError for a norm above NORM_AT_MOST."""
     if vectors.dtype != np.int16 or vectors.ndim != 2:
         raise ValueError(f"vectors must be int16 of two dimensions, not {vectors.dtype} of {vectors.ndim}")
     norms = np.zeros(len(vectors), np.int64)
@@ -67,11 +63,7 @@ def packed(vectors: np.ndarray) -> np.ndarray:
 def largest(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """For each vector (int16[n, d]), the k others (int16[m, d]) with the largest dot products; the first ones of ties.
 
-    Returns:
-        The places of the others, int32[n, k], the largest dot product first; and the dot products, int32[n, k].
-
-    Raises:
-        ValueError: wrong shapes, k not in 1 to m, or a norm above NORM_AT_MOST.
+    Returns their places, int32[n, k], the largest dot product first; and the dot products, int32[n, k].
     """
     if vectors.ndim != 2 or others.ndim != 2 or vectors.shape[1] != others.shape[1]:
         raise ValueError(f"vectors of shapes {vectors.shape} and {others.shape} have no dot products")
@@ -100,14 +92,6 @@ def _add_products(builder: Builder, sums: ir.Value, left: ir.Value, right: ir.Va
     return builder.add(sums, builder.add(left, right))
 
 
-def _on_all_lanes(builder: Builder, pair: ir.Value) -> ir.Value:
-    """Two columns of one vector, repeated for each vector of a strip."""
-    nothing = ir.Constant(_SUMS, ir.Undefined)
-    lane = builder.insert_element(nothing, pair, ir.Constant(_I32, 0))
-    every = builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(_I32, STRIP), None))
-    return builder.bitcast(every, _COLUMNS)
-
-
 def _multiply_tile(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
     data = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 4)]
     rows, strips, sums = (
@@ -125,7 +109,8 @@ def _multiply_tile(context: Context, builder: Builder, signature: Signature, arg
 
         columns = [pair_of(strips, strip, s) for s in range(STRIPS)]
         for r, line in enumerate(tile):
-            every = _on_all_lanes(builder, pair_of(rows, row, r))
+            # two columns of one vector, repeated for each vector of a strip
+            every = builder.bitcast(on_all_lanes(builder, pair_of(rows, row, r), STRIP), _COLUMNS)
             for s, sum_of in enumerate(line):
                 builder.store(_add_products(builder, builder.load(sum_of), columns[s], every), sum_of)
     totals = [builder.load(one) for line in tile for one in line]
@@ -143,7 +128,7 @@ def _most(builder: Builder, vectors: Sequence[ir.Value]) -> ir.Value:
 
 @intrinsic
 def multiply_tile(
-    _typing_context: object, rows: Kind, row: Kind, strips: Kind, strip: Kind, sums: Kind, pairs: Kind
+    _context: object, rows: Kind, row: Kind, strips: Kind, strip: Kind, sums: Kind, pairs: Kind
 ) -> Intrinsic:
     """`multiply_tile(rows, row, strips, strip, sums, pairs) -> int32`: the largest of TILE dot products.
 

@@ -47,17 +47,10 @@ _EXACT_ROWS_AT_MOST = 2**21  # differences of 17 bits, squared and summed, stay 
 
 
 def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
-    """The low frequencies of thumbnails, and which thumbnails are flat.
+    """The low frequencies of thumbnails, uint8[n, 32, 32], and which thumbnails are flat.
 
-    Args:
-        luma: thumbnails, uint8[n, 32, 32].
-
-    Returns:
-        int16[n, 192] in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
-        even); and bool[n], whether the deviation of the pixels is below 10 gray levels. A flat image has no embedding.
-
-    Raises:
-        ValueError: the array has another shape or type.
+    Returns int16[n, 192] in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
+    even); and bool[n], whether the deviation of the pixels is below 10 gray levels. A flat image has no embedding.
     """
     if luma.dtype != np.uint8 or luma.shape[1:] != (SIDE_PX, SIDE_PX):
         raise ValueError(f"thumbnails are uint8 of shape (n, 32, 32), these are {luma.dtype} of shape {luma.shape}")
@@ -113,16 +106,12 @@ def mirrored(coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
 class Map:
     """A linear map from coefficients to vectors, in integers.
 
-    Attributes:
-        mean: int32[192], subtracted first, in the unit of the coefficients; from -2^15 to 2^15.
-        matrix: int32[d, 192], from -2^24 to 2^24. Its scale is free: vectors are scaled to one length.
-
     Raises:
         ValueError: an array has another shape or type, or values out of range: the file is not of a map.
     """
 
-    mean: npt.NDArray[np.int32]
-    matrix: npt.NDArray[np.int32]
+    mean: npt.NDArray[np.int32]  # [192], subtracted first, in the unit of the coefficients; from -2^15 to 2^15
+    matrix: npt.NDArray[np.int32]  # [d, 192], from -2^24 to 2^24; its scale is free: vectors are scaled to one length
 
     def __post_init__(self):
         _check_integers("mean", self.mean, (COEFFICIENTS,), _MEAN_AT_MOST)
@@ -136,24 +125,16 @@ class Map:
         return len(self.matrix)
 
     def embed(self, coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-        """Vectors of length `NORM`, int16[n, dimensions]; all zeros for an image that equals the mean.
+        """Vectors of length `NORM`, int16[n, dimensions], of coefficients of images that are not flat, int16[n, 192].
 
-        Args:
-            coefficients: int16[n, 192], of images that are not flat.
-
-        Raises:
-            ValueError: the array has another shape or type.
+        They are all zeros for an image that equals the mean.
         """
-        _check_coefficients("coefficients", coefficients)
+        if coefficients.dtype != np.int16 or coefficients.shape[1:] != (COEFFICIENTS,):
+            given = f"{coefficients.dtype} of shape {coefficients.shape}"
+            raise ValueError(f"coefficients are int16 of shape (n, {COEFFICIENTS}), these are {given}")
         vectors = np.empty((len(coefficients), self.dimensions), np.int16)
         _project(np.ascontiguousarray(coefficients), self.mean, self.matrix, vectors)
         return vectors
-
-
-def _check_coefficients(name: str, array: npt.NDArray[np.int16]) -> None:
-    if array.dtype != np.int16 or array.shape[1:] != (COEFFICIENTS,):
-        given = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(f"{name} are int16 of shape (n, {COEFFICIENTS}), these are {given}")
 
 
 def _check_integers(name: str, array: npt.NDArray[np.int32], shape: tuple[int, ...], at_most: int) -> None:
@@ -256,32 +237,19 @@ def learn_map(
             the scatter of images.
         copies: coefficients of their copies, int16[m, 192]; m is below two million.
         copy_of: row of each copy's original, int[m].
-        dimensions: dimensions of the vectors, at most 192.
-
-    Raises:
-        ValueError: fewer than two originals, no copies, or arrays that do not fit one another.
+        dimensions: of the vectors, at most 192.
     """
-    _check_training(originals, copies, copy_of, dimensions)
+    if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:
+        given = f"from {len(originals):,} and {len(copies):,}"
+        raise ValueError(
+            f"a map is learned from two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies, not {given}"
+        )
     mean, total = _scatter(originals.astype(np.float64))
     changes = copies.astype(np.float64) - originals[copy_of]
     within = changes.T @ changes / len(changes)
     rows = _discriminants(total, within)[:dimensions]
     matrix = np.rint(rows * (_MATRIX_AT_MOST / np.abs(rows).max())).astype(np.int32)
     return Map(np.rint(mean).astype(np.int32), matrix)
-
-
-def _check_training(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray, dimensions: int) -> None:
-    _check_coefficients("originals", originals)
-    _check_coefficients("copies", copies)
-    if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:
-        given = f"from {len(originals):,} and {len(copies):,}"
-        raise ValueError(
-            f"a map is learned from two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies, not {given}"
-        )
-    if copy_of.shape != (len(copies),) or copy_of.min() < 0 or copy_of.max() >= len(originals):
-        raise ValueError(f"copy_of must name one of {len(originals):,} originals for each of {len(copies):,} copies")
-    if not 1 <= dimensions <= COEFFICIENTS:
-        raise ValueError(f"a map has 1 to {COEFFICIENTS} dimensions, not {dimensions}")
 
 
 def _scatter(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -2,17 +2,39 @@
 """A finished table of hashes: sorted, memory-mapped, and looked up by the million."""
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
 from altalign.dedup import lines
-from altalign.filters.bits import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
+from altalign.filters.bits import (
+    Arguments,
+    Builder,
+    Bytes,
+    Context,
+    Hashes,
+    Intrinsic,
+    Kind,
+    Longs,
+    Signature,
+    intrinsic,
+    on_all_lanes,
+)
 
 _PER_BUCKET = 4  # entries of a bucket on average, at most; with fewer the index is larger and no faster
 _MOST = np.uint64(2**64 - 1)
 _WINDOW = 8  # entries that a probe always compares, since no branch could be predicted; few buckets hold more
+
+
+class _Index(NamedTuple):
+    """Sorted hashes, at least `_WINDOW` of them with what fills up; their number, and where buckets begin."""
+
+    hashes: np.ndarray
+    size: int
+    begins: np.ndarray  # of the buckets of the top bits
+    shift: np.uint64  # that leaves these bits of a hash
 
 
 class HashTable:
@@ -24,11 +46,11 @@ class HashTable:
     def __init__(self, hashes: np.ndarray, counts: np.ndarray | None = None):
         self.hashes, self.counts = hashes, counts
         missing = _WINDOW - len(hashes)
-        self._table = np.concatenate([hashes, np.full(missing, _MOST)]) if missing > 0 else hashes
+        filled = np.concatenate([hashes, np.full(missing, _MOST)]) if missing > 0 else hashes
         bits = max(1, (len(hashes) // _PER_BUCKET).bit_length())
-        self._shift = np.uint64(64 - bits)
-        self._index = np.empty(1 << bits, np.uint32 if len(hashes) < 2**32 else np.uint64)
-        _fill_index(hashes, self._shift, self._index)
+        begins = np.empty(1 << bits, np.uint32 if len(hashes) < 2**32 else np.uint64)
+        self._index = _Index(filled, len(hashes), begins, np.uint64(64 - bits))
+        _fill_index(hashes, self._index.shift, begins)
         self._lines = lines.build(hashes, counts) if counts is not None and counts.dtype == np.uint8 else None
 
     def __len__(self) -> int:
@@ -49,9 +71,7 @@ class HashTable:
         if self._lines is not None:
             lines.measure_rows(self._lines, hashes, ends, is_missing, smallest)
         else:
-            _measure_rows(
-                hashes, ends, self._table, len(self), self._index, self._shift, self.counts, is_missing, smallest
-            )
+            _measure_rows(hashes, ends, self._index, self.counts, is_missing, smallest)
         return is_missing, smallest
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
@@ -60,7 +80,7 @@ class HashTable:
             raise ValueError("this table has no counts")
         result = np.zeros(len(hashes), np.int64)
         if len(self):
-            _lookup(hashes, self._table, len(self), self._index, self._shift, self.counts, result)
+            _lookup(hashes, self._index, self.counts, result)
         return result
 
 
@@ -74,30 +94,26 @@ def _fill_index(table: np.ndarray, shift: np.uint64, index: np.ndarray) -> None:
         index[bucket] = place
 
 
-def _count_smaller(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
-    entries = ir.VectorType(ir.IntType(64), _WINDOW)
-    table, begin, h = arguments
-    start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
-    entries_at = builder.load(builder.bitcast(start, entries.as_pointer()), align=8)
-    lane = builder.insert_element(ir.Constant(entries, ir.Undefined), h, ir.Constant(ir.IntType(32), 0))
-    first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None)
-    every = builder.shuffle_vector(lane, ir.Constant(entries, ir.Undefined), first_lane)
-    bits = builder.bitcast(builder.icmp_unsigned("<", entries_at, every), ir.IntType(_WINDOW))
-    return builder.zext(builder.ctpop(bits), ir.IntType(64))
-
-
 @intrinsic
 def _smaller(_typing_context: object, table: Kind, begin: Kind, h: Kind) -> Intrinsic:
     """`_smaller(table, begin, h) -> uint64`: the number of entries less than h among the _WINDOW from `begin` on."""
-    return types.uint64(table, types.uint64, types.uint64), _count_smaller
+
+    def codegen(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
+        table, begin, h = arguments
+        start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
+        window = builder.bitcast(start, ir.VectorType(ir.IntType(64), _WINDOW).as_pointer())
+        is_less = builder.icmp_unsigned("<", builder.load(window, align=8), on_all_lanes(builder, h, _WINDOW))
+        return builder.zext(builder.ctpop(builder.bitcast(is_less, ir.IntType(_WINDOW))), ir.IntType(64))
+
+    return types.uint64(table, types.uint64, types.uint64), codegen
 
 
 @njit(nogil=True)
-def _place_of(h: np.uint64, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64) -> np.uint64:
+def _place_of(h: np.uint64, table: np.ndarray, size: int, begins: np.ndarray, shift: np.uint64) -> np.uint64:
     # The place of the first entry that is not less than h, or of the last entry. A branch on the place in the window
     # would be mispredicted, so there is none.
     last, most = np.uint64(len(table) - _WINDOW), np.uint64(size - 1)
-    begin = min(np.uint64(index[h >> shift]), last)
+    begin = min(np.uint64(begins[h >> shift]), last)
     place = begin + _smaller(table, begin, h)
     while place < most and table[place] < h:
         place += np.uint64(1)
@@ -105,38 +121,23 @@ def _place_of(h: np.uint64, table: np.ndarray, size: int, index: np.ndarray, shi
 
 
 @njit(nogil=True, cache=True)
-def _lookup(
-    hashes: np.ndarray,
-    table: np.ndarray,
-    size: int,
-    index: np.ndarray,
-    shift: np.uint64,
-    counts: np.ndarray,
-    out: np.ndarray,
-) -> None:
+def _lookup(hashes: np.ndarray, index: _Index, counts: np.ndarray, out: np.ndarray) -> None:
     # Unsigned places: numba would ask each whether it counts from the end.
+    table, size, begins, shift = index
     for i in range(len(hashes)):
-        place = _place_of(hashes[i], table, size, index, shift)
+        place = _place_of(hashes[i], table, size, begins, shift)
         out[i] = counts[place] if table[place] == hashes[i] else 0
 
 
 @njit(nogil=True, cache=True)
 def _measure_rows(
-    hashes: np.ndarray,
-    ends: np.ndarray,
-    table: np.ndarray,
-    size: int,
-    index: np.ndarray,
-    shift: np.uint64,
-    counts: np.ndarray,
-    is_missing: np.ndarray,
-    smallest: np.ndarray,
+    hashes: Hashes, ends: Longs, index: _Index, counts: Bytes, is_missing: np.ndarray, smallest: Bytes
 ) -> None:
-    begin = np.uint64(0)
+    begin, (table, size, begins, shift) = np.uint64(0), index
     for row in range(len(ends)):
         end, least, misses = np.uint64(ends[row]), np.uint8(255), False
         for i in range(begin, end):
-            place = _place_of(hashes[i], table, size, index, shift) if size else np.uint64(0)
+            place = _place_of(hashes[i], table, size, begins, shift) if size else np.uint64(0)
             if size == 0 or table[place] != hashes[i]:
                 misses, least = True, np.uint8(0)
                 break  # the rest of the row cannot change this

@@ -27,12 +27,7 @@ _PAIRS_AT_A_TIME = 4_000_000  # some 400 MB if all are near-duplicates
 def train_cells(sample: np.ndarray, cells: int) -> np.ndarray:
     """Centroids of cells, int16[cells, d]; there may be fewer (see `clusters.train`). Above 4,096 it takes two levels.
 
-    Args:
-        sample: int16[n, d], sorted by content.
-        cells: at least 1; `IMAGES_PER_CELL` each are quick to join.
-
-    Raises:
-        ValueError: as `clusters.train`.
+    The sample, int16[n, d], is sorted by content.
     """
     if cells <= _CLUSTERS_AT_ONCE:
         return clusters.train(sample, cells)
@@ -51,34 +46,27 @@ def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: in
     million) is split, and its parts are joined like cells, so pairs between them may be missed. A cell that cannot be
     split is joined whole, in a time that grows with its square.
 
-    Args:
-        vectors: int16[n, d].
-        visitors: int16[m, d]; numbered on from n.
-        above: cosine, strictly greater.
-        at_most: vectors and visitors that are joined whole.
-
-    Returns:
-        The smaller number of each pair (`rows`), the larger one (`tests`), and the cosines.
-
-    Raises:
-        ValueError: as `find_pairs`.
+    Vectors are int16[n, d], visitors int16[m, d], numbered on from n. Of each pair, `rows` is the smaller number and
+    `tests` the larger one.
     """
     both = np.concatenate([vectors, visitors])
     distinct, firsts = originals(both)
     copies = np.flatnonzero((firsts != np.arange(len(both))) & both.any(axis=1) & (above < 1))
-    forest = _Forest(len(both))
-    joined = [forest.join(Pairs(firsts[copies], copies, np.ones(len(copies))))]
+    parents, joined = np.arange(len(both)), list[Pairs]()
+
+    def join_new(left: np.ndarray, right: np.ndarray, cosines: np.ndarray) -> None:
+        is_new = np.empty(len(left), np.bool_)
+        _union(parents, left, right, is_new)
+        joined.append(Pairs(left[is_new], right[is_new], cosines[is_new]))
+
+    join_new(firsts[copies], copies, np.ones(len(copies)))
     for pairs in _compared(both[distinct], int((distinct < len(vectors)).sum()), above, at_most):
-        joined.append(forest.join(Pairs(distinct[pairs.rows], distinct[pairs.tests], pairs.cosines)))
+        join_new(distinct[pairs.rows], distinct[pairs.tests], pairs.cosines)
     return Pairs(*map(np.concatenate, zip(*joined, strict=True)))
 
 
 def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first row of each set of equal rows (int64[m], rising), and for every row the first equal one (int64[n]).
-
-    Args:
-        rows: n rows of any type, of shape (n, columns).
-    """
+    """The first row of each set of equal rows (int64[m], rising), and for every row the first equal one (int64[n])."""
     rows = np.ascontiguousarray(rows)
     as_bytes = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
     _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
@@ -177,19 +165,6 @@ def _compared_whole(vectors: np.ndarray, own: int, above: float) -> Iterator[Pai
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
-
-
-class _Forest:
-    """Finds the pairs that connect groups which were not connected."""
-
-    def __init__(self, count: int):
-        self._parents = np.arange(count)
-
-    def join(self, pairs: Pairs) -> Pairs:
-        """The given pairs that connect two groups, in their order; the groups are one from then on."""
-        is_new = np.empty(len(pairs.rows), np.bool_)
-        _union(self._parents, pairs.rows, pairs.tests, is_new)
-        return Pairs(pairs.rows[is_new], pairs.tests[is_new], pairs.cosines[is_new])
 
 
 @njit(nogil=True, cache=True)

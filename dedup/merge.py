@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from altalign.filters.bits import Hashes, Longs
+
 _PER_BUCKET = 1_024  # entries; their table, about twice as large, stays in the second cache of a core
 _BUCKET_BITS_AT_MOST = 13
 _DENSE = 4_096  # counts below this are tallied in an array, larger ones (few) one by one
@@ -108,45 +110,33 @@ Entries = tuple[np.ndarray, np.ndarray, CountHistogram]  # keys, sorted; their c
 
 
 def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> Entries:
-    """Count the n-grams of one partition.
+    """Count the n-grams of one partition: uint64[n], one entry per occurrence, and hot ones with counts, uint64[m, 2].
 
-    Args:
-        hashes: uint64[n], one entry per occurrence.
-        hot: uint64[m, 2] of (hash, count).
-
-    Returns:
-        The hashes seen twice or more, sorted; their counts (int64); and the histogram of all counts, including 1.
+    Returns the hashes seen twice or more, sorted; their counts (int64); and the histogram of all counts, including 1.
     """
     hot = hot[np.argsort(hot[:, 0])]
     buckets = _Buckets.of_keys(hashes, hashes, hot[:, 0])
     room = len(hashes) // 2 + len(hot) + 1
     keys, counts, tally = np.empty(room, np.uint64), np.empty(room, np.int64), np.zeros(_DENSE + 1, np.int64)
     slots = 1 << _slot_bits(buckets.slots + len(hot))
-    often = _count(*buckets, hot, np.empty(slots, np.uint64), np.empty(slots, np.int64), keys, counts, tally)
+    often = _count(buckets, hot, np.empty(slots, np.uint64), np.empty(slots, np.int64), keys, counts, tally)
     keys, counts = keys[:often], counts[:often]
-    return (
-        keys,
-        counts,
-        CountHistogram.from_tally(tally[:_DENSE]) + CountHistogram.from_counts(counts[counts >= _DENSE]),
-    )
+    often_seen = CountHistogram.from_counts(counts[counts >= _DENSE])
+    return keys, counts, CountHistogram.from_tally(tally[:_DENSE]) + often_seen
 
 
 def merge_pairs(pairs: np.ndarray, *, limit: int) -> Entries:
-    """Count, for each key of one partition, the distinct others that it was seen with.
+    """Count, for each key of one partition, the distinct others that it was seen with: uint64[n, 2] of (key, other).
 
-    Args:
-        pairs: uint64[n, 2] of (key, other); repeats are allowed.
-        limit: keys seen with at most this many are not listed.
-
-    Returns:
-        The keys above the limit, sorted; how many distinct others each has (int64); and the histogram of all keys.
+    Returns the keys seen with more than `limit`, sorted; how many distinct others each has (int64); and the histogram
+    of all keys.
     """
     buckets = _Buckets.of_keys(pairs, pairs[:, 0], pairs[:0, 0])
     slots = buckets.slots
     keys, distinct = np.empty(len(pairs), np.uint64), np.empty(len(pairs), np.int64)
     table = np.empty(slots, np.uint64), np.empty(slots, np.uint64), np.empty(slots, np.int64)
     number = _count_distinct(
-        *buckets, *table, np.empty((slots, 2), np.uint64), np.empty(slots, np.bool_), keys, distinct
+        buckets, *table, np.empty((slots, 2), np.uint64), np.empty(slots, np.bool_), keys, distinct
     )
     keys, distinct = keys[:number], distinct[:number]
     over = np.flatnonzero(distinct > limit)
@@ -176,9 +166,7 @@ def _differing(keys: np.ndarray, first: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _scatter(
-    entries: np.ndarray, keys: np.ndarray, shared: np.uint64, bits: np.uint64, scattered: np.ndarray, ends: np.ndarray
-) -> None:
+def _scatter(entries: Hashes, keys: Hashes, shared: np.uint64, bits: np.uint64, scattered: Hashes, ends: Longs) -> None:
     down = np.uint64(64) - bits
     for i in range(len(keys)):
         ends[(keys[i] << shared) >> down] += 1
@@ -193,24 +181,15 @@ def _scatter(
 
 @njit(nogil=True, cache=True)
 def _count(
-    hashes: np.ndarray,
-    ends: np.ndarray,
-    shared: np.uint64,
-    bits: np.uint64,
-    hot: np.ndarray,
-    slot_keys: np.ndarray,
-    slot_counts: np.ndarray,
-    keys: np.ndarray,
-    counts: np.ndarray,
-    tally: np.ndarray,
+    buckets: _Buckets, hot: Hashes, slot_keys: Hashes, slot_counts: Longs, keys: Hashes, counts: Longs, tally: Longs
 ) -> int:
     """Count hashes and sorted hot ones, bucket by bucket.
 
     Fills `keys` and `counts` with the hashes seen twice or more, sorted, and returns their number. Tallies all counts;
     _DENSE stands for itself and all larger ones. The number of a slot is the bits of a hash that follow the bucket's,
-    so
-    a table is nearly sorted in the order of its slots.
+    so a table is nearly sorted in the order of its slots.
     """
+    hashes, ends, shared, bits = buckets
     up, down = shared + bits, np.uint64(64) - bits
     often, begin, hot_begin = 0, 0, 0
     for bucket in range(len(ends)):
@@ -237,9 +216,7 @@ def _count(
 
 
 @njit(nogil=True)
-def _slot(
-    key: np.uint64, up: np.uint64, slot_bits: np.uint64, slot_keys: np.ndarray, slot_counts: np.ndarray
-) -> np.uint64:
+def _slot(key: np.uint64, up: np.uint64, slot_bits: np.uint64, slot_keys: Hashes, slot_counts: Longs) -> np.uint64:
     """The slot of a key, where the key is put if it is new; a slot with a count of 0 is empty."""
     mask, slot = (np.uint64(1) << slot_bits) - np.uint64(1), (key << up) >> (np.uint64(64) - slot_bits)
     while slot_counts[slot] != 0 and slot_keys[slot] != key:
@@ -260,22 +237,20 @@ def _insertion_sort(keys: np.ndarray, counts: np.ndarray) -> None:
 
 @njit(nogil=True, cache=True)
 def _count_distinct(
-    pairs: np.ndarray,
-    ends: np.ndarray,
-    shared: np.uint64,
-    bits: np.uint64,
-    slot_keys: np.ndarray,
-    slot_firsts: np.ndarray,
-    slot_counts: np.ndarray,
-    slot_pairs: np.ndarray,
+    buckets: _Buckets,
+    slot_keys: Hashes,
+    slot_firsts: Hashes,
+    slot_counts: Longs,
+    slot_pairs: Hashes,
     slot_taken: np.ndarray,
-    keys: np.ndarray,
-    distinct: np.ndarray,
+    keys: Hashes,
+    distinct: Longs,
 ) -> int:
     """Fill `keys` and `distinct` (the number of each key's others), bucket by bucket; returns the number of keys.
 
     The first other of a key is stored beside it, since most keys have only one. Further pairs are in their own table.
     """
+    pairs, ends, shared, bits = buckets
     up, number, begin = shared + bits, 0, 0
     for bucket in range(len(ends)):
         slot_bits = np.uint64(_slot_bits(ends[bucket] - begin))

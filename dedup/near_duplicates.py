@@ -50,31 +50,17 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TestSide:
-    """The test side, ready to be searched: arrays that are saved and mapped, so that all processes share one copy.
+    """The test side, ready to be searched: arrays that are saved and mapped, so that all processes share one copy."""
 
-    Attributes:
-        vectors: int16[n, d], as given.
-        norms: int64[n], squared norms.
-        rotation: float32[d, c], the leading directions of the test side, orthonormal.
-        strips: int16[strips, width / 2, 16, 2], the columns of the first bound.
-        second: int16[n, 64], the columns of the second bound, or int16[n, 0] if it has no more than the first bound or
-            the vectors.
-    """
-
-    vectors: npt.NDArray[np.int16]
-    norms: npt.NDArray[np.int64]
-    rotation: npt.NDArray[np.float32]
-    strips: npt.NDArray[np.int16]
-    second: npt.NDArray[np.int16]
+    vectors: npt.NDArray[np.int16]  # [n, d], as given
+    norms: npt.NDArray[np.int64]  # [n], squared
+    rotation: npt.NDArray[np.float32]  # [d, c], the leading directions of the test side, orthonormal
+    strips: npt.NDArray[np.int16]  # [strips, width / 2, 16, 2], the columns of the first bound
+    second: npt.NDArray[np.int16]  # [n, 64], the columns of the second bound, or [n, 0] if it has no more
 
     @classmethod
     def build(cls, vectors: np.ndarray, *, above: float) -> "TestSide":
-        """The test side of any number of vectors, int16[n, d]: fastest for this threshold, and correct for any.
-
-        Raises:
-            ValueError: not int16 in two dimensions, more than DIMENSIONS_AT_MOST columns, or a norm above NORM_AT_MOST
-                of dot_products.
-        """
+        """The test side of any number of vectors, int16[n, d]: fastest for this threshold, and correct for any."""
         vectors = np.ascontiguousarray(vectors)
         norms, dimensions = squared_norms(vectors), vectors.shape[1]
         if not 1 <= dimensions <= DIMENSIONS_AT_MOST:
@@ -102,10 +88,6 @@ def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs
     """All pairs of a block (int16[n, d]) and the test side that `is_above` accepts; vectors of zeros have no pairs.
 
     Blocks of 1,000 rows or more are fastest. The pairs found take about 100 bytes each until they are returned.
-
-    Raises:
-        ValueError: not int16 with the columns of the test side, a norm above NORM_AT_MOST of dot_products, or a
-            threshold outside of 0 to 1.
     """
     if not 0 <= above <= 1:
         raise ValueError(f"a threshold of {above} is no cosine from 0 to 1")
@@ -179,10 +161,7 @@ def _unit(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
 
 
 def _rotated(vectors: np.ndarray, norms: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """The leading columns of unit vectors, float32[n, c]; each is off by `_error` of one column at most.
-
-    Vectors of zeros stay zeros.
-    """
+    """The leading columns of unit vectors, float32[n, c], each off by `_error` of one column at most; zeros stay."""
     made = np.empty((len(vectors), rotation.shape[1]), np.float32)
     for begin in range(0, len(vectors), _ROWS_AT_A_TIME):
         some = slice(begin, begin + _ROWS_AT_A_TIME)
@@ -196,10 +175,7 @@ def _error(columns: int, dimensions: int) -> float:
 
 
 def _bounding(rotated: np.ndarray, norms: np.ndarray, dimensions: int, width: int) -> np.ndarray:
-    """Leading columns and the norm of the rest, int16[n, at most width].
-
-    The norm is rounded up; it is 0 for a vector of zeros.
-    """
+    """Leading columns and the norm of the rest, rounded up (0 for a vector of zeros), int16[n, at most width]."""
     columns = rotated[:, : width - 1]
     squares, error = np.square(columns, dtype=np.float64).sum(axis=1), _error(columns.shape[1], dimensions)
     rest = np.sqrt(np.maximum(0.0, 1.0 - squares) + 2 * error * (1 + error))
@@ -288,10 +264,7 @@ def _look_closer(
     triples: np.ndarray,
     count: int,
 ) -> int:
-    """Bound again the pairs of one row that the first bound leaves, then multiply them in full.
-
-    Returns the new count.
-    """
+    """Bound again the pairs of one row that the first bound leaves, then multiply them; returns the new count."""
     (_, second, vectors, norms), (_, test_second, test_vectors, test_norms) = rows, tests
     for i in range(min(len(bounds), len(test_vectors) - first_test)):
         if bounds[i] <= limits[0]:

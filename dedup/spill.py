@@ -1,31 +1,26 @@
 """The writing side of exact counting: scatters hashes to partitions by their top bits, in buffers of the thread.
 
 A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache counts hot n-grams,
-the
-most frequent ones, before anything is stored. Which n-grams are hot changes what is written, never what the merge
-finds.
+the most frequent ones, before anything is stored. Which are hot changes what is written, never what the merge finds.
 """
 
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
+
+from altalign.filters.bits import Hashes, Longs
 
 HOT_BITS = 14  # 16,384 hot n-grams took 40 % of synthetic and 42 to 74 % of real tokens; more leave the CPU's cache
 BUFFER_BYTES = 2 << 20  # buffers of all partitions; more would leave the CPU's cache before it is written
 SLICE_BYTES = 4 << 10  # buffer of one partition, at least
 
 # Called with a partition and its data, in the order of partitions: uint64[n] of hashes, or uint64[n, 2] of pairs.
-Flush = Callable[[int, npt.NDArray[np.uint64]], object]
+Flush = Callable[[int, Hashes], object]
 
 
 def shift_of(partitions: int) -> int:
-    """The right shift that leaves a hash's partition.
-
-    Raises:
-        ValueError: the number of partitions is not a power of two from 2 to 65,536.
-    """
+    """The right shift that leaves a hash's partition; ValueError unless partitions are a power of two to 65,536."""
     bits = partitions.bit_length() - 1
     if not 1 <= bits <= 16 or partitions != 1 << bits:
         raise ValueError(f"{partitions} partitions: not a power of two from 2 to 65,536")
@@ -45,25 +40,27 @@ class NgramBuffers:
 
     def add(self, ngrams: np.ndarray, flush: Flush) -> None:
         """Count hashes (uint64[m]); full buffers are flushed."""
-        if not self._is_chosen and len(ngrams):
-            _choose_hot(ngrams, self._hot)
+        if not self._is_chosen and len(ngrams):  # the most frequent hash for each slot
+            hashes, counts = np.unique(ngrams, return_counts=True)
+            rising = hashes[np.argsort(counts, kind="stable")]
+            self._hot[rising & np.uint64(len(self._hot) - 1)] = rising  # the last assignment, of the largest, stays
             self._is_chosen = True
         begin = 0
         while begin < len(ngrams):
             begin = _scatter(ngrams, begin, self._shift, self._hot, self._hot_counts, self._buffers, self._ends)
             if begin < len(ngrams):
-                self._drain(flush)
+                _drain(self._buffers, self._ends, flush)
 
     def finish(self, flush: Flush, flush_hot: Flush) -> None:
         """Flush what is left of the unit: hashes, and the hot ones as uint64[n, 2] of (hash, count)."""
-        self._drain(flush)
-        at = np.flatnonzero(self._hot_counts)
-        entries = np.stack([self._hot[at], self._hot_counts[at].astype(np.uint64)], axis=1)
-        _flush_sorted(entries, self._shift, len(self._ends), flush_hot)
-        self._hot_counts[:] = 0
-
-    def _drain(self, flush: Flush) -> None:
         _drain(self._buffers, self._ends, flush)
+        at = np.flatnonzero(self._hot_counts)
+        at = at[np.argsort(self._hot[at])]
+        entries = np.stack([self._hot[at], self._hot_counts[at].astype(np.uint64)], axis=1)
+        begins = np.searchsorted(entries[:, 0] >> self._shift, np.arange(len(self._ends) + 1, dtype=np.uint64))
+        for partition in np.flatnonzero(np.diff(begins)).tolist():
+            flush_hot(partition, entries[begins[partition] : begins[partition + 1]])
+        self._hot_counts[:] = 0
 
 
 class PairBuffers:
@@ -93,29 +90,9 @@ def _drain(buffers: np.ndarray, ends: np.ndarray, flush: Flush) -> None:
     ends[:] = 0
 
 
-def _flush_sorted(entries: np.ndarray, shift: np.uint64, partitions: int, flush: Flush) -> None:
-    entries = entries[np.argsort(entries[:, 0])]
-    begins = np.searchsorted(entries[:, 0] >> shift, np.arange(partitions + 1, dtype=np.uint64))
-    for partition in np.flatnonzero(np.diff(begins)).tolist():
-        flush(partition, entries[begins[partition] : begins[partition + 1]])
-
-
-def _choose_hot(ngrams: np.ndarray, hot: np.ndarray) -> None:
-    """Fill each slot of the cache with its most frequent hash."""
-    hashes, counts = np.unique(ngrams, return_counts=True)
-    rising = np.argsort(counts, kind="stable")
-    hot[hashes[rising] & np.uint64(len(hot) - 1)] = hashes[rising]  # the last assignment, of the largest count, stays
-
-
 @njit(nogil=True, cache=True)
 def _scatter(
-    ngrams: np.ndarray,
-    begin: int,
-    shift: np.uint64,
-    hot: np.ndarray,
-    hot_counts: np.ndarray,
-    buffers: np.ndarray,
-    ends: np.ndarray,
+    ngrams: Hashes, begin: int, shift: np.uint64, hot: Hashes, hot_counts: Longs, buffers: Hashes, ends: Longs
 ) -> int:
     """Scatter from `begin` on; returns where it had to stop because a buffer is full."""
     mask, room = np.uint64(len(hot) - 1), np.uint64(buffers.shape[1])
@@ -133,9 +110,7 @@ def _scatter(
 
 
 @njit(nogil=True, cache=True)
-def _scatter_pairs(
-    keys: np.ndarray, others: np.ndarray, begin: int, shift: np.uint64, buffers: np.ndarray, ends: np.ndarray
-) -> int:
+def _scatter_pairs(keys: Hashes, others: Hashes, begin: int, shift: np.uint64, buffers: Hashes, ends: Longs) -> int:
     room = buffers.shape[1]
     for i in range(begin, len(keys)):
         p = keys[i] >> shift

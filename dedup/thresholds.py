@@ -59,11 +59,7 @@ class Share:
 def recall_by_transform(transforms: Sequence[str], cosines: Floats, *, similarity_above: float) -> dict[str, Share]:
     """How many copies of each transform are found, in the order in which transforms first come.
 
-    Args:
-        transforms: the transform of each copy, n names.
-        cosines: cosine of each copy with its original, float[n]; nan for a flat copy, which has no embedding and is not
-            found.
-        similarity_above: the threshold.
+    `cosines` are of each copy with its original; nan of a flat copy, which has no embedding and is not found.
     """
     names, is_found = np.array(transforms), cosines > similarity_above
     return {
@@ -75,13 +71,7 @@ def recall_by_transform(transforms: Sequence[str], cosines: Floats, *, similarit
 def recall_and_precision(
     cosines: Floats, is_near: npt.NDArray[np.bool_], *, similarity_above: float
 ) -> tuple[Share, Share]:
-    """Recall and precision on labelled pairs.
-
-    Args:
-        cosines: cosine of each pair, float[n]; nan if an image has no embedding.
-        is_near: whether people call the pair near-duplicates, bool[n].
-        similarity_above: the threshold.
-    """
+    """Recall and precision on pairs that people call near-duplicates or not; nan: an image has no embedding."""
     is_found = cosines > similarity_above
     both = int((is_found & is_near).sum())
     return Share(both, int(is_near.sum())), Share(both, int(is_found.sum()))
@@ -89,17 +79,11 @@ def recall_and_precision(
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """The rule by which two images share a bucket.
+    """The rule by which two images share a bucket."""
 
-    Attributes:
-        centroids: int16[clusters, d].
-        nearest: number of each image's nearest clusters that count.
-        at_least: number of these that two images must have in common; 0: every pair shares a bucket.
-    """
-
-    centroids: Vectors
-    nearest: int
-    at_least: int
+    centroids: Vectors  # int16[clusters, d]
+    nearest: int  # of each image's nearest clusters, how many count
+    at_least: int  # of these, how many two images must have in common; 0: every pair shares a bucket
 
     def shared(self, vectors: Vectors, others: Vectors) -> npt.NDArray[np.bool_]:
         """Whether the images of each pair (int16[n, d] twice) share a bucket, bool[n]."""
@@ -123,13 +107,7 @@ def cosines_of(vectors: Vectors, others: Vectors) -> Floats:
 def of_best_view(vectors: Vectors, views: Sequence[Vectors], buckets: Buckets) -> tuple[Floats, Floats]:
     """Cosine of each copy with the nearest view of its original, first within buckets as in the search, then anyhow.
 
-    Args:
-        vectors: vectors of copies, int16[n, d].
-        views: vectors of the originals' views, int16[n, d] each.
-        buckets: the buckets that a pair must share.
-
-    Returns:
-        float64[n] twice; nan if there is no cosine, or no shared bucket.
+    Copies and views are int16[n, d]; nan if there is no cosine, or no shared bucket.
     """
     inside, anyhow = np.full((2, len(vectors)), np.nan)
     for view in views:
@@ -144,15 +122,10 @@ def of_best_view(vectors: Vectors, views: Sequence[Vectors], buckets: Buckets) -
 
 @dataclass(frozen=True, eq=False)
 class Comparisons:
-    """How many of the compared pairs have a cosine above each of `THRESHOLDS`; parts add up.
+    """How many of the compared pairs have a cosine above each of `THRESHOLDS`; parts add up."""
 
-    Attributes:
-        counts: int64[THRESHOLDS].
-        compared: pairs, whatever their cosine.
-    """
-
-    counts: npt.NDArray[np.int64]
-    compared: int
+    counts: npt.NDArray[np.int64]  # of each threshold
+    compared: int  # pairs, whatever their cosine
 
     @classmethod
     def from_cosines(cls, cosines: npt.NDArray[np.floating], compared: int) -> "Comparisons":
@@ -174,19 +147,12 @@ class Comparisons:
 
 @dataclass(frozen=True)
 class Line:
-    """False positives per comparison at a threshold t: log rate = intercept + slope x log((1 - t) / 2).
+    """False positives per comparison at a threshold t: log rate = intercept + slope x log((1 - t) / 2)."""
 
-    Attributes:
-        slope: half the number of dimensions that the images really fill.
-        intercept: a natural logarithm.
-        fitted_from: the largest rate that the line was fitted through.
-        fitted_to: the smallest; lower rates are extrapolated.
-    """
-
-    slope: float
-    intercept: float
-    fitted_from: float
-    fitted_to: float
+    slope: float  # half the number of dimensions that the images really fill
+    intercept: float  # a natural logarithm
+    fitted_from: float  # the largest rate that the line was fitted through
+    fitted_to: float  # the smallest; lower rates are extrapolated
 
     def rates(self, thresholds: npt.ArrayLike) -> Floats:
         """The rates of false positives per comparison at thresholds."""
@@ -234,10 +200,7 @@ def true_near_duplicates(pairs: Comparisons, decoys: Comparisons, *, similarity_
 def smallest_threshold(lines: Sequence[Line], *, comparisons: int, budget: float) -> float:
     """The smallest of `THRESHOLDS` that keeps expected false positives within a budget, by every line.
 
-    Args:
-        lines: rates of false positives.
-        comparisons: of one image of the pool: test images x views of each.
-        budget: false positives of one image of the pool.
+    Both are of one image of the pool; comparisons are test images x views of each.
 
     Raises:
         ValueError: no threshold below 1 keeps it.
@@ -253,12 +216,9 @@ def smallest_threshold(lines: Sequence[Line], *, comparisons: int, budget: float
 
 
 def nearest_to(threshold: float, cosines: Floats, *, pairs: int) -> npt.NDArray[np.int64]:
-    """The pairs to look at, by rising cosine: half just above a threshold, half at or just below it, or what there is.
+    """So many pairs to look at, by rising cosine: half just above a threshold, half at or just below it.
 
-    Args:
-        threshold: cosine.
-        cosines: cosines of pairs, float[n]; of equal ones, the first are taken first.
-        pairs: number of pairs to return.
+    Fewer where there are fewer; of pairs with equal cosines, the first are taken first.
     """
     is_above = cosines > threshold
     above = np.argsort(np.where(is_above, cosines, inf), kind="stable")[: min((pairs + 1) // 2, is_above.sum())]

@@ -36,11 +36,16 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
-UNDEFINED = ir.Constant(BYTES_64, ir.Undefined)
-FIRST_LANE = ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
 
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
+
+
+def on_all_lanes(builder: Builder, value: Any, count: int) -> ir.Value:
+    """A vector of so many times the same value."""
+    nothing = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    lane = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(ir.IntType(32), count), None))
 
 
 def _pointer(builder: Builder, arguments: Arguments, bits: int) -> ir.Value:
@@ -83,8 +88,7 @@ def _comparing(operator: str) -> Any:
         def codegen(_context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
             pointer = builder.bitcast(_pointer(builder, arguments, 8), BYTES_64.as_pointer())
             chunk = builder.load(pointer, align=1)
-            lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
-            every = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
+            every = on_all_lanes(builder, arguments[2], 64)
             if operator == "&":
                 holds = builder.icmp_unsigned("!=", builder.and_(chunk, every), ir.Constant(BYTES_64, None))
             else:
@@ -113,7 +117,7 @@ def address_of(_typing_context: object, array: Kind) -> Intrinsic:
 
 
 @njit(nogil=True)
-def load_index(address: int, k: int) -> np.int64:
+def load_index(address: int, k: int) -> Any:
     """Item k of an array of 8-byte integers."""
     return np.int64(load64(address, k * 8))
 

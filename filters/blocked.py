@@ -34,13 +34,7 @@ _BY_LENGTH = {64: "sha256", 40: "sha1", 32: "md5"}
 
 @dataclass(frozen=True, eq=False)
 class BlockList:
-    """The hashes of all lists of a run.
-
-    Attributes:
-        sha256: hashes of bytes, each 64 lower-case hex digits.
-        sha1, md5: the same, each 40 and 32 digits.
-        pdq: uint64[hashes, 4].
-    """
+    """The hashes of all lists of a run, in lower-case hex digits; those of PDQ as uint64[hashes, 4]."""
 
     sha256: frozenset[str] = frozenset()
     sha1: frozenset[str] = frozenset()
@@ -49,11 +43,7 @@ class BlockList:
 
     @classmethod
     def parse(cls, texts: Iterable[tuple[str, str]], *, of_urls: bool = False) -> "BlockList":
-        """Read lists, each given as (name for errors, its text); those of URLs have no PDQ hashes.
-
-        Raises:
-            UsageError: a line is no hash; the message names list and line.
-        """
+        """Read lists, each given as (name for errors, its text); those of URLs have no PDQ hashes."""
         hashes: dict[str, set[str]] = {kind: set() for kind in _DIGITS}
         for name, text in texts:
             for number, line in enumerate(text.splitlines(), start=1):
@@ -85,15 +75,9 @@ class BlockList:
         return PDQ_SHORT_SIDE_PX if len(self.pdq) else 0
 
     def blocks(self, *, data: bytes, found_sha256: str, pixels: npt.NDArray[np.uint8] | None) -> bool | None:
-        """Whether the list names an image, by its bytes or by its pixels.
+        """Whether the list names an image, by its bytes as found, or by its pixels from `pixels.decode`.
 
-        Args:
-            data: the image's bytes as found.
-            found_sha256: their SHA-256 in lower-case hex.
-            pixels: the image from `altalign.filters.pixels.decode`, or None if it was not decoded.
-
-        Returns:
-            None if the bytes are not on the list and there are no pixels to compute a PDQ hash from.
+        None if the bytes are not on the list and there are no pixels to compute a PDQ hash from.
         """
         if self.names(data, sha256=found_sha256):
             return True

@@ -16,15 +16,7 @@ LEFT_OUT = "{}"  # stands for a longer object; one that is whole names its colum
 
 
 def cut(texts: pa.StringArray, *, bytes_at_most: int) -> pa.StringArray:
-    """The same n texts; of a longer one, its beginning, a few bytes longer than `bytes_at_most`.
-
-    Args:
-        texts: n strings; where one is longer, all are UTF-8.
-        bytes_at_most: how long a text may be.
-
-    Returns:
-        The same array where no text is longer. A text that does not end in a space does not when it is cut.
-    """
+    """The same n texts, in UTF-8 where one is longer; of a longer one, its beginning, as `cut_text` cuts it."""
     is_long = longer(texts, bytes_at_most=bytes_at_most)
     if not is_long.any():
         return texts

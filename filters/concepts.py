@@ -33,10 +33,10 @@ class Entries(NamedTuple):
         """The entries of n lines without nulls; those without a word, or with more than `WORDS_AT_MOST`, are none."""
         parts = [_ngrams(lines.slice(begin, _ROWS), whole=True) for begin in range(0, len(lines), _ROWS)]
         rows = np.concatenate([np.zeros(0, np.int64), *(part[0] + at * _ROWS for at, part in enumerate(parts))])
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(part[1] for part in parts)])
-        longest = max((part[2] for part in parts), default=0)
-        hashes_once, first = np.unique(hashes, return_index=True)
-        return cls(hashes_once, rows[first], longest)
+        hashes, first = np.unique(
+            np.concatenate([np.zeros(0, np.uint64), *(part[1] for part in parts)]), return_index=True
+        )
+        return cls(hashes, rows[first], max((part[2] for part in parts), default=0))
 
 
 class Matches(NamedTuple):

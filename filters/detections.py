@@ -69,13 +69,15 @@ class Found(NamedTuple):
 
 
 def detected(outputs: list[Floats], detector: Detector) -> Found:
-    """What the outputs of a detector say of one image.
-
-    Raises:
-        ValueError: they have not the shape that is described.
-    """
+    """What the outputs of a detector say of one image; ValueError where they have not the shape that is described."""
     if detector.finds == "map":
-        return _of_map(outputs[0], detector.score_at_least)
+        from scipy import ndimage  # which the package needs for this alone
+
+        is_on = _rows(outputs[0]) >= detector.score_at_least
+        if not is_on.size:
+            return Found(0, 0.0)
+        labelled: Any = ndimage.label(is_on)  # places that touch by a side are of one region
+        return Found(int(labelled[1]), float(is_on.mean()))
     boxes = _rows(outputs[0])
     scores = _rows(outputs[1]) if detector.scores_output else boxes[:, 4:]
     if boxes.shape[1] < 4 or len(scores) != len(boxes):
@@ -84,7 +86,18 @@ def detected(outputs: list[Floats], detector: Detector) -> Found:
         column = scores[:, detector.scores_column]
     except IndexError:
         raise ValueError(f"scores of {scores.shape[1]} columns, and number {detector.scores_column} is meant") from None
-    return _of_boxes(_corners(boxes[:, :4], detector), column, detector)
+    corners = _corners(boxes[:, :4], detector)
+    with np.errstate(invalid="ignore"):
+        sides = corners[:, 2:] - corners[:, :2]
+        counts = np.flatnonzero((column >= detector.score_at_least) & (sides > 0).all(axis=1))
+    kept = list[int]()
+    for box in counts[np.argsort(-column[counts], kind="stable")][:BOXES_AT_MOST].tolist():
+        if not kept or _overlaps(corners[box], corners[kept]).max() <= detector.overlap_at_most:
+            kept.append(box)
+    grid = np.zeros((_GRID, _GRID), bool)
+    for left, top, right, bottom in np.rint(corners[kept] * _GRID).astype(int).tolist():
+        grid[top:bottom, left:right] = True
+    return Found(len(kept), float(grid.mean()))
 
 
 def _rows(output: Floats) -> Floats:
@@ -105,34 +118,9 @@ def _corners(boxes: Floats, detector: Detector) -> Floats:
     return np.clip(np.concatenate([first, second], axis=1) / sides, 0, 1).astype(np.float32)
 
 
-def _of_boxes(corners: Floats, scores: Floats, detector: Detector) -> Found:
-    with np.errstate(invalid="ignore"):
-        sides = corners[:, 2:] - corners[:, :2]
-        counts = np.flatnonzero((scores >= detector.score_at_least) & (sides > 0).all(axis=1))
-    order = counts[np.argsort(-scores[counts], kind="stable")][:BOXES_AT_MOST]
-    kept = list[int]()
-    for box in order.tolist():
-        if not kept or _overlaps(corners[box], corners[kept]).max() <= detector.overlap_at_most:
-            kept.append(box)
-    grid = np.zeros((_GRID, _GRID), bool)
-    for left, top, right, bottom in np.rint(corners[kept] * _GRID).astype(int).tolist():
-        grid[top:bottom, left:right] = True
-    return Found(len(kept), float(grid.mean()))
-
-
 def _overlaps(box: Floats, others: Floats) -> Floats:
     """The intersection of a box with each of others, by their union."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     both = np.clip(sides, 0, None).prod(axis=1)
     areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
     return both / ((box[2:] - box[:2]).prod() + areas - both)
-
-
-def _of_map(output: Floats, at_least: float) -> Found:
-    from scipy import ndimage  # which the package needs for this alone
-
-    is_on = _rows(output) >= at_least
-    if not is_on.size:
-        return Found(0, 0.0)
-    labelled: Any = ndimage.label(is_on)  # places that touch by a side are of one region
-    return Found(int(labelled[1]), float(is_on.mean()))

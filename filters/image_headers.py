@@ -83,7 +83,9 @@ def sniff(data: bytes) -> str | None:
         return "webp"
     if data[:6] in (b"GIF87a", b"GIF89a"):
         return "gif"
-    if data[4:8] == b"ftyp" and _is_avif(data):
+    # AVIF is a brand, the major one or a compatible one: HEIC shares the container; bytes 4 to 7 are the minor version
+    box = data[8 : min(int.from_bytes(data[:4], "big"), 512)] if data[4:8] == b"ftyp" else b""
+    if any(box[at : at + 4] in _AVIF_BRANDS for at in range(0, len(box), 4) if at != 4):
         return "avif"
     if HAS_HEIF and _HEIC.match(data):
         return "heic"
@@ -96,12 +98,10 @@ def sniff(data: bytes) -> str | None:
 
 def unread(data: bytes) -> str | None:
     """The name of an image format that we do not read, and what would; None for what is no image."""
-    names = (
-        f"{name}, which is not read; convert it to JPEG or PNG with {by}"
-        for name, by, start in _UNREAD
-        if start.match(data)
-    )
-    return next(names, None)
+    for name, by, start in _UNREAD:
+        if start.match(data):
+            return f"{name}, which is not read; convert it to JPEG or PNG with {by}"
+    return None
 
 
 def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
@@ -157,14 +157,11 @@ def _scale_transparency(image: PngImagePlugin.PngImageFile) -> None:
 
 
 def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
-    """Refuse an image that no decoder should get; `width` is as stored.
+    """Refuse by ValueError an image that no decoder should get; `width` is as stored.
 
     A very long row takes so much memory, or so many bits, that decoders raise MemoryError; it is refused on every
     machine alike. In a TIFF of a fax's or another rare compression libtiff does not report damage, and returns what was
     in memory before.
-
-    Raises:
-        ValueError: it is such an image.
     """
     if width > ROW_AT_MOST_PX:
         raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
@@ -287,10 +284,3 @@ def _check_gif(data: bytes) -> None:
             if at > _GIF_HEAD_BYTES:
                 raise ValueError(f"more than {_GIF_HEAD_BYTES} bytes before the first frame")
         at += 1
-
-
-def _is_avif(data: bytes) -> bool:
-    """Whether the `ftyp` box names an AVIF brand, as the major one or a compatible one; HEIC shares the container."""
-    box = data[8 : min(int.from_bytes(data[:4], "big"), 512)]
-    brands = [box[at : at + 4] for at in range(0, len(box), 4) if at != 4]  # bytes 4 to 7 are the minor version
-    return any(brand in _AVIF_BRANDS for brand in brands)

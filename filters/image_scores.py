@@ -44,31 +44,26 @@ def measure(pixels: Pixels) -> Measured:
         sides = [max(1, round(side * SIDE_PX / longest)) for side in image.size]
         image = image.resize((sides[0], sides[1]), Image.Resampling.BOX)
     luma = np.asarray(image.convert("L"))
-    colours = np.asarray(image.convert("RGB")).astype(np.int32)
-    return Measured(_sharpness(luma), _entropy(luma), _flatness(luma), _colour(colours))
+    share = np.bincount(luma.ravel(), minlength=256) / luma.size
+    share = share[share > 0]
+    entropy = float(-(share * np.log2(share)).sum())
+    same, pairs = int((luma[:, 1:] == luma[:, :-1]).sum()), luma[:, 1:].size
+    colour = _colour(np.asarray(image.convert("RGB")).astype(np.int32))
+    return Measured(
+        sharpness=round(_sharpness(luma.astype(np.int32)) * _STEPS) / _STEPS,
+        entropy=round(entropy * _STEPS) / _STEPS,
+        flatness=round(same / pairs * STEPS) / STEPS if pairs else 1.0,
+        colour=round(colour * _STEPS) / _STEPS,
+    )
 
 
-def _sharpness(luma: Pixels) -> float:
-    grey = luma.astype(np.int32)
+def _sharpness(grey: npt.NDArray[np.int32]) -> float:
     if min(grey.shape) < 3:
         return 0.0
     middle = grey[1:-1, 1:-1]
     laplacian = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:] - 4 * middle
     n, total, squares = laplacian.size, int(laplacian.sum()), int((laplacian.astype(np.int64) ** 2).sum())
-    return _to(_STEPS, squares / n - (total / n) ** 2)  # of whole numbers: the same in any order
-
-
-def _entropy(luma: Pixels) -> float:
-    share = np.bincount(luma.ravel(), minlength=256) / luma.size
-    share = share[share > 0]
-    return _to(_STEPS, float(-(share * np.log2(share)).sum()))
-
-
-def _flatness(luma: Pixels) -> float:
-    if luma.shape[1] < 2:
-        return 1.0
-    same = int((luma[:, 1:] == luma[:, :-1]).sum())
-    return _to(STEPS, same / luma[:, 1:].size)
+    return squares / n - (total / n) ** 2  # of whole numbers: the same in any order
 
 
 def _colour(colours: npt.NDArray[np.int32]) -> float:
@@ -77,8 +72,4 @@ def _colour(colours: npt.NDArray[np.int32]) -> float:
     means = [int(axis.sum(dtype=np.int64)) / (2 * axis.size) for axis in axes]
     squares = [int((axis.astype(np.int64) ** 2).sum()) / (4 * axis.size) for axis in axes]
     deviations = [max(0.0, square - mean**2) for square, mean in zip(squares, means, strict=True)]
-    return _to(_STEPS, float(np.sqrt(sum(deviations)) + 0.3 * np.sqrt(sum(mean**2 for mean in means))))
-
-
-def _to(steps: int, value: float) -> float:
-    return round(value * steps) / steps
+    return float(np.sqrt(sum(deviations)) + 0.3 * np.sqrt(sum(mean**2 for mean in means)))

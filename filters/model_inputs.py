@@ -52,7 +52,15 @@ def prepare(pixels: npt.NDArray[np.uint8], model_input: ModelInput) -> npt.NDArr
     """One image, uint8[height, width, 3] or gray uint8[height, width], as a batch of one in the model's layout."""
     height, width = model_input.height_and_width
     image = Image.fromarray(pixels)
-    small = np.asarray(_resized(image if image.mode == "RGB" else image.convert("RGB"), width, height, model_input))
+    image, kernel = image.convert("RGB"), Image.Resampling[model_input.interpolation.upper()]
+    if model_input.crop:  # as torchvision does: the short side first, rounded down, then the middle, rounded
+        scale = max(width / image.width, height / image.height)
+        sides = [max(least, int(side * scale)) for side, least in zip(image.size, (width, height), strict=True)]
+        left, top = (round((side - least) / 2) for side, least in zip(sides, (width, height), strict=True))
+        image = image.resize((sides[0], sides[1]), kernel).crop((left, top, left + width, top + height))
+    else:
+        image = image.resize((width, height), kernel)
+    small = np.asarray(image)
     # float32[256, 3]: what each value of a channel becomes. To look it up takes half as long as to compute it
     becomes = np.arange(256, dtype=np.float32)[:, None] * np.float32(model_input.scale) - np.array(
         model_input.mean, np.float32
@@ -61,17 +69,6 @@ def prepare(pixels: npt.NDArray[np.uint8], model_input: ModelInput) -> npt.NDArr
     order = (2, 1, 0) if model_input.channels == "bgr" else (0, 1, 2)
     planes = [becomes[:, number][small[:, :, channel]] for number, channel in enumerate(order)]
     return np.stack(planes, axis=0 if model_input.layout == "nchw" else 2)[None]
-
-
-def _resized(image: Image.Image, width: int, height: int, model_input: ModelInput) -> Image.Image:
-    kernel = Image.Resampling[model_input.interpolation.upper()]
-    if not model_input.crop:
-        return image.resize((width, height), kernel)
-    # as torchvision does: the short side first, rounded down, then the middle, rounded
-    scale = max(width / image.width, height / image.height)
-    sides = [max(least, int(side * scale)) for side, least in zip(image.size, (width, height), strict=True)]
-    left, top = (round((side - least) / 2) for side, least in zip(sides, (width, height), strict=True))
-    return image.resize((sides[0], sides[1]), kernel).crop((left, top, left + width, top + height))
 
 
 class Classifier(ModelInput):

@@ -44,12 +44,9 @@ def clean(text: str) -> str:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # Patterns of runs of controls that are not white space, and of runs of white space, in the frozen Unicode version.
     entries = {chr(point): unicode_data.entry(chr(point)) for point in range(LAST_WHITE_SPACE + 1)}
-    kinds = [
-        [c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL],
-        [c for c in entries if entries[c] & WHITE_SPACE],
-    ]
-    controls, white_space = (re.compile(f"[{re.escape(''.join(kind))}]+") for kind in kinds)
-    return controls, white_space
+    white_space = re.escape("".join(c for c in entries if entries[c] & WHITE_SPACE))
+    controls = re.escape("".join(c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL))
+    return re.compile(f"[{controls}]+"), re.compile(f"[{white_space}]+")
 
 
 def folded(caption: str) -> str:

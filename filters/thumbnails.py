@@ -26,17 +26,8 @@ def webp(decoded: npt.NDArray[np.uint8]) -> bytes:
 def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The mean of each of 32 x 32 equal parts of an image; a pixel on an edge counts in both parts by its area.
 
-    Halves round up. The thumbnail of a mirrored image is exactly the mirrored thumbnail. Images smaller than 32 px are
-    enlarged by the same rule.
-
-    Args:
-        gray: uint8[height, width], both at least 1.
-
-    Returns:
-        uint8[32, 32].
-
-    Raises:
-        ValueError: the array has another shape or type.
+    Takes uint8[height, width], gives uint8[32, 32]. Halves round up. The thumbnail of a mirrored image is exactly the
+    mirrored thumbnail. Images smaller than 32 px are enlarged by the same rule.
     """
     if gray.dtype != np.uint8 or gray.ndim != 2 or not gray.size:
         raise ValueError(f"a gray image is uint8 of shape (height, width), this is {gray.dtype} of shape {gray.shape}")

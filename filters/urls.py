@@ -138,7 +138,7 @@ def _after_host(address: int, begin: int, end: int, size: int) -> int:
     if stops == 0 or before & ~(names | dots | hyphens) or hyphens & (hyphens << _ONE):
         return _after_any_host(address, at, end)
     stop, label = at + first_bit(stops), at + bit_length(dots)
-    return -1 if stop == label or _is_digit(load8(address, label)) else stop
+    return -1 if stop == label or 48 <= load8(address, label) <= 57 else stop
 
 
 @njit(nogil=True)
@@ -160,9 +160,4 @@ def _after_any_host(address: int, at: int, end: int) -> int:
         else:
             return -1
         at += 1
-    return -1 if at == label or _is_digit(load8(address, label)) else at
-
-
-@njit(nogil=True)
-def _is_digit(c: int) -> bool:
-    return 48 <= c <= 57
+    return -1 if at == label or 48 <= load8(address, label) <= 57 else at

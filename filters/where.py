@@ -41,12 +41,8 @@ _FORMS = {
 }
 _JOINED = {"CONJUNCTION_AND": " AND ", "CONJUNCTION_OR": " OR "}
 # What operands have to be where they need not only be alike.
-_NEEDS = {
-    **dict.fromkeys(("~~", "!~~"), ("text", "LIKE is of text")),
-    **dict.fromkeys(
-        ("OPERATOR_NOT", "CONJUNCTION_AND", "CONJUNCTION_OR"), ("truth", "AND, OR and NOT join conditions")
-    ),
-}
+_NEEDS: dict[str, tuple[str, str]] = dict.fromkeys(("~~", "!~~"), ("text", "LIKE is of text"))
+_NEEDS |= dict.fromkeys(("OPERATOR_NOT", *_JOINED), ("truth", "AND, OR and NOT join conditions"))
 _TURNED = {
     "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
     "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
@@ -61,17 +57,11 @@ class WhereError(ValueError):
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition, or an operand of one.
+    """A condition, or an operand of one."""
 
-    Attributes:
-        form: a type of node of DuckDB; of operands `column`, `a number`, `text` or `truth`.
-        operands: of a condition.
-        value: of an operand: the name of a column, a text, or a number or truth as SQL has it.
-    """
-
-    form: str
-    operands: "tuple[Condition, ...]" = ()
-    value: str = ""
+    form: str  # a type of node of DuckDB; of operands `column`, `a number`, `text` or `truth`
+    operands: "tuple[Condition, ...]" = ()  # of a condition
+    value: str = ""  # of an operand: the name of a column, a text, or a number or truth as SQL has it
 
     def __str__(self) -> str:
         return self.written(lambda name: name if _PLAIN.fullmatch(name) else _quoted(name, '"'))
@@ -82,10 +72,7 @@ class Condition:
             return column(self.value)
         if not self.operands:
             return _quoted(self.value, "'") if self.form == "text" else self.value
-        each = [
-            operand.written(column) if not operand.operands else f"({operand.written(column)})"
-            for operand in self.operands
-        ]
+        each = [f"({one.written(column)})" if one.operands else one.written(column) for one in self.operands]
         if self.form == "COMPARE_IN":
             return f"{each[0]} IN ({', '.join(each[1:])})"
         return _JOINED[self.form].join(each) if self.form in _JOINED else _FORMS[self.form].format(*each)
@@ -132,11 +119,7 @@ def _database() -> Any:
 
 @lru_cache(maxsize=64)
 def parsed(text: str) -> Condition:
-    """The condition that a text says.
-
-    Raises:
-        WhereError: it says none.
-    """
+    """The condition that a text says; WhereError where it says none."""
     if len(text) > CHARACTERS_AT_MOST:
         raise WhereError(f"{len(text):,} characters, and at most {CHARACTERS_AT_MOST:,} are read")
     try:
@@ -221,11 +204,7 @@ def _not_understood(text: str, position: int) -> WhereError:
 
 
 def kind_of(column: str, types: Mapping[str, pa.DataType]) -> str:
-    """`truth`, `text` or `a number`.
-
-    Raises:
-        WhereError: there is no such column.
-    """
+    """`truth`, `text` or `a number`; WhereError where there is no such column."""
     if column not in types:
         near = difflib.get_close_matches(column, types, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(types)}"
@@ -235,11 +214,7 @@ def kind_of(column: str, types: Mapping[str, pa.DataType]) -> str:
 
 
 def check(condition: Condition, types: Mapping[str, pa.DataType]) -> None:
-    """Refuse a condition on columns that are not there, or are of another type.
-
-    Raises:
-        WhereError: naming the column.
-    """
+    """Refuse by WhereError a condition on columns that are not there, or are of another type."""
     if (kind := _kind(condition, types)) != "truth":
         raise WhereError(f"{condition} is {kind}, and a condition is true or false; compare it with something")
 
@@ -280,17 +255,16 @@ def holds(conditions: Sequence[Condition], table: pa.Table) -> list[pa.BooleanAr
         return []
     names = sorted({name for condition in conditions for name in condition.columns()})
     places = {name: f"c{place}" for place, name in enumerate(names)}  # DuckDB takes `A` and `a` for one column
-    values = [pa.nulls(len(table)), *(_values(table[name]) for name in names)]
+    values = [pa.nulls(len(table))]
+    for name in names:
+        column: Any = table[name]
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            # float64 holds every number of a score, and integers below 2^53
+            column = column.cast(pa.float64(), safe=False)
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
+        values.append(column)
     select = ", ".join(condition.written(places.__getitem__) for condition in conditions)
     with _database().cursor() as cursor:
         cursor.register("rows", pa.table(values, ["row", *places.values()]))
         columns: Any = cursor.sql(f"SELECT {select} FROM rows").to_arrow_table().columns
     return [each.combine_chunks() for each in columns]
-
-
-def _values(values: Any) -> Any:
-    """Values of a column; numbers as float64, which holds every number of a score, and integers below 2^53."""
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        return values
-    numbers = values.cast(pa.float64(), safe=False)
-    return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)

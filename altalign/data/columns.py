@@ -82,26 +82,22 @@ def of_sidecar(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*own, *(["extra"] if any(name.startswith(EXTRA) for name in names) else [])]))
 
 
-def joined(
-    rows: pa.Table, shard: str, names: Sequence[str], scores: Mapping[str, Score], *, checks_keys: bool = True
-) -> pa.Table:
+def joined(rows: pa.Table, shard: str, names: Sequence[str], scores: Mapping[str, Score]) -> pa.Table:
     """A shard's samples with these columns beside those of its side-car, in the order of the shard.
 
     Args:
-        rows: of the side-car: `of_sidecar(names)`, and `key` where keys are checked.
+        rows: of the side-car: `of_sidecar(names)`, and `key`.
         shard: its name without an ending.
         names: of columns.
         scores: by the names of their columns.
-        checks_keys: whether the keys of scores are compared with those of the shard.
 
     Raises:
         UnreadableError: a file is damaged, or a score's keys are not those of the shard.
     """
-    key = ["key"] if checks_keys else []
     for score in {scores[name].name: scores[name] for name in names if name in scores}.values():
         of_score = [name for name in dict.fromkeys(names) if name in score.columns]
-        values = score.values(shard, [*key, *of_score])
-        if len(values) != len(rows) or (checks_keys and not values["key"].equals(rows["key"])):
+        values = score.values(shard, ["key", *of_score])
+        if not values["key"].equals(rows["key"]):
             raise UnreadableError(f"{score.path(shard)}: its keys are not those of the shard; measure it again")
         for name in of_score:
             rows = rows.append_column(name, values[name])

@@ -15,7 +15,7 @@ from altalign.data.audit_tables import SAMPLES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import KEPT, Stage, Verdict, reasons_of
 from altalign.data.schema import DROPPED
-from altalign.pipelines.derive.parents import Parent, Piece, of_unit, shard_names_of
+from altalign.pipelines.derive.parents import Parent, of_unit, shard_names_of
 from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.shard_tables import CHOSEN, CHOSEN_ROWS, ChosenFacts
@@ -52,9 +52,9 @@ def chosen(
     if run.config.audit.keep_dropped and not is_of_keys:
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
         columns |= {"reason": first.cast(pa.string()), "failed": failed.dictionary_decode()}
-        dropped = pa.table(columns).filter(pa.array(~stays))
-        columns = {name: dropped[name] for name in dropped.column_names} | {"stage": Stage.SELECT.value}
-        dropped = parquet.table({**columns, "scores": scores(~stays) if scores else None}, DROPPED_BY_SELECT)
+        gone = pa.table(columns).filter(pa.array(~stays))
+        more = {"stage": Stage.SELECT.value, "scores": scores(~stays) if scores else None}
+        dropped = parquet.table({**{name: gone[name] for name in columns}, **more}, DROPPED_BY_SELECT)
         path = outputs.dropped(run, Stage.SELECT, name)
         if not len(dropped) and storage.exists(path):
             storage.delete(path)
@@ -71,7 +71,7 @@ def write_galleries(run: Run, parents: Sequence[Parent]) -> None:
     before = [rows.filter(pc.field("stage") != KEPT) for rows in of_parents]
     gone = _dropped(run, parents) if run.config.audit.keep_dropped else ()
     parts = [image_figures.to_samples(*part) for part in (*gone, *image_figures.kept(run))]
-    outputs.write_audit(run, SAMPLES, pa.concat_tables([SAMPLES.schema.empty_table(), *before, *parts]))
+    outputs.write_audit(run, SAMPLES, pa.concat_tables([*before, *parts]))
 
 
 def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[image_figures.Part]:
@@ -85,19 +85,14 @@ def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[image_figures.Part
             continue
         rows = _shown(parquet.read_table(path), most).select(DROPPED.names)
         taken.update(parquet.values(rows, "reason"))
-        yield rows, _pictures(run, *of_unit(parents, name), parquet.values(rows, "key"))
-
-
-def _pictures(run: Run, parent: Parent, pieces: Sequence[Piece], keys: Sequence[str]) -> list[bytes | None]:
-    """Thumbnails of samples of a unit, by their keys."""
-    rows, pictures = shard_names_of(parent, pieces), dict[str, bytes | None]()
-    rows = rows.filter(pc.is_in(rows["key"], value_set=pa.array(keys, pa.string())))
-    for shard in dict.fromkeys(parquet.values(rows, "shard")):
-        of_shard = parquet.values(rows.filter(pc.field("shard") == shard), "key")
-        pictures |= dict(
-            zip(of_shard, image_figures.pictures_of(run, parent.path("shards", shard), of_shard), strict=True)
-        )
-    return [pictures[key] for key in keys]
+        keys, (parent, pieces) = parquet.values(rows, "key"), of_unit(parents, name)
+        shards, pictures = shard_names_of(parent, pieces), dict[str, bytes | None]()
+        shards = shards.filter(pc.is_in(shards["key"], value_set=pa.array(keys, pa.string())))
+        for shard in dict.fromkeys(parquet.values(shards, "shard")):
+            of_shard = parquet.values(shards.filter(pc.field("shard") == shard), "key")
+            shown = image_figures.pictures_of(run, parent.path("shards", shard), of_shard)
+            pictures |= dict(zip(of_shard, shown, strict=True))
+        yield rows, [pictures[key] for key in keys]
 
 
 def _shown(rows: pa.Table, most: Mapping[str, int]) -> pa.Table:

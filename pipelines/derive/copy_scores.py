@@ -1,7 +1,5 @@
 """Scores follow their samples into other shards: values are copied, and nothing is measured."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -16,7 +14,7 @@ from altalign.pipelines.derive.copy_shards import Numbers
 from altalign.pipelines.derive.parents import Parent, Shard, of_unit, rows_of
 from altalign.pipelines.run import shard_files
 from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, WRITTEN, ScoreFacts, ShardFacts, ShardUnit
-from altalign.pipelines.run.units import Marks, Run
+from altalign.pipelines.run.units import Marks, Run, digest
 from altalign.storage import parquet
 from altalign.storage.atomic_change import Change
 
@@ -30,18 +28,15 @@ AfterChange = Sequence[tuple[str, ShardFacts | Shard]]  # the shards that a run 
 def of_all(parents: Sequence[Parent]) -> OfParents:
     """The scores that all of these runs have, measured by the same settings, models and versions."""
     every = [{score.name: score for score in scores.all_of(parent.folder)} for parent in parents]
-    by_name = {name: tuple(of_run[name] for of_run in every if name in of_run) for name in every[0]}
-    return {
-        name: same
-        for name, same in by_name.items()
-        if len(same) == len(parents) and len({score.facts["digest"] for score in same}) == 1
-    }
+    in_all = [name for name in every[0] if all(name in of_run for of_run in every)]
+    by_name = {name: tuple(of_run[name] for of_run in every) for name in in_all}
+    return {name: same for name, same in by_name.items() if len({score.facts["digest"] for score in same}) == 1}
 
 
 def step_of(followed: OfParents) -> Marks[ScoreFacts]:
     """The marks of shards whose scores are there: for these scores alone."""
-    digests = json.dumps([[name, same[0].facts["digest"]] for name, same in sorted(followed.items())])
-    return Marks(f"select/scores/{hashlib.sha256(digests.encode()).hexdigest()[:16]}", ScoreFacts)
+    digests = [[name, same[0].facts["digest"]] for name, same in sorted(followed.items())]
+    return Marks(f"select/scores/{digest(digests)[:16]}", ScoreFacts)
 
 
 def follow(parents: tuple[Parent, ...], followed: OfParents, run: Run, unit: ShardUnit) -> ScoreFacts:

@@ -5,9 +5,6 @@ on other CPUs.
 import hashlib
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from altalign.dedup import embed
 from altalign.dedup.embed import COEFFICIENTS, FREQUENCIES, NORM, Map, dct_coefficients, learn_map, mirrored, quantized
+from tests.dedup.vectors import DISPATCHED, printed
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 thumbnails = hnp.arrays(np.uint8, st.tuples(st.integers(0, 4), st.just(32), st.just(32)))
@@ -367,13 +365,9 @@ def test_two_images_and_copies_that_change_nothing_are_enough_for_a_map() -> Non
     [
         ({"originals": np.zeros((1, 192), np.int16)}, "two images or more"),
         ({"copies": np.zeros((0, 192), np.int16), "copy_of": np.zeros(0, np.int64)}, "not from 60 and 0"),
-        ({"originals": np.zeros((60, 192), np.int32)}, "originals are int16"),
-        ({"copy_of": np.full(300, 60)}, "one of 60 originals for each of 300 copies"),
-        ({"copy_of": np.zeros(299, np.int64)}, "for each of 300 copies"),
-        ({"dimensions": 193}, "1 to 192 dimensions, not 193"),
     ],
 )
-def test_training_images_that_do_not_fit_is_refused(change: dict[str, object], words: str) -> None:
+def test_too_few_training_images_are_refused(change: dict[str, object], words: str) -> None:
     originals, copies, copy_of = training()
     with pytest.raises(ValueError, match=words):
         learn_map(**{"originals": originals, "copies": copies, "copy_of": copy_of, **change})  # type: ignore[arg-type]
@@ -411,27 +405,16 @@ def test_every_machine_has_these_bytes() -> None:
 @pytest.mark.machines
 def test_the_simplest_cpu_has_the_same_bytes(tmp_path: Path) -> None:
     """Kernels compiled for a CPU with the first vector units alone, NumPy's own switched off, another BLAS kernel."""
-    root = Path(__file__).parents[2]
-    numpys = np._core._multiarray_umath
-    dispatched = " ".join(name for name in numpys.__cpu_dispatch__ if numpys.__cpu_features__.get(name))
-    settings_of_it = {
-        "NUMBA_CPU_NAME": "generic",
-        "NUMBA_CPU_FEATURES": "",
-        "NUMBA_CACHE_DIR": str(tmp_path),
-        "NPY_DISABLE_CPU_FEATURES": dispatched,
-        "OPENBLAS_CORETYPE": "Prescott",
-    }
     code = "from tests.dedup.test_embed import digests; import json; print(json.dumps(digests()))"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=root,
-        env={**os.environ, **settings_of_it},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
+    there = printed(
+        code,
+        NUMBA_CPU_NAME="generic",
+        NUMBA_CPU_FEATURES="",
+        NUMBA_CACHE_DIR=str(tmp_path),
+        NPY_DISABLE_CPU_FEATURES=DISPATCHED,
+        OPENBLAS_CORETYPE="Prescott",
     )
-    assert json.loads(done.stdout) == GOLDEN
+    assert json.loads(there) == GOLDEN
 
 
 def test_one_thumbnail_is_flat_where_a_batch_says_so():

@@ -4,9 +4,7 @@ dispatch.
 
 import hashlib
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +14,11 @@ from altalign.dedup.clusters import train
 from altalign.dedup.image_groups import join
 from altalign.dedup.near_duplicates import TestSide as Side  # a name that pytest would take for a test's
 from altalign.dedup.near_duplicates import find_pairs
+from tests.dedup.vectors import DISPATCHED, printed
 
-ROOT = Path(__file__).parents[2]
-CPU_FEATURES = np._core._multiarray_umath.__cpu_features__
-DISPATCHED = [name for name in np._core._multiarray_umath.__cpu_dispatch__ if CPU_FEATURES.get(name)]
 MACHINES = {
     "as it is": {},
-    "without NumPy's dispatch": {"NPY_DISABLE_CPU_FEATURES": " ".join(DISPATCHED)},
+    "without NumPy's dispatch": {"NPY_DISABLE_CPU_FEATURES": DISPATCHED},
     "BLAS of an older CPU": {"OPENBLAS_CORETYPE": "Nehalem"},
     "kernels of an older CPU": {
         "NUMBA_CPU_NAME": "nehalem",
@@ -52,15 +48,7 @@ def digest() -> str:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_all_is_the_same_on_other_machines(machine: str) -> None:
     code = "from tests.dedup import test_same_on_every_machine as here; print(here.digest())"
-    environment = {**os.environ, **MACHINES[machine], "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found, joined, _ = ran.stdout.split()
-    assert ran.stdout.strip() == digest()
+    there = printed(code, **MACHINES[machine])
+    found, joined, _ = there.split()
+    assert there.strip() == digest()
     assert (200 < int(found) < 700, 200 < int(joined) < 900) == (True, True)

@@ -1,10 +1,24 @@
 """Vectors as embedders make them, and what is true of them by plain loops and exact fractions."""
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 
 NORM = 32_000
+_NUMPYS = np._core._multiarray_umath
+DISPATCHED = " ".join(name for name in _NUMPYS.__cpu_dispatch__ if _NUMPYS.__cpu_features__.get(name))
+
+
+def printed(code: str, **environment: str) -> str:
+    """What code prints in a process of its own, on another machine as far as the environment makes it one."""
+    root = Path(__file__).parents[2]
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    there = {**os.environ, **environment, "PYTHONPATH": str(root)}
+    return subprocess.run(words, cwd=root, env=there, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def quantised(vectors: np.ndarray, norm: int = NORM) -> np.ndarray:
