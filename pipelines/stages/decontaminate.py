@@ -287,7 +287,7 @@ def conclude(run: Run) -> None:
     sizes = run.facts_of(image_tables.LEARNED, image_tables.ONLY).to_json() | (of_index.to_json() if of_index else {})
     near, totals = dict[str, object](), dict[str, int]()
     if run.config.decontaminate.test_sets:
-        gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
+        gallery.write(run, _goes(run))
         outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
         set_of, images_near = image_tables.TEST_NAMES.read(run)["test_set"].to_pylist(), Counter[str]()
         for test, images in Counter(pair.test for pair in _goes(run)).items():
