@@ -40,7 +40,7 @@ DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
 READ_AHEAD_BYTES = 131_072  # of a body that waits for the budget; up to twice this is read
 FIRST_SHARE_BYTES = 262_144  # of the budget, before a body is read
 
-NAME_KEPT_S = 300.0  # the system reports no time to live; most on the web are between a minute and an hour
+NAME_KEPT_S = 300  # the system reports no time to live; most on the web are between a minute and an hour
 NAMES_KEPT = 20_000
 LOOKUP_S = 60.0  # longer than any resolver takes by default
 # Most lookups take milliseconds, those at dead name servers up to 30 s, and none can be ended. Measured with 2,000

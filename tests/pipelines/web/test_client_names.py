@@ -18,7 +18,7 @@ from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
 
 def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that answers every second time with the address of a neighbour, which listens."""
-    monkeypatch.setattr(transport, "NAME_KEPT_S", 0.0)
+    monkeypatch.setattr(transport, "NAME_KEPT_S", 0)
 
     class Rebinding(Pointing):
         async def addresses(self, host: str) -> Sequence[str]:
