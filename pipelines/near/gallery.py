@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
@@ -29,7 +28,7 @@ from altalign.pipelines.run.image_tables import (
     image_bytes,
     kept_images,
 )
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.units import Run, Table
 from altalign.settings.curate import CurateConfig
 
 PER_KIND = 50  # half of them above the threshold and half below it
@@ -47,29 +46,19 @@ class Pair(NamedTuple):
     shares_bucket: bool
 
 
-def pairs_above(run: Run) -> Iterator[Pair]:
-    """Yields the pairs above the threshold, in order."""
+def _pairs(run: Run, table: Table, count: str) -> Iterator[Pair]:
+    """The pairs in a table of units, in order; `count` is the fact that counts them."""
     for name, facts in run.all_facts(FOUND):
-        if facts.pairs:
-            yield from _pairs(name, SIMILAR.read(run, name))
+        if getattr(facts, count):
+            for row in table.read(run, name).to_pylist():
+                yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
 
-def pairs_below(run: Run) -> Iterator[Pair]:
-    """Yields the pairs below the threshold that were looked for, in order."""
-    for name, facts in run.all_facts(FOUND):
-        if facts.pairs_below:
-            yield from _pairs(name, LESS_SIMILAR.read(run, name))
-
-
-def _pairs(name: str, pairs: pa.Table) -> Iterator[Pair]:
-    for row in pairs.to_pylist():
-        yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
-
-
-def write(run: Run, above: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
+def write(run: Run, dropped: Iterable[Pair]) -> None:
     """Choose pairs and write their thumbnails, and count all pairs by their cosines.
 
-    Of the dropped pairs the first are chosen: images are in the order of a hash.
+    Those below the threshold are the ones that were looked for. Of the dropped pairs the first are chosen: images are
+    in the order of a hash.
     """
     counts: Counter[tuple[str, int]] = Counter()
 
@@ -78,8 +67,10 @@ def write(run: Run, above: Iterable[Pair], below: Iterable[Pair], dropped: Itera
             counts[verdict, int(pair.cosine * 1_000)] += 1
             yield pair
 
-    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, counted(above, "above"))]
-    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, counted(below, "below"))]
+    above = counted(_pairs(run, SIMILAR, "pairs"), "above")
+    below = counted(_pairs(run, LESS_SIMILAR, "pairs_below"), "below")
+    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, above)]
+    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, below)]
     chosen += [(DROPPED, pair) for pair in islice(dropped, PER_KIND)]
     names, sizes = TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(TESTS)]
     of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})

@@ -311,8 +311,6 @@ def index_of(run: Run) -> Index:
 
 @lru_cache(maxsize=1)
 def _index(folder: str, of_calibration: str, _changed: storage.Stamp) -> Index:
-    def mapped(name: str) -> npt.NDArray[Any]:
-        return arrays.mapped(storage.join(folder, f"{name}.npy"))
-
-    side = TestSide(*(mapped(name) for name in ("vectors", "norms", "rotation", "strips", "second")))
-    return Index(calibration_files.load(of_calibration), side, mapped("clusters"), mapped("test_of"), mapped("digests"))
+    names = ("vectors", "norms", "rotation", "strips", "second", "clusters", "test_of", "digests")
+    *side, nearest, test_of, digests = (arrays.mapped(storage.join(folder, f"{name}.npy")) for name in names)
+    return Index(calibration_files.load(of_calibration), TestSide(*side), nearest, test_of, digests)

@@ -60,11 +60,7 @@ class ShardImage(NamedTuple):
 
 
 def stems_of(folder: str) -> list[str]:
-    """Names of the shards of a finished run, without `.tar`.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Names of the shards of a finished run, without `.tar`; a UsageError where it is none."""
     storage.check(folder)
     path = storage.join(folder, "manifest.json")
     with own_files(folder):
@@ -131,12 +127,7 @@ def first_images(folder: str, stems: list[str], at_most: int) -> list[ShardImage
 
 
 def cluster(folder: str, *, k: int, embedder: str) -> int:
-    """Write the cluster of every sample of a run; returns the exit code.
-
-    Raises:
-        UsageError: the folder is no finished run, or the embedder cannot be loaded.
-        DamagedError: a shard is not as it was written.
-    """
+    """Write the cluster of every sample of a run; returns the exit code."""
     folder = folder.rstrip("/") or "/"
     chosen = DecontaminateSettings.from_values({"embedder": embedder}, where="--embedder")
     stems = stems_of(folder)

@@ -261,23 +261,18 @@ def replace(run: Run, _: Unit) -> ReplaceFacts:
     )
     goes, stays = image_groups.replaced(left, right)
     kept = np.empty(len(goes), REPLACEMENT)
-    kept["key"] = _keys(files, stays)
+    numbers = np.unique(stays)
+    keys = np.empty((len(numbers), 16), np.uint8)
+    for pairs in map(arrays.read, files):  # an image that stays is the left one of all its pairs, which have its key
+        places = np.minimum(np.searchsorted(numbers, pairs["left"]), len(numbers) - 1)
+        is_of = numbers[places] == pairs["left"]
+        keys[places[is_of]] = pairs["key"][is_of]
+    kept["key"] = keys[np.searchsorted(numbers, stays)]
     # NaN where only other images connect the two
     kept["cosine"] = image_groups.cosines_with_staying(goes, stays, left, right, cosines)
     REPLACED_IMAGES.save(run, goes)
     REPLACED_BY.save(run, kept)
     return ReplaceFacts(len(goes), len(np.unique(kept["key"], axis=0)))
-
-
-def _keys(files: list[str], stays: Numbers) -> npt.NDArray[np.uint8]:
-    """The keys of images that stay, uint8[n, 16]: each is the left image of all its pairs, which have its key."""
-    numbers = np.unique(stays)
-    keys = np.empty((len(numbers), 16), np.uint8)
-    for pairs in map(arrays.read, files):
-        places = np.minimum(np.searchsorted(numbers, pairs["left"]), len(numbers) - 1)
-        is_of = numbers[places] == pairs["left"]
-        keys[places[is_of]] = pairs["key"][is_of]
-    return keys[np.searchsorted(numbers, stays)]
 
 
 def replaced_in(run: Run, place: int) -> tuple[Numbers, Rows]:

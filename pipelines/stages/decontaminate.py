@@ -264,7 +264,7 @@ def conclude(run: Run) -> None:
         test_sets[of_part.test_set] += of_part.images
     facts: dict[str, object] = {"test_sets": test_sets}
     if run.config.decontaminate.test_sets:
-        gallery.write(run, gallery.pairs_above(run), gallery.pairs_below(run), _goes(run))
+        gallery.write(run, _goes(run))
         set_of = image_tables.TEST_NAMES.read(run)["test_set"].to_pylist()
         images_near = Counter(str(set_of[pair.test]) for pair in _goes(run))  # by the nearest test image
         facts["images_near"] = {name: images_near[name] for name in test_sets}

@@ -136,8 +136,7 @@ def predict(
     columns = _counts(outcomes, sample.pairs)
     columns[Quantity(Stage.FETCH.value, KEPT, BYTES)] = outcomes.bytes
     columns[Quantity("shards", KEPT, SHARD_BYTES)] = outcomes.shard_bytes
-    is_timed = _is_timed(config, outcomes, cpu_s)
-    parts = {_ASKING: outcomes.seconds, **(_cpu(outcomes, cpu_s) if is_timed else {})}
+    parts = {_ASKING: outcomes.seconds, **_cpu(config, outcomes, cpu_s)}
     values = np.stack([*columns.values(), *parts.values()], axis=1)
     is_of_pairs = np.array([name.of == "pairs" for name in columns] + [False] * len(parts))
     replicates = totals(sample, pool, values, is_of_pairs)
@@ -148,7 +147,7 @@ def predict(
         for name in (name for name in estimates if name.reason == KEPT and name.stage in ("decontaminate", "shards")):
             estimates[name] = estimates[name]._replace(least=0.0)
     rare = (name for name, column in columns.items() if np.count_nonzero(column) < SEEN_AT_LEAST)
-    return Prediction(pool, len(sample.hosts), int(sample.pairs.sum()), estimates, frozenset(rare), is_timed)
+    return Prediction(pool, len(sample.hosts), int(sample.pairs.sum()), estimates, frozenset(rare), _CPU_AFTER in parts)
 
 
 def _counts(outcomes: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
@@ -170,28 +169,26 @@ def _counts(outcomes: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
 # Time ----------------------------------------------------------------------------------------------------------------
 
 
-def _is_timed(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> bool:
-    """Whether fetching was timed, on enough images: those that an earlier trial has fetched cost little."""
-    enough = _ASKED_AT_LEAST * max(1, int(np.count_nonzero(outcomes.seconds)))
-    is_asked = config.fetch.source != "web" or outcomes.requested >= enough
-    return is_asked and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()
+def _cpu(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> dict[str, Floats]:
+    """CPU seconds of each image: of fetching by the bytes that came, of writing by those of shards, else evenly.
 
+    Empty where fetching was not timed on enough images: those that an earlier trial has fetched cost little.
+    """
+    fetched = max(1, int(np.count_nonzero(outcomes.seconds)))
+    is_timed = config.fetch.source != "web" or outcomes.requested >= _ASKED_AT_LEAST * fetched
+    if not (is_timed and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()):
+        return {}
 
-def _cpu(outcomes: Outcomes, cpu_s: Mapping[str, float]) -> dict[str, Floats]:
-    """CPU seconds of each image: of fetching by the bytes that came, of writing by those of shards, else evenly."""
-    images = len(outcomes.bytes)
-    searched = np.ones(images)
+    def shares(amounts: Floats) -> Floats:
+        return amounts / amounts.sum() if amounts.any() else np.full(len(amounts), 1 / len(amounts))
+
+    searched = np.ones(len(outcomes.bytes))
     searched[[number for number, (stage, _) in outcomes.dropped.items() if stage is not Stage.DECONTAMINATE]] = 0
-    share = outcomes.requested / max(1, np.count_nonzero(outcomes.seconds)) or 1.0
     others = sum(cpu_s.values()) - sum(cpu_s.get(name, 0.0) for name in (FETCHED.step, WRITTEN.step, *_ONCE))
     return {
-        _CPU_OF_FETCH: cpu_s[FETCHED.step] / share * _shares(outcomes.bytes),
-        _CPU_AFTER: others * _shares(searched) + cpu_s[WRITTEN.step] * _shares(outcomes.shard_bytes),
+        _CPU_OF_FETCH: cpu_s[FETCHED.step] / (outcomes.requested / fetched or 1.0) * shares(outcomes.bytes),
+        _CPU_AFTER: others * shares(searched) + cpu_s[WRITTEN.step] * shares(outcomes.shard_bytes),
     }
-
-
-def _shares(amounts: Floats) -> Floats:
-    return amounts / amounts.sum() if amounts.any() else np.full(len(amounts), 1 / len(amounts))
 
 
 def _hours(

@@ -10,10 +10,9 @@ import os
 import socket
 import ssl
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
@@ -41,7 +40,7 @@ DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
 READ_AHEAD_BYTES = 131_072  # of a body that waits for the budget; up to twice this is read
 FIRST_SHARE_BYTES = 262_144  # of the budget, before a body is read
 
-NAME_KEPT_S = 300.0  # the system reports no time to live; most on the web are between a minute and an hour
+NAME_KEPT_S = 300  # the system reports no time to live; most on the web are between a minute and an hour
 NAMES_KEPT = 20_000
 LOOKUP_S = 60.0  # longer than any resolver takes by default
 # Most lookups take milliseconds, those at dead name servers up to 30 s, and none can be ended. Measured with 2,000
@@ -54,61 +53,6 @@ NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.E
 # The addresses of a host, at least one, the preferred first. It raises an OSError if there are none (a `gaierror` of
 # NOT_THERE), or the lookup failed.
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-
-
-class Names:
-    """Keeps the addresses that are found; callers that ask for the same name share one lookup."""
-
-    def __init__(self, resolve: Resolve, at_once: int = LOOKUPS_AT_ONCE):
-        """No more than `at_once` lookups are under way; the others wait for their turn."""
-        self._resolve, self._turn = resolve, asyncio.Semaphore(at_once)
-        self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
-        # each with an event, set when it leaves the queue
-        self.under_way = dict[str, tuple[asyncio.Task[tuple[str, ...]], asyncio.Event]]()
-
-    async def addresses(
-        self, host: str, held_up: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> tuple[str, ...]:
-        """The addresses of a name, as `Resolve` gives them.
-
-        `held_up` is entered while the lookup waits for its turn: no server is to blame.
-        """
-        kept_until, addresses = self._kept.get(host, (0.0, ()))
-        if asyncio.get_running_loop().time() < kept_until:
-            return addresses
-        if host not in self.under_way:
-            begins = asyncio.Event()
-            task = asyncio.create_task(self._look_up(host, begins))
-            # or asyncio would complain of an error if all callers that waited have left
-            task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            self.under_way[host] = task, begins
-        task, begins = self.under_way[host]
-        if not begins.is_set():
-            with held_up():
-                await begins.wait()
-        return await asyncio.shield(task)
-
-    async def close(self) -> None:
-        """Ends the lookups under way."""
-        tasks = [task for task, _ in self.under_way.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _look_up(self, host: str, begins: asyncio.Event) -> tuple[str, ...]:
-        try:
-            async with self._turn:
-                begins.set()
-                async with asyncio.timeout(LOOKUP_S):
-                    addresses = tuple(await self._resolve(host))
-            self._kept[host] = asyncio.get_running_loop().time() + NAME_KEPT_S, addresses
-            self._kept.move_to_end(host)
-            if len(self._kept) > NAMES_KEPT:
-                self._kept.popitem(last=False)
-            return addresses
-        finally:
-            begins.set()
-            del self.under_way[host]
 
 
 async def system_addresses(host: str) -> Sequence[str]:
@@ -162,7 +106,7 @@ class Transport:
         self._addresses, self._budget, self._connections_at_most = addresses, budget, connections_at_most
         self._sockets = set[socket.socket]()  # also some that are closed by now
         self._peers = dict[str, str]()  # the address that was connected to last, by origin
-        self.names = Names(resolve or system_addresses, min(connections_at_most, LOOKUPS_AT_ONCE))
+        self._resolver = _CheckedResolver(resolve or system_addresses, addresses, connections_at_most)
         self._user_agent = user_agent
         self._keeping = self._session({}, keepalive_timeout=IDLE_S)
         self._closing = self._session({"Connection": "close"}, force_close=True)
@@ -170,8 +114,9 @@ class Transport:
     def _session(self, headers: dict[str, str], **connector: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=_CheckedResolver(self.names, self._addresses),
-                use_dns_cache=False,  # Names keeps them
+                resolver=self._resolver,
+                ttl_dns_cache=NAME_KEPT_S,
+                dns_cache_max_size=NAMES_KEPT,
                 limit=0,  # the schedule has limits
                 socket_factory=self._socket,
                 ssl=_tls(),
@@ -208,12 +153,11 @@ class Transport:
         return opened
 
     async def close(self) -> None:
-        """Closes all connections, and ends the lookups under way."""
+        """Closes all connections and lookups."""
         await self._keeping.close()
         await self._closing.close()
         while _open(self._sockets):
             await asyncio.sleep(0)  # they close in the loop's next turns
-        await self.names.close()
 
     async def ask(self, request: Request) -> Answer:
         """Makes a request and returns its answer, which may be a redirect.
@@ -297,19 +241,23 @@ async def _once(
 
 
 class _CheckedResolver(AbstractResolver):
-    """Finds the addresses of a name that may be reached."""
+    """Finds the addresses of a name that may be reached; requests for a name share the lookup, and it is kept."""
 
-    def __init__(self, names: Names, addresses: Addresses):
-        self._names, self._addresses = names, addresses
+    def __init__(self, resolve: Resolve, addresses: Addresses, at_once: int):
+        self._resolve, self._addresses = resolve, addresses
+        self._turn = asyncio.Semaphore(min(at_once, LOOKUPS_AT_ONCE))
 
     async def resolve(
-        self,
-        host: str,
-        port: int = 0,
-        family: socket.AddressFamily = socket.AF_INET,
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         request = _REQUEST.get()
-        addresses = await self._names.addresses(host.rstrip("."), request.held_up)
+        with request.held_up():  # no server is to blame while others are looked up
+            await self._turn.acquire()
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                addresses = await self._resolve(host.rstrip("."))
+        finally:
+            self._turn.release()
         refusals = {address: self._addresses.refusal(address, port) for address in addresses}
         if all(refusals.values()):
             request.address = next(iter(addresses), None)
@@ -323,7 +271,7 @@ class _CheckedResolver(AbstractResolver):
         return results
 
     async def close(self) -> None:
-        """Does nothing: the names belong to the client."""
+        """Does nothing: it holds nothing."""
 
 
 def _failed(error: Exception, request: Request) -> Trouble:

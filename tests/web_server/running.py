@@ -3,7 +3,6 @@
 import json
 import select
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -94,16 +93,6 @@ class WebServer:
             process.kill()
             process.communicate()
 
-    def pause(self) -> None:
-        """Freeze it: connections stay and nothing comes."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Thaw it."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-
     def url(self, target: str, host: str = "127.0.0.1") -> str:
         """The address of a target, at any host that leads here."""
         return f"http://{host}:{self.port}{target}"
@@ -117,12 +106,6 @@ class WebServer:
         """The requests so far, of one target or of all."""
         return [event for event in self.events() if event.event == "request" and target in (None, event.target)]
 
-    def open_connections(self) -> int:
-        """Connections that are open."""
-        kinds = [event.event for event in self.events()]
-        since = kinds[len(kinds) - kinds[::-1].index("start") :]
-        return since.count("open") - since.count("close") if self.process else 0
-
 
 def certificate(folder: Path) -> Path | None:
     """A certificate of 127.0.0.1 and *.test that nobody has signed, with its key; None where there is no openssl."""
@@ -131,21 +114,9 @@ def certificate(folder: Path) -> Path | None:
         return None
     key, signed, both = (folder / name for name in ("key.pem", "signed.pem", "certificate.pem"))
     names = "subjectAltName=DNS:*.test,IP:127.0.0.1"
-    options = [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "30",
-        "-subj",
-        "/CN=a server of tests",
-        "-addext",
-        names,
-    ]
-    subprocess.run(
-        [openssl, "req", "-x509", *options, "-keyout", str(key), "-out", str(signed)], check=True, capture_output=True
-    )
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30", "-addext"]
+    files = ["-keyout", str(key), "-out", str(signed)]
+    command = [openssl, "req", "-x509", *options, names, "-subj", "/CN=a server of tests", *files]
+    subprocess.run(command, check=True, capture_output=True)
     both.write_text(key.read_text() + signed.read_text())
     return both

@@ -44,22 +44,6 @@ def test_images_of_the_sample_are_counted_by_host(rows: list[tuple[int, str | No
     )
 
 
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [
-        ("https://A.Example:81/x", "a.example"),
-        (None, ""),
-        ("", ""),
-        ("pictures/1.jpg", ""),
-        ("http://[::1/x", ""),
-        ("https://xn--p1ai/", "xn--p1ai"),
-        ("https://рф/", "xn--p1ai"),
-    ],
-)
-def test_a_url_without_a_host_has_an_empty_one(url: str | None, host: str) -> None:
-    assert host_of(url or "") == host
-
-
 SIZES = (0, 7, 500, 2**40)
 ROWS_OF_IMAGES = st.lists(st.tuples(st.integers(0, len(SIZES) - 1), st.sampled_from(["web", "a table", "ü"])))
 

@@ -3,7 +3,6 @@
 import io
 import math
 import re
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +19,6 @@ from altalign.dedup.copies import TRANSFORMS
 from altalign.dedup.embed import COEFFICIENTS, DIMENSIONS, Map
 from altalign.dedup.thresholds import Buckets, Comparisons, Line, Share, of_best_view
 from altalign.errors import UsageError
-from altalign.machine import interrupts
-from altalign.machine.threads import in_threads
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import calibration_report, comparing
 from altalign.pipelines.near.calibration_report import Findings, Looked
@@ -225,34 +222,6 @@ def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
     assert [how for how, share in measured.by_how.items() if share.hits < share.total] == (
         ["_rotation"] if mirrored else ["_hflip", "_rotation"]
     )
-
-
-# Threads --------------------------------------------------------------------------------------------------------------
-
-
-def test_results_come_in_the_order_of_items() -> None:
-    assert in_threads(lambda item: item * item, list(range(50)), 4) == [item * item for item in range(50)]
-    assert in_threads(lambda item: item, [], 2) == []
-
-
-def test_the_first_error_ends_what_is_under_way() -> None:
-    ended, began = threading.Event(), threading.Event()
-
-    def work(item: int) -> None:
-        if item == 0:
-            assert began.wait(30)
-            raise ValueError("of the first")
-        began.set()
-        try:
-            while not ended.wait(0.001):
-                interrupts.check()
-        except interrupts.GivenUpError:
-            ended.set()
-            raise
-
-    with pytest.raises(ValueError, match="of the first"):
-        in_threads(work, [0, 1, 2, 3], 2)
-    assert ended.is_set()
 
 
 # Reports ------------------------------------------------------------------------------------------------------------

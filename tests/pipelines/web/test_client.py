@@ -221,20 +221,6 @@ def test_of_several_addresses_only_those_are_connected_to_that_may_be() -> None:
     assert [request.headers["Host"] for request in server.requests] == [f"both.test:{server.port}"]
 
 
-def test_a_name_that_changes_its_address_lets_nobody_in() -> None:
-    """The connection goes to the address that was checked; a later request resolves and checks the name anew."""
-    resolver = Pointing(others={"rebinding.test": ["127.0.0.1"]})
-    with (
-        Server({"/image": script(200, IMAGE)}) as server,
-        Client(settings_of(server.port), resolve=resolver.addresses) as client,
-    ):
-        assert [response.body for response in client.fetch([server.url("/image", "rebinding.test")])] == [IMAGE]
-        resolver.others["rebinding.test"] = ["10.0.0.1"]
-        assert [response.body for response in client.fetch([server.url("/image", "rebinding.test")])] == [IMAGE]
-    assert resolver.lookups == ["rebinding.test"]
-    assert len(server.requests) == 2
-
-
 def test_blocked_domains_cover_what_is_below_them_and_redirects_to_them(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("# ours\nblocked.test\nBÜCHER.test # Punycode\n", encoding="utf-8")
     resolver = Pointing()
@@ -561,32 +547,6 @@ def test_what_has_not_come_by_a_units_deadline_can_be_tried_again(monkeypatch: p
     assert reasons == {(DropReason.HTTP_TIMEOUT, 1): 2, (DropReason.HTTP_NOT_ASKED, 0): 18}
     (detail,) = {responses[n].detail for n in range(1, 21)}
     assert re.fullmatch(r"not come within the unit's [1-9]\d+ s", detail)
-
-
-def test_a_host_of_which_some_urls_hang_gives_every_good_image() -> None:
-    """Real connections: those that hang come to hold all eight, and end together."""
-    paths = [f"/slow/{n}" if n % 20 == 7 else f"/image/{n}" for n in range(400)]
-    with Server({path: [HANG] if "slow" in path else script(200, IMAGE) for path in paths}) as server:
-        urls = [server.url(path) for path in paths]
-        settings = settings_of(server.port, retries=1, connections_per_host=8)
-        responses = fetch(urls, settings, while_waits=server.hangs)
-    assert {responses[url].body for url in urls if "image" in url} == {IMAGE}
-    assert {responses[url].reason for url in urls if "slow" in url} == {DropReason.HTTP_TIMEOUT}
-
-
-@pytest.mark.faults
-def test_a_thousand_hosts_a_fifth_of_which_hang() -> None:
-    """Real connections; more hosts hang than there are slots."""
-    before = open_sockets()
-    with silent() as port, Server({"/image": script(200, IMAGE)}) as server:
-        urls = [f"http://h{n}.test:{port if n % 5 == 0 else server.port}/image" for n in range(1000)]
-        responses = fetch(
-            urls, settings_of(port, server.port, retries=0), while_waits=lambda task: task.target.port == port
-        )
-    assert {responses[url].body for n, url in enumerate(urls) if n % 5} == {IMAGE}
-    assert {responses[url].reason for n, url in enumerate(urls) if n % 5 == 0} == {DropReason.HTTP_TIMEOUT}
-    assert len(server.requests) == 800
-    assert open_sockets() == before
 
 
 # Ends -----------------------------------------------------------------------------------------------------------------

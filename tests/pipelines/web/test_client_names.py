@@ -18,7 +18,7 @@ from tests.pipelines.web.test_client import IMAGE, fetch, settings_of
 
 def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that answers every second time with the address of a neighbour, which listens."""
-    monkeypatch.setattr(transport, "NAME_KEPT_S", 0.0)
+    monkeypatch.setattr(transport, "NAME_KEPT_S", 0)
 
     class Rebinding(Pointing):
         async def addresses(self, host: str) -> Sequence[str]:
@@ -45,6 +45,21 @@ def test_a_name_that_changes_between_check_and_connection_lets_nobody_in(monkeyp
         (None, DropReason.HTTP_REFUSED),
     }
     assert all("127.0.0.2 (loopback)" in response.detail for response in responses if response.reason)
+
+
+def test_a_name_is_looked_up_once_for_all_who_ask_and_a_failure_is_not_kept() -> None:
+    resolver = Pointing(others={"lost.test": socket.gaierror(socket.EAI_AGAIN, "again")})
+    with (
+        Server({f"/{n}": script(200, IMAGE) for n in range(20)}) as server,
+        Client(settings_of(server.port, retries=1), resolve=resolver.addresses) as client,
+    ):
+        urls = [server.url(f"/{n}", "a.test") for n in range(20)]
+        assert {response.body for response in client.fetch(urls)} == {IMAGE}
+        for lookups, body in ((2, None), (3, IMAGE)):
+            (response,) = client.fetch([server.url("/0", "lost.test")])
+            assert (response.body, resolver.lookups.count("lost.test")) == (body, lookups)
+            resolver.others.clear()
+    assert resolver.lookups.count("a.test") == 1
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +96,10 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
         urls = [server.url("/image", f"{'hang' if n % 2 else 'good'}{n}.test") for n in range(48)]
         settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings) as client:
-            clock, lookups = Clock(client), client._transport.names.under_way
+            clock = Clock(client)
 
             def waits(task: Fetch) -> bool:
-                lookup = lookups.get(task.target.host)
-                return "hang" in task.target.host or (lookup is not None and not lookup[1].is_set())
+                return "hang" in task.target.host or (task.request is not None and task.request.is_held_up)
 
             clock.go_on_while(waits)
             responses = {urls[response.number]: response for response in client.fetch(urls)}
