@@ -1,7 +1,4 @@
-"""The data-set card, from a run's counts, summary and settings: `README.md` with the Hub's header, `croissant.json`.
-
-Deterministic: no times, no machine, and nothing that came from the web; captions stay in the shards.
-"""
+"""The data-set card: `README.md` with the Hub's header, `croissant.json`. No times, no machine, no captions or URLs."""
 
 import html
 import json

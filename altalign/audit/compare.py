@@ -1,7 +1,6 @@
 """`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and pairs whose verdict changed.
 
-DuckDB joins the verdicts of side-cars and dropped rows by key, in bounded memory however large the runs are.
-`dropped/extract` is only a sample, and `pair_repeated` repeats a pair, so neither is read.
+DuckDB joins verdicts by key. `dropped/extract` is only a sample, and `pair_repeated` repeats a pair: neither is read.
 """
 
 import io

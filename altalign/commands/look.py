@@ -157,11 +157,7 @@ def _from_the_web(run: RunFolder) -> list[str]:
 
 
 def _lineage(path: str, key: str, removed: str, *, is_json: bool) -> int:
-    """Print what a finished run was made of; of a training run or checkpoint, the runs that it was trained on.
-
-    Of a training, `key` asks which steps had this pair, `removed` which checkpoints have seen what was removed from
-    this run.
-    """
+    """Print what a finished run was made of; of a training run or checkpoint, the runs that it was trained on."""
     path = path.rstrip("/") or "/"
     storage.check(path)
     if key and removed:

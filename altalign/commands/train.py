@@ -1,7 +1,4 @@
-"""Verbs of training: `train`, `eval`, `nlip`, `encode`, `export`.
-
-Arguments and settings are read before anything heavy is imported.
-"""
+"""Verbs of training: `train`, `eval`, `nlip`, `encode`, `export`. Arguments are read before heavy imports."""
 
 import argparse
 from collections.abc import Iterator, Sequence
