@@ -115,7 +115,7 @@ def _main(argv: Sequence[str] | None, verbs: Verbs) -> int:
             return 0
         if is_debug:
             sys.stderr.write(terminal.lines_shown(traceback.format_exc()))
-        return _fail(*_trouble(error))
+        return _fail(_message(error), error.exit_code if isinstance(error, AltalignError) else 1)
     return code
 
 
@@ -143,26 +143,22 @@ def _reader_left(error: Exception) -> bool:
     return bool(poll.poll(0))
 
 
-def _trouble(error: Exception) -> tuple[str, int]:
-    """The message of an error and its exit code."""
+def _message(error: Exception) -> str:
+    """What went wrong, for users, and what to do about it."""
     if isinstance(error, AltalignError):
-        return str(error), error.exit_code
-    return _unexpected(error), AltalignError.exit_code
-
-
-def _unexpected(error: Exception) -> str:
+        return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         details = f" ({error})" if str(error) else ""
         return f"out of memory{details}; give the command more and run it again, it continues"
-    if not isinstance(error, OSError):
-        details = (str(error).strip().splitlines() or [""])[0]
-        return (
-            f"{type(error).__name__}: {details}; a defect of altalign, or a file of the run was changed by hand; "
-            "please report it with what --debug shows"
-        )
-    if (full := full_disk(error, error.filename or "")) is not None:
-        return str(full)
-    return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where"
+    if isinstance(error, OSError):
+        if (full := full_disk(error, error.filename or "")) is not None:
+            return str(full)
+        return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where"
+    details = (str(error).strip().splitlines() or [""])[0]
+    return (
+        f"{type(error).__name__}: {details}; a defect of altalign, or a file of the run was changed by hand; "
+        "please report it with what --debug shows"
+    )
 
 
 def _fail(message: str, code: int) -> int:

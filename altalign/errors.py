@@ -44,11 +44,7 @@ class UsageError(AltalignError):
 
 
 def check_package(package: str, where: str, *, extra: str) -> None:
-    """Refuse to go on without a package of an extra.
-
-    Raises:
-        UsageError: it is not installed; `where` begins the error.
-    """
+    """Refuse to go on without a package of an extra; `where` begins the error."""
     if importlib.util.find_spec(package) is None:
         raise UsageError(f"{where}: the package {package} is missing; {bring(extra)}")
 

@@ -125,11 +125,6 @@ def _report(folder: str) -> None:
         raise AltalignError("\n".join(map(str, wrong)))
 
 
-def _is_for_users(record: logging.LogRecord) -> bool:
-    """Whether a message of the root logger is meant for users; Beam's are meant for those who build pipelines."""
-    return "apache_beam" not in record.pathname
-
-
 @contextmanager
 def _at_work() -> Iterator[None]:
     """Runs a command's work: Ctrl-C ends it cleanly, its processes end with it, and Beam logs nothing."""
@@ -137,9 +132,12 @@ def _at_work() -> Iterator[None]:
         startup.place_kernels()
         from altalign.machine import processes
 
+        def is_for_users(record: logging.LogRecord) -> bool:
+            return "apache_beam" not in record.pathname
+
         root, of_beam = logging.getLogger(), logging.getLogger("apache_beam")
         before = of_beam.level
-        root.addFilter(_is_for_users)
+        root.addFilter(is_for_users)
         of_beam.setLevel(logging.CRITICAL)
         try:
             yield
@@ -148,6 +146,6 @@ def _at_work() -> Iterator[None]:
                 raise
             raise full from error
         finally:
-            root.removeFilter(_is_for_users)
+            root.removeFilter(is_for_users)
             of_beam.setLevel(before)
             processes.OF_COMMAND.close()

@@ -1,7 +1,4 @@
-"""The data-set card, from a run's counts, summary and settings: `README.md` with the Hub's header, `croissant.json`.
-
-Deterministic: no times, no machine, and nothing that came from the web; captions stay in the shards.
-"""
+"""The data-set card: `README.md` with the Hub's header, `croissant.json`. No times, no machine, no captions or URLs."""
 
 import html
 import json
@@ -88,11 +85,6 @@ class CardFacts(NamedTuple):
         sources = list(dict.fromkeys(each.source for each in self.config.input))
         return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
 
-    @property
-    def is_one_format(self) -> bool:
-        """Whether readers that want one kind of image can open the tars."""
-        return self.config.shards.portable
-
 
 def model_of(score: Score) -> str:
     """What a score rests on, as its settings name it, without the folders that it was in."""
@@ -117,9 +109,6 @@ def size_category(pairs: int) -> str:
     return f"{_SIZES[place - 1]}<n<{_SIZES[place]}" if place < len(_SIZES) else "n>1T"
 
 
-# For people: README.md ------------------------------------------------------------------------------------------------
-
-
 def write(folder: str, facts: CardFacts) -> dict[str, str]:
     """Write both files into a run folder; returns the SHA-256 of each, in hex."""
     readme_path, croissant_path = (storage.join(folder, name) for name in listing.CARD)
@@ -128,17 +117,20 @@ def write(folder: str, facts: CardFacts) -> dict[str, str]:
     return {name: listing.digest(storage.join(folder, name)).digest for name in listing.CARD}
 
 
+# For people: README.md ------------------------------------------------------------------------------------------------
+
+
 def readme(facts: CardFacts) -> str:
     """The card for people, with the header for the Hub."""
     config, counts = facts.config, facts.counts
     stages = counts.stages_of_run()
-    last = stages[-1].value
     kinds = dict[str, list[str]]()  # of each source, in words
     for each in config.input:
         of_source = kinds.setdefault(each.source, [])
         of_source += [_KINDS[each.kind]] if _KINDS[each.kind] not in of_source else []
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
     honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
     return _template().render(
         facts=facts,
         config=config,
@@ -150,9 +142,7 @@ def readme(facts: CardFacts) -> str:
         columns=SAMPLE,
         words_of_columns=COLUMNS,
         sources=kinds,
-        kept_by_source={
-            source: rows for stage, source, reason, rows in counts.to_json() if stage == last and reason == KEPT
-        },
+        kept_by_source=last,
         kinds_of_scores={score.facts.get("kind") for score in facts.scores},
         origins_of_images=["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web"),
         honoured=[name for name, is_on in honoured.items() if is_on],
@@ -168,63 +158,43 @@ def readme(facts: CardFacts) -> str:
 def _template() -> "Template":
     from altalign.pages import markdown  # Jinja, which commands that write no card need not wait for
 
-    filters = {
-        "text": _text,
-        "quoted": partial(json.dumps, ensure_ascii=False),
-        "number": "{:,}".format,
-        "model": model_of,
-    }
+    def as_text(text: str) -> str:
+        """Text of settings as Markdown has it: nothing in it is markup."""
+        escaped = html.escape(shown(text), quote=False)
+        return "".join(f"\\{character}" if character in "\\`*_[]|~#" else character for character in escaped)
+
+    quoted = partial(json.dumps, ensure_ascii=False)
+    filters = {"text": as_text, "quoted": quoted, "number": "{:,}".format, "model": model_of}
     return markdown.template(_TEMPLATES / "README.md.jinja", filters)
 
 
-class _Rule(NamedTuple):
-    """A row of the table of rules: thresholds as text, empty where there are none."""
-
-    stage: str
-    meaning: str
-    here: str
-    paper: str
-    reason: str
-    pairs: int
-
-
-def _rules(facts: CardFacts) -> Iterator[_Rule]:
-    """Every rule that is on or that dropped a pair."""
+def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
+    """Every rule that is on or that dropped a pair, with the threshold of this run and the paper's as text."""
+    config = facts.config
     for stage in facts.counts.stages_of_run():
         dropped = facts.counts.dropped(stage)
         for reason in REASONS[stage]:
-            pairs = dropped.get(reason, 0)
-            words, is_of_web = WORDS[reason], facts.config.fetch.source == "web"
-            is_on = bool(words.threshold) and (not words.on_with or bool(value_of(facts.config, words.on_with)))
-            if pairs or (is_on and (is_of_web or not reason.startswith("http_"))):
-                yield _Rule(stage.value, words.in_card, *_thresholds(reason, facts), reason, pairs)
-        for reason, meaning in (of_own(stage, facts.config) | of_select(dropped)).items():
-            condition = facts.conditions.get(reason, meaning)
-            yield _Rule(stage.value, condition, "", "ours", reason, dropped.get(reason, 0))
-
-
-def _thresholds(reason: str, facts: CardFacts) -> tuple[str, str]:
-    """The threshold of this run, and the paper's."""
-    threshold = WORDS[reason].threshold
-    if not threshold:
-        return "", "ours"
-    here = value_of(facts.config, threshold)
-    if reason == DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
-        here = facts.summary.get("near_duplicates", {}).get("similarity_above", here)
-    paper = PAPERS.get(reason)
-    if paper is None:
-        return _number(here), "ours"
-    return _number(here), "no number" if paper.number is None else _number(paper.number)
+            words, paper, pairs = WORDS[reason], PAPERS.get(reason), dropped.get(reason, 0)
+            is_on = bool(words.threshold) and (not words.on_with or bool(value_of(config, words.on_with)))
+            if not pairs and not (is_on and (config.fetch.source == "web" or not reason.startswith("http_"))):
+                continue
+            row = {"stage": stage.value, "meaning": words.in_card, "reason": reason, "pairs": pairs}
+            here, of_paper = "", "ours"
+            if words.threshold:
+                value = value_of(config, words.threshold)
+                if reason == DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
+                    value = facts.summary.get("near_duplicates", {}).get("similarity_above", value)
+                here = _number(value)
+                if paper is not None:
+                    of_paper = "no number" if paper.number is None else _number(paper.number)
+            yield {**row, "here": here, "paper": of_paper}
+        for reason, meaning in (of_own(stage, config) | of_select(dropped)).items():
+            row = {"stage": stage.value, "meaning": facts.conditions.get(reason, meaning), "reason": reason}
+            yield {**row, "pairs": dropped.get(reason, 0), "here": "", "paper": "ours"}
 
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-
-
-def _text(text: str) -> str:
-    """Text of settings as Markdown has it: nothing in it is markup."""
-    escaped = html.escape(shown(text), quote=False)
-    return "".join(f"\\{character}" if character in "\\`*_[]|~#" else character for character in escaped)
 
 
 # For programs: croissant.json, as Croissant 1.0 has it ----------------------------------------------------------------
@@ -238,16 +208,23 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "curated by the method of ALIGN. Rows are in the side-cars; images, captions and rows are in the tars "
         "(WebDataset). README.md says how it was made."
     )
-    files = [
-        _files("side-cars", "application/x-parquet", "shards/*.parquet"),
-        _files("tars", "application/x-tar", "shards/*.tar"),
-        *(
-            _files(f"scores-{each.name}", "application/x-parquet", f"scores/{each.name}/*.parquet")
-            for each in facts.scores
-        ),
-    ]
+    files = {"side-cars": ("application/x-parquet", "shards"), "tars": ("application/x-tar", "shards")}
     columns = {field.name: (str(field.type), COLUMNS[field.name]) for field in SAMPLE}
-    records = [_records("pairs", "side-cars", columns), *map(_records_of_score, facts.scores)]
+    records = [_records("pairs", "side-cars", columns)]
+    for score in facts.scores:
+        files[f"scores-{score.name}"] = ("application/x-parquet", f"scores/{score.name}")
+        model = model_of(score)
+        basis = f"of kind {score.facts['kind']}{f', by {model}' if model else ''}, digest {score.facts['digest']}"
+        of_score = {column: (kind, f"Score {basis}") for column, kind in score.columns.items()}
+        columns = {"key": ("string", COLUMNS["key"]), **of_score}
+        # every node of a card has a name of its own
+        words = f"Score {score.name}, {basis}"
+        records.append(_records(f"of-{score.name}", f"scores-{score.name}", columns, description=words))
+    sets = []
+    for name, (encoding, folder) in files.items():
+        pattern = f"{folder}/*.{'tar' if name == 'tars' else 'parquet'}"
+        named = {"@type": "cr:FileSet", "@id": name, "name": name}
+        sets.append({**named, "encodingFormat": encoding, "includes": pattern})
     return {
         "@context": json.loads((_TEMPLATES / "croissant_context.json").read_bytes()),
         "@type": "sc:Dataset",
@@ -256,45 +233,23 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         **({"license": card.licence} if card.licence else {}),
         **({"inLanguage": card.languages} if card.languages else {}),
-        "distribution": files if pairs else [],
+        "distribution": sets if pairs else [],
         "recordSet": records if pairs else [],
     }
 
 
-def _files(name: str, encoding: str, pattern: str) -> dict[str, object]:
-    return {"@type": "cr:FileSet", "@id": name, "name": name, "encodingFormat": encoding, "includes": pattern}
-
-
-def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], description: str = "") -> dict[str, object]:
+def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], **about: str) -> dict[str, object]:
     """The rows of a set of files; each column with its Arrow type and its description."""
     fields = [
         {
             "@type": "cr:Field",
             "@id": f"{name}/{column}",
             "name": column,
-            "description": about,
+            "description": description,
             "dataType": _TYPES.get(kind, "sc:Integer"),
             "source": {"fileSet": {"@id": files}, "extract": {"column": column}},
         }
-        for column, (kind, about) in columns.items()
+        for column, (kind, description) in columns.items()
     ]
-    return {
-        "@type": "cr:RecordSet",
-        "@id": name,
-        "name": name,
-        **({"description": description} if description else {}),
-        "key": {"@id": f"{name}/key"},
-        "field": fields,
-    }
-
-
-def _records_of_score(score: Score) -> dict[str, object]:
-    """The columns of a score, and what they rest on in words."""
-    model = model_of(score)
-    basis = f"of kind {score.facts['kind']}{f', by {model}' if model else ''}, digest {score.facts['digest']}"
-    columns = {
-        "key": ("string", COLUMNS["key"]),
-        **{column: (kind, f"Score {basis}") for column, kind in score.columns.items()},
-    }
-    # every node of a card has a name of its own
-    return _records(f"of-{score.name}", f"scores-{score.name}", columns, f"Score {score.name}, {basis}")
+    head = {"@type": "cr:RecordSet", "@id": name, "name": name, **about}
+    return {**head, "key": {"@id": f"{name}/key"}, "field": fields}

@@ -1,7 +1,6 @@
 """`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and pairs whose verdict changed.
 
-DuckDB joins the verdicts of side-cars and dropped rows by key, in bounded memory however large the runs are.
-`dropped/extract` is only a sample, and `pair_repeated` repeats a pair, so neither is read.
+DuckDB joins verdicts by key. `dropped/extract` is only a sample, and `pair_repeated` repeats a pair: neither is read.
 """
 
 import io
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from altalign import storage, terminal
 from altalign.audit import rows
@@ -74,10 +73,10 @@ class Side:
         with own_files(folder):
             run = RunFolder.open(folder)
             run.check_finished("there is nothing to compare yet")
-            manifest, settings = storage.read_json(run.path("manifest.json")), dict(flatten(run.settings))
+            manifest, settings = run.json("manifest.json"), dict(flatten(run.settings))
             versions = {name: manifest.get(name) for name in ("rules_version", "schema_version")}
             settings = {"altalign": run.facts.get("altalign"), **versions, **settings}
-            return cls(run, settings, rows.by_reason(rows.counts(run)), storage.read_json(run.path("summary.json")))
+            return cls(run, settings, rows.by_reason(rows.counts(run)), run.json("summary.json"))
 
     @property
     def keeps_dropped(self) -> bool:
@@ -236,14 +235,15 @@ def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[di
         known = REASONS[Stage(stage)] if stage in rows.STAGES else ()
         others = sorted({reason for name, reason in (*a, *b) if name == stage} - {*known, KEPT})
         received = [sum(number for (name, _), number in counts.items() if name == stage) for counts in (a, b)]
-        if any(received):
-            by_reason = [(reason, [a[stage, reason], b[stage, reason]]) for reason in (*known, *others)]
-            by_reason = [(reason, both) for reason, both in by_reason if any(both)]
-            by_reason = [("received", received), *by_reason, (KEPT, [a[stage, KEPT], b[stage, KEPT]])]
-            is_without = [stage == Stage.SELECT and not number for number in received]
-            for reason, both in by_reason:
-                x, y = (None if without else number for without, number in zip(is_without, both, strict=True))
-                counted.append({"stage": stage, "reason": reason, "a": x, "b": y})
+        if not any(received):
+            continue
+        lines = [("received", *received)]
+        lines += [(reason, a[stage, reason], b[stage, reason]) for reason in (*known, *others)]
+        lines += [(KEPT, a[stage, KEPT], b[stage, KEPT])]
+        has_a, has_b = (bool(number) or stage != Stage.SELECT for number in received)
+        for reason, x, y in lines:
+            if x or y or reason in ("received", KEPT):
+                counted.append({"stage": stage, "reason": reason, "a": x if has_a else None, "b": y if has_b else None})
     return counted
 
 
@@ -296,28 +296,22 @@ def _joined(runs: Sequence[RunFolder], examples: int) -> tuple[dict[tuple[str, s
 
 def _verdicts(run: RunFolder, numbers: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
     """Key and number of the verdict of each row, a row group at a time, with its file. Numbers new verdicts."""
-    for name in storage.names(run.path("shards"), ".parquet"):
-        path = run.path("shards", name)
-        for group in rows.row_groups(path, ["key"]):
-            verdicts = pa.repeat(pa.scalar(numbers[KEPT], pa.uint16()), len(group))
-            yield path, _checked(group.append_column("verdict", verdicts), path)
-    for stage in rows.STAGES:
-        for name in storage.names(run.path("dropped", stage), ".parquet") if stage != Stage.EXTRACT else ():
-            path = run.path("dropped", stage, name)
-            for group in rows.row_groups(path, ["key", "reason"]):
-                is_other: Any = pc.not_equal(group["reason"], pa.scalar(DropReason.PAIR_REPEATED.value))
-                group = group.filter(pc.fill_null(is_other, pa.scalar(value=True)))
-                reasons: Any = group["reason"].cast(pa.string()).combine_chunks().fill_null("").dictionary_encode()
-                verdicts = [f"{stage}: {reason}" for reason in reasons.dictionary.to_pylist()]
-                known = pa.array([numbers.setdefault(each, len(numbers)) for each in verdicts], pa.uint16())
-                yield path, _checked(pa.table({"key": group["key"], "verdict": known.take(reasons.indices)}), path)
-
-
-def _checked(group: pa.Table, path: str) -> pa.Table:
-    is_key: Any = pc.match_substring_regex(group["key"], "^[0-9a-f]{32}$")
-    if group["key"].null_count or not pc.all(is_key, min_count=0).as_py():
-        raise UnreadableError(f"{path}: keys that are not 32 hex digits")
-    return group
+    folders = {run.path("dropped", stage): stage for stage in rows.STAGES if stage != Stage.EXTRACT}
+    for folder, stage in {run.path("shards"): "", **folders}.items():
+        for path in (storage.join(folder, name) for name in storage.names(folder, ".parquet")):
+            for group in rows.row_groups(path, ["key", "reason"] if stage else ["key"]):
+                known: Any = pa.repeat(pa.scalar(numbers[KEPT], pa.uint16()), len(group))
+                if stage:
+                    is_other: Any = pc.not_equal(group["reason"], pa.scalar(DropReason.PAIR_REPEATED.value))
+                    group = group.filter(pc.fill_null(is_other, pa.scalar(value=True)))
+                    reasons: Any = group["reason"].cast(pa.string()).combine_chunks().fill_null("").dictionary_encode()
+                    verdicts = [f"{stage}: {reason}" for reason in reasons.dictionary.to_pylist()]
+                    of_verdicts = [numbers.setdefault(each, len(numbers)) for each in verdicts]
+                    known = pa.array(of_verdicts, pa.uint16()).take(reasons.indices)
+                is_key: Any = pc.match_substring_regex(group["key"], "^[0-9a-f]{32}$")
+                if group["key"].null_count or not pc.all(is_key, min_count=0).as_py():
+                    raise UnreadableError(f"{path}: keys that are not 32 hex digits")
+                yield path, pa.table({"key": group["key"], "verdict": known})
 
 
 def _looked_up(places: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str | None, tuple[str, int, int] | None]]:
@@ -359,7 +353,8 @@ def _print(comparison: dict[str, Any], out: Console) -> None:
     out.print(table)
     totals = ((name, before or 0, after or 0) for name, (before, after) in comparison["totals"].items())
     out.print("; ".join(f"{before:,} {name}, then {after:,}" for name, before, after in totals), soft_wrap=True)
-    _print_stages(comparison["verdicts"], out)
+    out.print("pairs by the stage that drops them (or kept), in A (rows) and in B (columns)")
+    out.print(_by_stage(comparison["verdicts"]))
     changes = [each for each in comparison["verdicts"] if each["from"] != each["to"]]
     if not changes:
         out.print("no pair changed its verdict")
@@ -375,17 +370,8 @@ def _print(comparison: dict[str, Any], out: Console) -> None:
         out.print(note, soft_wrap=True)
 
 
-def _table(*texts: str, numbers: tuple[str, ...] = ()) -> Table:
-    table = Table()
-    for name in texts:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _print_stages(verdicts: list[dict[str, Any]], out: Console) -> None:
-    """Prints a matrix of pairs by the stage that drops them: in A (rows) and in B (columns)."""
+def _by_stage(verdicts: list[dict[str, Any]]) -> Table:
+    """A matrix of pairs by the stage that drops them: in A (rows) and in B (columns)."""
     pairs = Counter[tuple[str, str]]()
     for each in verdicts:
         pairs[each["from"].partition(":")[0], each["to"].partition(":")[0]] += each["pairs"]
@@ -399,5 +385,11 @@ def _print_stages(verdicts: list[dict[str, Any]], out: Console) -> None:
     for before in lines:
         cells = (pairs.get((before, after)) for after in columns)
         table.add_row(shown(before), *("" if number is None else f"{number:,}" for number in cells))
-    out.print("pairs by the stage that drops them (or kept), in A (rows) and in B (columns)")
-    out.print(table)
+    return table
+
+
+def _table(*texts: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A table with columns of text, then of numbers."""
+    return Table(
+        *(Column(name, overflow="fold") for name in texts), *(Column(name, justify="right") for name in numbers)
+    )

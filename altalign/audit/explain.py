@@ -190,6 +190,10 @@ def _pair(row: Mapping[str, object]) -> list[str]:
     return [f"{label:<9} {value}" for label, value in values if value is not None]
 
 
+def _line(name: str, what: str) -> str:
+    return f"  {name:<{_WIDTH}} {what}"
+
+
 def _kept(run: RunFolder, row: FoundSample) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
     generation = generations.number_of(storage.name(shard))
@@ -207,10 +211,6 @@ def _dropped(run: RunFolder, row: FoundDropped) -> list[str]:
     return [*_pair(row), *lines, _line("row in", row["in"])]
 
 
-def _line(name: str, what: str) -> str:
-    return f"  {name:<{_WIDTH}} {what}"
-
-
 def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
     """The last `MOST` tries of fetching the image, if it came from the web."""
     if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
@@ -223,23 +223,20 @@ def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
     for log in storage.names(run.path("log", "fetch"), ".jsonl"):
         if int(log.partition("-")[0]) in numbers:
             with storage.open_read(run.path("log", "fetch", log)) as file:
-                for line in file:
-                    if name.encode() in line:
-                        with suppress(ValueError):  # a line cut by a kill
-                            entries.append(json.loads(line))
+                for line in (line for line in file if name.encode() in line):
+                    with suppress(ValueError):  # a line cut by a kill
+                        entries.append(json.loads(line))
     tries = sorted((each for each in entries if each.get("image_id") == name), key=lambda each: each["started"])
-    more = f" (the last {MOST} of {len(tries)})" if len(tries) > MOST else ""
-    lines = [_line("tried", _try(each, row["image_url"])) for each in tries[-MOST:]]
-    return [lines[0] + more, *lines[1:]] if lines else []
-
-
-def _try(each: Try, url: str | None) -> str:
-    when = datetime.fromtimestamp(each["started"], UTC).strftime("%Y-%m-%d %H:%M:%S")
-    status = f" {each['status']}" if each["status"] else ""
-    end = f"{each['reason']}{status}: {each['detail']}" if each["reason"] else f"fetched, {each['bytes']:,} bytes"
-    at = f", at {each['address']}" if each["address"] else ""
-    redirected = f", redirected to {each['url']}" if each["url"] != url else ""
-    return f"{when} UTC, {each['seconds']:.2f} s: {end}{at}{redirected}"
+    lines = []
+    for each in tries[-MOST:]:
+        when = datetime.fromtimestamp(each["started"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+        status = f" {each['status']}" if each["status"] else ""
+        end = f"{each['reason']}{status}: {each['detail']}" if each["reason"] else f"fetched, {each['bytes']:,} bytes"
+        end += f", at {each['address']}" if each["address"] else ""
+        end += f", redirected to {each['url']}" if each["url"] != row["image_url"] else ""
+        more = f" (the last {MOST} of {len(tries)})" if len(tries) > MOST and not lines else ""
+        lines.append(_line("tried", f"{when} UTC, {each['seconds']:.2f} s: {end}{more}"))
+    return lines
 
 
 def _why(run: RunFolder, reason: str, row: FoundDropped) -> str:
@@ -250,20 +247,32 @@ def _why(run: RunFolder, reason: str, row: FoundDropped) -> str:
         scores = json.loads(row.get("scores") or "{}")  # the values that `select` decided by
         measured = "".join(f"; {name} = {'null' if value is None else value}" for name, value in scores.items())
         return f"{run.conditions.get(reason) or reason_words.of_select([reason])[reason]}{measured}"
+
+    def cosine() -> str:
+        similarity = row["similarity"]
+        return "connected through other images with" if similarity is None else f"cosine {similarity:.4f} with"
+
+    def cosine_above() -> str:
+        settings = run.config.decontaminate
+        if not settings.calibration:
+            return f"[decontaminate] similarity_above = {settings.similarity_above}"
+        above = run.json("audit", "near_duplicates", "calibration.json").get("similarity_above")
+        return f"above {above} by [decontaminate] calibration = {settings.calibration!r}"
+
     values: dict[str, Callable[[], str]] = {
         "words": lambda: many(row["words"] or 0, "word"),
         "size": lambda: _size(row),
-        "cosine": lambda: (
-            "connected through other images with"
-            if row["similarity"] is None
-            else f"cosine {row['similarity']:.4f} with"
-        ),
-        "cosine_above": lambda: _threshold(run),
+        "cosine": cosine,
+        "cosine_above": cosine_above,
         "kept_row": lambda: _fate(run, row["kept_key"]),
         "rare_ngrams": lambda: _rare_ngrams(run, row["caption"]),
         "no_url": lambda: _no_url(row["image_url"]),
     }
     return reason_words.explained(reason, run.config, row, values)
+
+
+def _size(row: Mapping[str, object]) -> str:
+    return f"{row['width']} x {row['height']} px"
 
 
 def _fate(run: RunFolder, key: str | None) -> str:
@@ -275,19 +284,6 @@ def _fate(run: RunFolder, key: str | None) -> str:
         return f"was kept ({sample['source_key'] or 'in ' + sample['in']})"
     row = next((row for row in rows.dropped(run, has_key) if row["reason"] != DropReason.PAIR_REPEATED), None)
     return f"was dropped later: {row['reason']}" if row else "went on to the next stage"
-
-
-def _size(row: Mapping[str, object]) -> str:
-    return f"{row['width']} x {row['height']} px"
-
-
-def _threshold(run: RunFolder) -> str:
-    """The cosine above which images are near-duplicates, and where it comes from."""
-    settings = run.config.decontaminate
-    if not settings.calibration:
-        return f"[decontaminate] similarity_above = {settings.similarity_above}"
-    calibrated = storage.read_json(run.path("audit", "near_duplicates", "calibration.json"))
-    return f"above {calibrated.get('similarity_above')} by [decontaminate] calibration = {settings.calibration!r}"
 
 
 def _no_url(url: str | None) -> str:

@@ -4,10 +4,10 @@ As Arrow, nothing is read before a scan, and then only what it asks for; as data
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,7 +95,10 @@ class Run:
             DamagedError: the manifest is damaged.
         """
         with own_files(self.folder):
-            return _samples(self._run)
+            names = self._shards()
+            paths = [self._run.path("shards", f"{name.removesuffix('.tar')}.parquet") for name in names]
+            # `shard` is known of each file before it is opened
+            return self._dataset(paths, _OF_SHARDS, [pc.field("shard") == name for name in names])
 
     def dropped(self, *reasons: str) -> ds.Dataset:
         """The rows that were dropped for one of these reasons (none: for any), lazily: columns of `schema.DROPPED`.
@@ -113,7 +116,7 @@ class Run:
             stages = [stage for stage in run_rows.STAGES if not names or {*REASONS[Stage(stage)]} & names]
             folders = [self._run.path("dropped", stage) for stage in stages]
             paths = [storage.join(folder, name) for folder in folders for name in storage.names(folder, ".parquet")]
-            rows = _dataset(self._run, paths, DROPPED)
+            rows = self._dataset(paths, DROPPED)
             return rows.filter(pc.field("reason").isin(sorted(names))) if names else rows
 
     def images(self, rows: object) -> Iterator[bytes]:
@@ -125,7 +128,18 @@ class Run:
         Raises:
             DamagedError: a tar is not there, or ends before its image does.
         """
-        return _images(self._run, rows)
+        table: Any = rows
+        places = pa.table(table).select(["shard", "tar_offset", "tar_bytes"]).to_pylist()
+
+        def read(place: Mapping[str, Any]) -> bytes:
+            path = self._run.path("shards", place["shard"])
+            image = storage.read_range(path, place["tar_offset"], place["tar_bytes"])
+            if missing := place["tar_bytes"] - len(image):
+                raise UnreadableError(f"{path}: it ends {missing:,} bytes before an image does")
+            return image
+
+        with own_files(self.folder):
+            yield from storage.each(read, places, place=self.folder)
 
     def explain(
         self, *, url: str | None = None, text: str | None = None, key: str | None = None, source_key: str | None = None
@@ -172,7 +186,7 @@ class Run:
         """
         with own_files(self.folder):
             columns = ["shard", "tar_offset", "tar_bytes", "caption"]
-            return Pairs(_samples(self._run).to_table(columns, filter=where), self._run, prepare)
+            return Pairs(self.samples().to_table(columns, filter=where), self, prepare)
 
     def to_hf(self, *, where: pc.Expression | None = None) -> "datasets.IterableDataset":
         """The samples as an `IterableDataset` of Hugging Face `datasets`: the columns of `samples()`, and `image`.
@@ -191,8 +205,25 @@ class Run:
         features = datasets.Features.from_arrow_schema(_OF_SHARDS)
         features["image"] = datasets.Image()
         with own_files(self.folder):
-            arguments = {"run": self._run, "shards": _shards(self._run), "where": where}
+            arguments = {"run": self, "shards": self._shards(), "where": where}
             return datasets.IterableDataset.from_generator(_pictured_rows, features=features, gen_kwargs=arguments)
+
+    def _shards(self) -> list[str]:
+        """The names of the tars, as the manifest has them."""
+        self._run.check_finished("it has no samples yet")
+        try:
+            return [str(shard["name"]) for shard in self._run.json("manifest.json")["shards"]]
+        except (KeyError, TypeError):
+            raise UnreadableError(f"{self._run.path('manifest.json')}: it does not name the shards") from None
+
+    def _dataset(
+        self, paths: Sequence[str], schema: pa.Schema, partitions: list[pc.Expression] | None = None
+    ) -> ds.Dataset:
+        system, _ = storage.in_arrow(self.folder)
+        names = [storage.in_arrow(path)[1] for path in paths]
+        return ds.FileSystemDataset.from_paths(
+            names, schema=schema, format=ds.ParquetFileFormat(), filesystem=system, partitions=partitions
+        )
 
     def __repr__(self) -> str:
         from altalign.audit import notebook
@@ -216,7 +247,7 @@ class Pairs:
     """
 
     rows: pa.Table
-    _run: RunFolder
+    _run: Run
     _prepare: Callable[[Any], Any] | None
 
     def __len__(self) -> int:
@@ -227,64 +258,21 @@ class Pairs:
 
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Any, str]]:
         """Several at a time, as PyTorch asks for a batch: of an object store they are read together."""
-        rows = self.rows.take(pa.array(numbers, pa.int64()))
-        captions = cast(list[str], rows["caption"].to_pylist())
-        return list(zip(map(self._picture, _images(self._run, rows)), captions, strict=True))
-
-    def _picture(self, data: bytes) -> object:
         from PIL import Image, ImageOps
 
-        with Image.open(io.BytesIO(data)) as image:
-            upright = ImageOps.exif_transpose(image).convert("RGB")
-        return upright if self._prepare is None else self._prepare(upright)
+        rows, pairs = self.rows.take(pa.array(numbers, pa.int64())), []
+        for data, caption in zip(self._run.images(rows), rows["caption"].to_pylist(), strict=True):
+            with Image.open(io.BytesIO(data)) as image:
+                upright = ImageOps.exif_transpose(image).convert("RGB")
+            pairs.append((upright if self._prepare is None else self._prepare(upright), str(caption)))
+        return pairs
 
     def __repr__(self) -> str:
         return f"{len(self):,} pairs of {self._run.folder}"
 
 
-def _shards(run: RunFolder) -> list[str]:
-    """The names of the tars, as the manifest has them."""
-    run.check_finished("it has no samples yet")
-    path = run.path("manifest.json")
-    try:
-        return [str(shard["name"]) for shard in storage.read_json(path)["shards"]]
-    except (KeyError, TypeError):
-        raise UnreadableError(f"{path}: it does not name the shards") from None
-
-
-def _samples(run: RunFolder) -> ds.Dataset:
-    """The side-cars that the manifest names, in order; `shard` is known of each file before it is opened."""
-    names = _shards(run)
-    paths = [run.path("shards", f"{name.removesuffix('.tar')}.parquet") for name in names]
-    return _dataset(run, paths, _OF_SHARDS, [pc.field("shard") == name for name in names])
-
-
-def _dataset(
-    run: RunFolder, paths: Iterable[str], schema: pa.Schema, partitions: list[pc.Expression] | None = None
-) -> ds.Dataset:
-    system, _ = storage.in_arrow(run.folder)
-    names = [storage.in_arrow(path)[1] for path in paths]
-    return ds.FileSystemDataset.from_paths(
-        names, schema=schema, format=ds.ParquetFileFormat(), filesystem=system, partitions=partitions
-    )
-
-
-def _images(run: RunFolder, rows: Any) -> Iterator[bytes]:
-    places = pa.table(rows).select(["shard", "tar_offset", "tar_bytes"]).to_pylist()
-
-    def read(place: Mapping[str, Any]) -> bytes:
-        path = run.path("shards", place["shard"])
-        image = storage.read_range(path, place["tar_offset"], place["tar_bytes"])
-        if missing := place["tar_bytes"] - len(image):
-            raise UnreadableError(f"{path}: it ends {missing:,} bytes before an image does")
-        return image
-
-    with own_files(run.folder):
-        yield from storage.each(read, places, place=run.folder)
-
-
-def _pictured_rows(run: RunFolder, shards: Sequence[str], where: pc.Expression | None) -> Iterator[dict[str, object]]:
+def _pictured_rows(run: Run, shards: Sequence[str], where: pc.Expression | None) -> Iterator[dict[str, object]]:
     chosen = pc.field("shard").isin(list(shards))
-    for batch in _samples(run).to_batches(filter=chosen if where is None else chosen & where):
-        for row, image in zip(batch.to_pylist(), _images(run, batch), strict=True):
+    for batch in run.samples().to_batches(filter=chosen if where is None else chosen & where):
+        for row, image in zip(batch.to_pylist(), run.images(batch), strict=True):
             yield {**row, "image": {"bytes": image, "path": None}}

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from altalign import storage, terminal
+from altalign.audit.run_folder import RunFolder
 from altalign.data.stages import REMOVED_FILE, check_curated, damaged, own_files
 from altalign.errors import UsageError
 from altalign.machine import memory
-from altalign.storage import atomic_change
 
 if TYPE_CHECKING:
     from altalign.settings.curate import CurateConfig
@@ -63,20 +63,13 @@ def config_of_run(
     """The settings of a run with the engine that it was run with, these overrides, and these further test sets."""
     from altalign.settings.curate import CurateConfig
 
-    folder = folder.rstrip("/") or "/"
-    storage.check(folder)
-    if storage.kind(folder) != "folder":
-        raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
-    atomic_change.settle(folder)
     with own_files(folder):
-        facts = storage.read_json(storage.join(folder, "run.json"))
-    if not facts:
-        raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
-    path = storage.join(folder, "config.toml")
+        run = RunFolder.open(folder.rstrip("/") or "/")
+    path = run.path("config.toml")
     if not storage.exists(path):
-        raise damaged(folder, path, "it is not there")
-    engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
-    config = CurateConfig.load(path, [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
+        raise damaged(run.folder, path, "it is not there")
+    engine = [f"engine.{name}={json.dumps(value)}" for name, value in run.facts.get("engine", {}).items()]
+    config = CurateConfig.load(path, [f"run.folder={json.dumps(run.folder, ensure_ascii=False)}", *engine, *overrides])
     if not test_sets:
         return config
     values = config.model_dump(mode="json")

@@ -1,8 +1,10 @@
 """`altalign audit RUN` checks a finished run and writes its report; with RUN_A RUN_B it compares two runs."""
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -20,32 +22,17 @@ if TYPE_CHECKING:
 
 PAGE, CHECKS, NUMBERS = REPORT
 SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generation; `altalign audit` reads all
+NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
 
 
 def main(argv: Sequence[str]) -> int:
     """Checks a finished run and writes its report, or compares two runs."""
-    arguments = _parser().parse_args(argv)
-    is_of_files = arguments.digest or arguments.quick
-    is_of_report = arguments.other is None and not (is_of_files or arguments.json)
+    arguments = _arguments(argv)
     if arguments.summary:
-        if not is_of_report or arguments.shards or arguments.page is not None or arguments.words:
-            raise UsageError("--summary: is written alone; leave RUN_B and the other options but --to out")
         return _summarised(arguments.run, arguments.to or ".")
-    if arguments.full and (arguments.other is not None or is_of_files or arguments.shards):
-        raise UsageError("--full: reads every file of one run; leave out RUN_B, --digest, --quick and --shards")
-    if arguments.to:
-        raise UsageError(f"--to {arguments.to}: belongs to --summary; give it too, or leave --to out")
-    if arguments.words and not is_of_report:
-        raise UsageError(f"--words {arguments.words[0]}: belongs to the report of one run; leave it out")
-    if is_of_files:
-        if arguments.other is not None or arguments.shards:
-            raise UsageError("--digest and --quick look at all files of one run; leave out RUN_B and --shards")
+    if arguments.digest or arguments.quick:
         return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
-    if arguments.page is not None and arguments.other is None:
-        raise UsageError("--page is for two runs; the page of one run is RUN/report.html, which is always written")
     if arguments.other is not None:
-        if arguments.shards:
-            raise UsageError("--shards is for the checks of one run; leave it out to compare two runs")
         from altalign.audit import compare
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
@@ -55,12 +42,9 @@ def main(argv: Sequence[str]) -> int:
         if not name or not path or name in words:
             raise UsageError(f"--words {each}: not of the form NAME=FILE, or of a name that is there already")
         words[name] = path
+    most, is_written = arguments.shards, not arguments.json
     run, checks = checked(
-        arguments.run,
-        shards_at_most=arguments.shards,
-        is_written=not arguments.json,
-        words=words,
-        is_full=arguments.full,
+        arguments.run, shards_at_most=most, is_written=is_written, words=words, is_full=arguments.full
     )
     if arguments.json:
         sys.stdout.write(json.dumps({"run": run.folder, **_to_json(checks)}, indent=2) + "\n")
@@ -69,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
     return _exit_code(checks)
 
 
-def _parser() -> Parser:
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments. Raises UsageError: they do not go together."""
     about = (
         "Check a finished run and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
         "The exit code is 1 if a check fails (0 if one could not be asked). "
@@ -92,7 +77,27 @@ def _parser() -> Parser:
     words = "report the share kept of captions with a word of this list; repeatable"
     parser.add_repeatable("--words", "NAME=FILE", words)
     parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
-    return parser
+    given = parser.parse_args(argv)
+    is_of_two, is_of_files = given.other is not None, given.digest or given.quick
+    is_of_report = not (is_of_two or is_of_files or given.json)
+    why = ""
+    if given.summary and (not is_of_report or given.shards or given.page is not None or given.words):
+        why = "--summary: is written alone; leave RUN_B and the other options but --to out"
+    elif given.full and (is_of_two or is_of_files or given.shards) and not given.summary:
+        why = "--full: reads every file of one run; leave out RUN_B, --digest, --quick and --shards"
+    elif given.to and not given.summary:
+        why = f"--to {given.to}: belongs to --summary; give it too, or leave --to out"
+    elif given.words and not is_of_report:
+        why = f"--words {given.words[0]}: belongs to the report of one run; leave it out"
+    elif is_of_files and (is_of_two or given.shards):
+        why = "--digest and --quick look at all files of one run; leave out RUN_B and --shards"
+    elif given.page is not None and not is_of_two and not is_of_files:
+        why = "--page is for two runs; the page of one run is RUN/report.html, which is always written"
+    elif is_of_two and given.shards:
+        why = "--shards is for the checks of one run; leave it out to compare two runs"
+    if why:
+        raise UsageError(why)
+    return given
 
 
 def _summarised(folder: str, to: str) -> int:
@@ -121,10 +126,8 @@ def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) ->
     elif files.wrong:
         sys.stdout.write("".join(f"{shown(f'{name}: {why}')}\n" for name, why in sorted(files.wrong.items())))
         sys.stdout.write(f"{len(files.wrong):,} of {files.files:,} files are not as they were written\n")
-    elif is_digest:
-        sys.stdout.write(f"{number}\n")
     else:
-        sys.stdout.write(f"{files.files:,} files, each of its size\n")
+        sys.stdout.write(f"{number}\n" if is_digest else f"{files.files:,} files, each of its size\n")
     return AltalignError.exit_code if files.wrong else 0
 
 
@@ -151,8 +154,48 @@ def checked(
         run = RunFolder.open(folder)
         run.check_finished("there is nothing to report yet")
         if is_written:
-            return run, write(run, shards_at_most=shards_at_most, words=words, is_full=is_full)
-        return run, _checks(run, shards_at_most, is_full=is_full)
+            startup.place_kernels()
+        # Arrow, NumPy, templates: half a second, which --help need not wait for
+        from altalign.audit import checks
+
+        results = checks.run_checks(run, shards_at_most=shards_at_most)
+        results += checks.check_absence(run) if is_full else []
+        if is_written:
+            _write(run, results, words)
+        return run, results
+
+
+def _write(run: RunFolder, checks: "list[Check]", words: Mapping[str, str] | None = None) -> None:
+    """Writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
+    from altalign.audit.report import page
+
+    report = page.gather(run, checks, words)
+    # ASCII, for names of files may be any bytes
+    storage.write_bytes(run.path(CHECKS), (json.dumps(_to_json(checks), indent=1) + "\n").encode())
+    storage.write_bytes(run.path(NUMBERS), (json.dumps(report.to_json(), indent=1) + "\n").encode())
+    storage.write_bytes(run.path(PAGE), page.html(report))
+
+
+def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
+    """The run and the checks of its report, which is written where there is none; None of an unfinished run."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        if not run.is_finished:
+            return None
+        startup.place_kernels()
+        from altalign.audit.checks import Check
+        from altalign.audit.report import page
+
+        path = run.path(PAGE)  # of an existing report; another manifest or version has another
+        if storage.exists(path) and page.generator(run).encode() in storage.read_range(path, 0, 1_000):
+            with suppress(UnreadableError, KeyError, TypeError):
+                return run, [Check(**check) for check in run.json(CHECKS)["checks"]]
+        # of a run that has grown, the shards that came are read, for the others were read before
+        entries = run.json("manifest.json").get("shards", [])
+        numbers = [generations.number_of(str(entry["name"])) for entry in entries if "name" in entry]
+        newest = max(numbers, default=1)
+        came = numbers.count(newest) if newest > 1 else SHARDS_AFTER_A_CURATION
+    return checked(folder, shards_at_most=min(SHARDS_AFTER_A_CURATION, came), is_written=True)
 
 
 def after_curation(folder: str) -> int:
@@ -171,67 +214,10 @@ def after_curation(folder: str) -> int:
     return _exit_code(report[1])
 
 
-NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
-
-
-def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
-    """The run and the checks of its report, which is written where there is none; None of an unfinished run."""
-    with own_files(folder):
-        run = RunFolder.open(folder)
-        if not run.is_finished:
-            return None
-        if checks := _written(run):
-            return run, checks
-        # of a run that has grown, the shards that came are read, for the others were read before
-        entries = storage.read_json(run.path("manifest.json")).get("shards", [])
-        numbers = [generations.number_of(str(entry["name"])) for entry in entries if "name" in entry]
-        newest = max(numbers, default=1)
-        came = numbers.count(newest) if newest > 1 else SHARDS_AFTER_A_CURATION
-        return run, write(run, shards_at_most=min(SHARDS_AFTER_A_CURATION, came))
-
-
 def why_no_report(folder: str, error: BaseException) -> str:
     """Why no report was written, in a line."""
     why, repair = shown(str(error) or "out of memory"), f"`{command('audit', folder)}` tries again"
     return f"no report was written: {why}; the run is whole, and {repair}"
-
-
-def write(
-    run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str] | None = None, is_full: bool = False
-) -> "list[Check]":
-    """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
-    startup.place_kernels()
-    # Arrow, NumPy, templates: half a second, which --help need not wait for
-    from altalign.audit.report import page
-
-    checks = _checks(run, shards_at_most, is_full=is_full)
-    report = page.gather(run, checks, words)
-    # ASCII, for names of files may be any bytes
-    storage.write_bytes(run.path(CHECKS), (json.dumps(_to_json(checks), indent=1) + "\n").encode())
-    storage.write_bytes(run.path(NUMBERS), (json.dumps(report.to_json(), indent=1) + "\n").encode())
-    storage.write_bytes(run.path(PAGE), page.html(report))
-    return checks
-
-
-def _checks(run: RunFolder, shards_at_most: int | None, *, is_full: bool) -> "list[Check]":
-    from altalign.audit import checks
-
-    of_files = list(checks.run_checks(run, shards_at_most=shards_at_most))
-    return [*of_files, *checks.check_absence(run)] if is_full else of_files
-
-
-def _written(run: RunFolder) -> "list[Check] | None":
-    """The checks of the existing report; None if there is none, or it belongs to another manifest or version."""
-    from altalign.audit.checks import Check
-    from altalign.audit.report import page as report
-
-    path = run.path(PAGE)
-    if not storage.exists(path) or report.generator(run).encode() not in storage.read_range(path, 0, 1_000):
-        return None
-    try:
-        return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
-    except (UnreadableError, KeyError, TypeError):
-        return None
 
 
 def _to_json(checks: "Sequence[Check]") -> dict[str, object]:

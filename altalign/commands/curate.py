@@ -1,7 +1,4 @@
-"""Verbs that make a run: `init`, `demo`, `trial`, `curate`, `retry`, `calibrate`.
-
-Arguments and settings are read before anything heavy is imported, so that --help and a wrong setting answer at once.
-"""
+"""Verbs that make a run: `init`, `demo`, `trial`, `curate`, `retry`, `calibrate`."""
 
 import argparse
 import difflib
@@ -169,11 +166,7 @@ def curated(
     is_restart: bool,
     progress: "bool | Callable[[Progress], None]",
 ) -> str:
-    """Run, or continue, a curation for a Python program; errors name the settings by `where`. Returns the run's folder.
-
-    Raises:
-        AltalignError: nothing is left of the pool.
-    """
+    """Run, or continue, a curation for a Python program; errors name the settings by `where`. Returns the folder."""
     startup.place_kernels()
     from altalign.pipelines import curate
 

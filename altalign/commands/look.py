@@ -98,13 +98,10 @@ def status(argv: Sequence[str]) -> int:
 def _print_status(run: RunFolder) -> None:
     from rich.table import Table  # a tenth of a second, which --help need not wait for
 
-    out = terminal.stdout()
-    process = storage.holder(run.folder)
+    out, process = terminal.stdout(), storage.holder(run.folder)
     state = f"running (process {process})" if process else "finished" if run.is_finished else "not finished"
     out.print(f"{shown(run.folder)}: {state}", soft_wrap=True)
-    table = Table()
-    for name in ("stage", "state"):
-        table.add_column(name)
+    table = Table("stage", "state")
     for name in ("units", "rows", "time", "left", "tries"):
         table.add_column(name, justify="right")
     for stage, facts in run.facts["stages"].items():
@@ -113,34 +110,30 @@ def _print_status(run: RunFolder) -> None:
             of_step = storage.read_json(plan)
             done += len(finished_units(plan.removesuffix("/plan/plan.json")))
             planned, rows = planned + of_step["units"], rows + of_step["rows"]
-        state, left = ("finished", "") if facts["finished"] else ("begun", _left(facts["started"], done, planned))
+        state, left = "finished" if facts["finished"] else "begun", ""
+        if not facts["finished"]:
+            begun = datetime.strptime(facts["started"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+            seconds = (datetime.now(UTC) - begun).total_seconds()
+            left = f"{seconds * (planned - done) / done:.0f} s" if done else "unknown"
         units, of_rows = f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else ""
         table.add_row(stage, state, units, of_rows, f"{facts['seconds']:.1f} s", left, str(facts["attempts"]))
     out.print(table)
-    for line in _from_the_web(run):
-        out.print(line, soft_wrap=True)
-    trouble = storage.read_json(run.path("log", "trouble.json"))
+    lines, trouble = _from_the_web(run), run.json("log", "trouble.json")
     if trouble and not run.is_finished:
-        out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
+        lines.append(f"last failure: {shown(trouble['message'])}")
     if run.is_finished and not process and storage.kind(run.path(ADDING)) == "folder":
-        out.print("an addition to it was cut off: run the same `altalign add` again, which continues it")
+        lines.append("an addition to it was cut off: run the same `altalign add` again, which continues it")
     if run.is_finished and not process and not all(storage.exists(run.path(*name.split("/"))) for name in REPORT):
-        out.print(f"it has no report as it is now: `{command('audit', run.folder)}` writes it", soft_wrap=True)
+        lines.append(f"it has no report as it is now: `{command('audit', run.folder)}` writes it")
     if not run.is_finished and not process:
-        out.print("run the same `altalign curate` again to continue")
-
-
-def _left(started: str, done: int, planned: int) -> str:
-    """The time left for a stage, estimated from the units that have finished."""
-    if not done:
-        return "unknown"
-    begun = datetime.strptime(started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    return f"{(datetime.now(UTC) - begun).total_seconds() * (planned - done) / done:.0f} s"
+        lines.append("run the same `altalign curate` again to continue")
+    for line in lines:
+        out.print(line, soft_wrap=True)
 
 
 def _from_the_web(run: RunFolder) -> list[str]:
     """Lines about the fetch from its last progress.json; empty if the images came with the input."""
-    facts = storage.read_json(run.path("log", "fetch", "progress.json"))
+    facts = run.json("log", "fetch", "progress.json")
     if not facts:
         return []
     ended, images, megabytes = facts["ended"], facts["images"], facts["bytes"] / 1e6
@@ -164,11 +157,7 @@ def _from_the_web(run: RunFolder) -> list[str]:
 
 
 def _lineage(path: str, key: str, removed: str, *, is_json: bool) -> int:
-    """Print what a finished run was made of; of a training run or checkpoint, the runs that it was trained on.
-
-    Of a training, `key` asks which steps had this pair, `removed` which checkpoints have seen what was removed from
-    this run.
-    """
+    """Print what a finished run was made of; of a training run or checkpoint, the runs that it was trained on."""
     path = path.rstrip("/") or "/"
     storage.check(path)
     if key and removed:
@@ -210,9 +199,17 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
     manifests = checkpoints.state_of(checkpoints.place_of(folder, last)).get("manifests", {})
     facts: dict[str, Any] = {"training": folder, "step": last, "manifests": manifests, "runs": {}}
     lines = [f"{folder} step {last}, trained on"]
-    for run, digest in manifests.items():
-        facts["runs"][run], drawn = _of_data(run, digest)
-        lines += [f"  {line}" for line in drawn]
+    for run, digest in manifests.items():  # the SHA-256 of each run's manifest then
+        manifest = storage.join(run, "manifest.json")
+        if not storage.exists(manifest):
+            facts["runs"][run] = None
+            lines.append(f"  {run} (manifest {digest[:12]}), which is not there now")
+            continue
+        made, now = lineage.of_run(run), hashlib.sha256(storage.read_bytes(manifest)).hexdigest()
+        facts["runs"][run] = made.to_json()
+        lines += [f"  {line}" for line in lineage.drawn(made, run)]
+        if now != digest:
+            lines.append(f"    it has changed since: its manifest was {digest[:12]}, and is {now[:12]} now")
     facts["data_changes"] = [change for change in steps_of_pair.changes(config) if change["step"] < last]
     for change in facts["data_changes"]:
         were = ", ".join(f"{run} (manifest {digest[:12]})" for run, digest in change["manifests"].items())
@@ -224,17 +221,6 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
         facts["removed"], more = _removed(config, removed, [step for step in steps if step <= last])
         lines += more
     return facts, lines
-
-
-def _of_data(run: str, digest: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """What is known of a run that was trained on, by the SHA-256 of its manifest then."""
-    path = storage.join(run, "manifest.json")
-    if not storage.exists(path):
-        return None, [f"{run} (manifest {digest[:12]}), which is not there now"]
-    made = lineage.of_run(run)
-    now = hashlib.sha256(storage.read_bytes(path)).hexdigest()
-    note = [] if now == digest else [f"  it has changed since: its manifest was {digest[:12]}, and is {now[:12]} now"]
-    return made.to_json(), [*lineage.drawn(made, run), *note]
 
 
 def _seen(config: Any, key: str, last: int) -> tuple[dict[str, Any], str]:

@@ -1,7 +1,4 @@
-"""Verbs of training: `train`, `eval`, `nlip`, `encode`, `export`.
-
-Arguments and settings are read before anything heavy is imported.
-"""
+"""Verbs of training: `train`, `eval`, `nlip`, `encode`, `export`. Arguments are read before heavy imports."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -18,6 +15,38 @@ if TYPE_CHECKING:
 _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
 
 
+@contextmanager
+def trouble_named() -> Iterator[None]:
+    """Turns torch's errors of full memory, of a GPU or of the machine, into ours, which says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        message, kind = " ".join(str(error).split()), type(error).__name__
+        if kind == "OutOfMemoryError" or "can't allocate memory" in message:
+            words = message.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
+            raise AltalignError(
+                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it "
+                "again, it continues"
+            ) from None
+        raise
+
+
+def _settings(path: str, overrides: Sequence[str]) -> "TrainConfig":
+    """The settings, where all that training needs is installed."""
+    from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
+
+    config = TrainConfig.load(path, overrides)
+    check_installed()
+    return config
+
+
+def check_installed() -> None:
+    """Refuse to go on where the extra is missing."""
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")
+
+
+@trouble_named()
 def main(argv: Sequence[str]) -> int:
     """Train, or go on training."""
     parser = Parser(
@@ -51,10 +80,9 @@ def main(argv: Sequence[str]) -> int:
     from altalign.train import loop
     from altalign.train.nlip import phases
 
-    with trouble_named():
-        if config.phases:
-            return phases.train(config, until=arguments.until)
-        return loop.train(config, data_changed=arguments.data_changed)
+    if config.phases:
+        return phases.train(config, until=arguments.until)
+    return loop.train(config, data_changed=arguments.data_changed)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -66,13 +94,13 @@ def _sweep(arguments: argparse.Namespace) -> int:
     check_installed()
     from altalign.train import sweep
 
-    with trouble_named():
-        return sweep.describe(config) if arguments.dry_run else sweep.sweep(config)
+    return sweep.describe(config) if arguments.dry_run else sweep.sweep(config)
 
 
 # eval ----------------------------------------------------------------------------------------------------------------
 
 
+@trouble_named()
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a model on sets, or compare two evaluations."""
     arguments = _parser_of_eval().parse_args(argv)
@@ -96,10 +124,9 @@ def evaluate(argv: Sequence[str]) -> int:
     config = _settings(arguments.given[0], arguments.set)
     from altalign.train import evaluation
 
-    with trouble_named():
-        if arguments.model and not config.classification.train:
-            return evaluation.evaluate_other(config, arguments.model)
-        return evaluation.evaluate(config, step=arguments.checkpoint)
+    if arguments.model and not config.classification.train:
+        return evaluation.evaluate_other(config, arguments.model)
+    return evaluation.evaluate(config, step=arguments.checkpoint)
 
 
 def _parser_of_eval() -> Parser:
@@ -149,16 +176,15 @@ def _evaluate_sets(arguments: argparse.Namespace) -> int:
     check_installed()
     from altalign.train import sets_evaluation
 
-    with trouble_named():
-        return sets_evaluation.evaluate(
-            next(iter(arguments.given), ""),
-            sets,
-            model=arguments.model,
-            step=arguments.checkpoint,
-            out=arguments.out,
-            device=arguments.device or "auto",
-            overrides=arguments.set,
-        )
+    return sets_evaluation.evaluate(
+        next(iter(arguments.given), ""),
+        sets,
+        model=arguments.model,
+        step=arguments.checkpoint,
+        out=arguments.out,
+        device=arguments.device or "auto",
+        overrides=arguments.set,
+    )
 
 
 # A trained model -----------------------------------------------------------------------------------------------------
@@ -172,6 +198,7 @@ def _parser_of_training(verb: str, description: str) -> Parser:
     return parser
 
 
+@trouble_named()
 def encode(argv: Sequence[str]) -> int:
     """Write embeddings of images and captions."""
     parser = _parser_of_training("encode", "Write the embeddings that a trained model makes, as Parquet.")
@@ -185,18 +212,18 @@ def encode(argv: Sequence[str]) -> int:
     check_installed()
     from altalign.train import encode
 
-    with trouble_named():
-        return encode.encode(
-            arguments.run,
-            arguments.input,
-            arguments.out,
-            step=arguments.checkpoint,
-            batch=arguments.batch,
-            image_column=arguments.image_column,
-            caption_column=arguments.caption_column,
-        )
+    return encode.encode(
+        arguments.run,
+        arguments.input,
+        arguments.out,
+        step=arguments.checkpoint,
+        batch=arguments.batch,
+        image_column=arguments.image_column,
+        caption_column=arguments.caption_column,
+    )
 
 
+@trouble_named()
 def export(argv: Sequence[str]) -> int:
     """Write a trained model in another library's form."""
     parser = _parser_of_training("export", "Write a trained model as another library opens it, open it and compare.")
@@ -209,14 +236,13 @@ def export(argv: Sequence[str]) -> int:
     from altalign.train.exchange import export
 
     sides = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
-    with trouble_named():
-        return export.export(
-            arguments.run,
-            arguments.folder,
-            to=arguments.to,
-            step=arguments.checkpoint,
-            overrides={name: px for name, px in sides.items() if px},
-        )
+    return export.export(
+        arguments.run,
+        arguments.folder,
+        to=arguments.to,
+        step=arguments.checkpoint,
+        overrides={name: px for name, px in sides.items() if px},
+    )
 
 
 # nlip ----------------------------------------------------------------------------------------------------------------
@@ -237,6 +263,7 @@ def nlip(argv: Sequence[str]) -> int:
     raise UsageError(f"{argv[0] if argv else 'nlip'}: no part of NLIP; there are: {', '.join(parts)}")
 
 
+@trouble_named()
 def _noise(argv: Sequence[str]) -> int:
     parser = _parser_of_training(
         "nlip noise",
@@ -248,10 +275,10 @@ def _noise(argv: Sequence[str]) -> int:
     check_installed()
     from altalign.train.nlip import noise
 
-    with trouble_named():
-        return noise.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
+    return noise.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
 
 
+@trouble_named()
 def _caption(argv: Sequence[str]) -> int:
     parser = _parser_of_training(
         "nlip caption",
@@ -262,10 +289,10 @@ def _caption(argv: Sequence[str]) -> int:
     check_installed()
     from altalign.train.nlip import captions
 
-    with trouble_named():
-        return captions.caption(arguments.run, step=arguments.checkpoint)
+    return captions.caption(arguments.run, step=arguments.checkpoint)
 
 
+@trouble_named()
 def _concepts(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="altalign nlip concepts",
@@ -284,48 +311,13 @@ def _concepts(argv: Sequence[str]) -> int:
     check_installed()
     from altalign.train.nlip import concepts
 
-    with trouble_named():
-        return concepts.retrieve(
-            arguments.runs,
-            arguments.out,
-            model=arguments.model,
-            texts=arguments.texts,
-            lists=arguments.words,
-            texts_at_least=arguments.at_least,
-            prompt=arguments.prompt,
-            top=arguments.top,
-        )
-
-
-# What all share ------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def trouble_named() -> Iterator[None]:
-    """Turns torch's errors of full memory, of a GPU or of the machine, into ours, which says what to do."""
-    try:
-        yield
-    except RuntimeError as error:
-        message, kind = " ".join(str(error).split()), type(error).__name__
-        if kind == "OutOfMemoryError" or "can't allocate memory" in message:
-            words = message.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
-            raise AltalignError(
-                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it "
-                "again, it continues"
-            ) from None
-        raise
-
-
-def _settings(path: str, overrides: Sequence[str]) -> "TrainConfig":
-    """The settings, where all that training needs is installed."""
-    from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
-
-    config = TrainConfig.load(path, overrides)
-    check_installed()
-    return config
-
-
-def check_installed() -> None:
-    """Refuse to go on where the extra is missing."""
-    if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")
+    return concepts.retrieve(
+        arguments.runs,
+        arguments.out,
+        model=arguments.model,
+        texts=arguments.texts,
+        lists=arguments.words,
+        texts_at_least=arguments.at_least,
+        prompt=arguments.prompt,
+        top=arguments.top,
+    )

@@ -4,14 +4,11 @@ import base64
 import hashlib
 import json
 import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from altalign.pages import page_text
@@ -46,19 +43,6 @@ def inline(value: object) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-class _Compiled(FileSystemBytecodeCache):
-    """Compiled templates, kept between commands beside their source, as Python keeps modules, where that can be."""
-
-    def __init__(self, folder: Path):
-        super().__init__(str(folder / "__pycache__"))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep a compiled template; where it cannot be kept, it is compiled each time."""
-        with suppress(OSError):
-            Path(self.directory).mkdir(exist_ok=True)
-            super().dump_bytecode(bucket)
-
-
 @cache
 def environment(folder: Path) -> Environment:
     """The templates of a folder and those of every page, with their filters."""
@@ -69,7 +53,6 @@ def environment(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        bytecode_cache=None if sys.dont_write_bytecode else _Compiled(folder),
     )
     environment.filters |= {
         "number": page_text.number,
@@ -90,14 +73,9 @@ def environment(folder: Path) -> Environment:
 def rendered(
     folder: Path, template: str, *, styles: Sequence[str] = ("page.css",), scripts: Sequence[str] = (), **values: object
 ) -> bytes:
-    """A page in UTF-8 that loads nothing and runs nothing but these scripts.
+    """A page in UTF-8 that loads nothing and runs nothing but these scripts; `values` are what the template shows.
 
-    Args:
-        folder: has `templates/` and `static/`, besides those of every page.
-        template: its file name.
-        styles: file names, in order.
-        scripts: file names, in order.
-        values: what the template shows.
+    The folder has `templates/` and `static/`, besides those of every page.
     """
     script, style = joined(scripts, folder / "static"), joined(styles, folder / "static")
     head = {"script": Markup(script), "style": Markup(style), "policy": policy(script, style)}

@@ -23,11 +23,7 @@ def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
     r"""Cuts a string and writes out what could mislead in it, as `\u202e`.
 
     That is control and format characters (direction overrides too), lone surrogates, and the fifth and further marks
-    on one letter.
-
-    Args:
-        text: of any length; what is beyond the cut is not read.
-        at_most: characters, counted as they are shown.
+    on one letter. The most characters are counted as they are shown; what is beyond the cut is not read.
     """
     parts, length, marks = [], 0, 0
     for number, character in enumerate(text):

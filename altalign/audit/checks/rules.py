@@ -1,7 +1,4 @@
-"""Asks the text rules about the rows of a side-car again, and checks identity and form. No column is taken on trust.
-
-Tables are memory-mapped and searched directly, without the index that the pipeline uses.
-"""
+"""Asks the text rules about the rows of a side-car again, and checks identity and form. No column is taken on trust."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,10 +55,7 @@ class Rules:
 
     @classmethod
     def read(cls, run: RunFolder, findings: Findings) -> "Rules":
-        """Reads the rules of a run; a table that cannot be read fails the check of its rule.
-
-        Raises DamagedError: config.toml is not as it was written.
-        """
+        """Reads the rules of a run; a table that cannot be read fails the check of its rule. Raises DamagedError."""
         config, tables = run.config, dict[str, Hashes | None]()
         for rule, name in TABLES.items():
             tables[rule] = None
@@ -117,10 +111,7 @@ def _block_list(paths: Sequence[str], rule: str, setting: str, findings: Finding
 
 
 def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
-    """Checks everything that a side-car alone can tell.
-
-    Rows are of `schema.SAMPLE`, with nulls only in URLs, and all text in UTF-8; the path is for messages.
-    """
+    """Checks everything that a side-car alone can tell: rows of `schema.SAMPLE`, with nulls only in URLs, in UTF-8."""
     for begin in range(0, len(rows), BLOCK):
         batch = rows.slice(begin, BLOCK).combine_chunks()
         keys = batch["key"].to_pylist()

@@ -186,10 +186,7 @@ def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
 
 
 def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
-    """Checks the bytes of an image against its row of the side-car and the image rules; the name is the tar's.
-
-    Raises Interrupted: a signal has asked the command to end.
-    """
+    """Checks the bytes of an image against its row of the side-car and the image rules; the name is the tar's."""
     interrupts.check()
     findings, where, config = Findings(), f"{name}: {row['key']}", rules.config
     findings.saw("image_bytes")

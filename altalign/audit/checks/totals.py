@@ -141,10 +141,7 @@ def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> No
 
 
 def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: Findings) -> None:
-    """Compares what was read of shards with the manifest, and the last sample of each with the first of the next one.
-
-    The next one is the next that was read of its generation.
-    """
+    """Compares shards with the manifest, and the last sample of each with the first of the next of its generation."""
     for shard in shards:
         entry, name = manifest.entries[shard.name], f"shards/{shard.name}"
         findings.saw("digests", 2)
@@ -167,10 +164,7 @@ def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: F
 
 
 def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Counts | None:
-    """Checks that counts.parquet adds up and agrees with summary.json and the manifest.
-
-    Returns the counts; None if they cannot be read.
-    """
+    """Checks that counts add up and agree with summary.json and the manifest; returns them, None if unreadable."""
     try:
         groups = rows.row_groups(run.path("counts.parquet"), COUNTS.names)
         entries = [row for group in groups for row in group.to_pylist()]

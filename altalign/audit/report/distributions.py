@@ -96,10 +96,7 @@ def measured(run: RunFolder, name: str) -> Measured:
 
 
 def histogram(run: RunFolder, name: str) -> Measured:
-    """The values of a histogram of the pool, and how often each occurs; none where the run has no such histogram.
-
-    Raises UnreadableError: they are not as they were written.
-    """
+    """The values of a histogram of the pool, and how often each occurs; none where the run has no such histogram."""
     try:
         entries = np.array(run.json(HISTOGRAMS).get(name, []), np.int64).reshape(-1, 2)
     except (ValueError, TypeError, OverflowError) as error:
@@ -287,10 +284,7 @@ def _nsfw(run: RunFolder) -> Distribution:
 
 
 def of_run(run: RunFolder) -> list[Distribution]:
-    """All distributions in the order of stages, with those that the run has no data for at the end.
-
-    Raises UnreadableError: a file of them is damaged.
-    """
+    """All distributions in the order of stages, with those that the run has no data for at the end."""
     per_text, per_image = run.config.text.images_per_text_at_most, run.config.image.texts_per_image_at_most
     drawn = [
         _words(run),

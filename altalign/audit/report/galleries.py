@@ -1,7 +1,4 @@
-"""Samples to look at: kept pairs, pairs dropped for each reason, near-duplicates beside their test images.
-
-The run chose them by a hash of their content.
-"""
+"""Samples that a run chose by a hash: kept pairs, pairs of each reason, near-duplicates beside their test images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,4 @@
-"""All numbers of a report, read from the files of a run, and the page that shows them.
-
-The numbers are written to `audit/report.json`, too. The page is one HTML file that needs no other file and may load
-none.
-"""
+"""All numbers of a report, read from the files of a run, and the page that shows them: one file that loads nothing."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,6 @@
 """Scores of a run: distributions, thresholds, samples along their range, languages.
 
-Read are the scores beside the shards, of what the run has, and the values of dropped rows, of what a selection did not
-take: of a large run those of some shards, at even distances.
+Read are the scores beside the shards, and the values of rows that a selection did not take: of a large run some files.
 """
 
 import io
@@ -312,10 +311,7 @@ def _languages(values: Values, measured: Sequence[Score]) -> list[dict[str, Any]
 
 
 def _shelves(run: RunFolder, values: Values, column: str, galleries: Galleries) -> list[Shelf]:
-    """Samples a tenth of the values apart, and those nearest to each threshold; `galleries` have what was not selected.
-
-    Raises UnreadableError: a shard is damaged.
-    """
+    """Samples a tenth of the values apart, and those nearest to each threshold; `galleries` have what is out."""
     numbers, gone = values.of(column)
     rows = np.flatnonzero(~np.isnan(numbers))
     if not len(rows):

@@ -37,10 +37,7 @@ _NO_LIMIT = {LARGEST: "no limit"}
 
 
 def of_run(run: RunFolder) -> list[Distribution]:
-    """The curves in the order of rules; without bins where the run did not count what they need.
-
-    Raises UnreadableError: a file of the run is damaged.
-    """
+    """The curves in the order of rules; without bins where the run did not count what they need."""
     text, image, words = run.config.text, run.config.image, _passing(run, "words")
     least, most = text.words_at_least, text.words_at_most
     at_least = {number: f"{number:,}" for number in _around(least)}

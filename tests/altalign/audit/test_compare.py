@@ -278,13 +278,6 @@ def test_the_page_changes_nothing_of_what_is_printed(
     assert json.loads(capsys.readouterr().out) == found
 
 
-def test_a_page_is_for_two_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with chdir(folder):
-        assert altalign(["audit", "a", "--page", "compared.html"]) == 2
-    assert "--page is for two runs" in capsys.readouterr().err
-    assert not (folder / "compared.html").exists()
-
-
 @pytest.mark.browser
 def test_the_page_is_quiet_and_fits_and_its_commands_name_both_runs(folder: Path, tmp_path: Path) -> None:
     """With a caption of a stranger in it, which does nothing."""

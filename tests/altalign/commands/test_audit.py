@@ -149,7 +149,6 @@ def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch, flags
         (["nowhere"], "nowhere: no such run folder; give the [run] folder of a curation"),
         (["empty"], "empty: no run of altalign (it has no run.json)"),
         (["unfinished"], "unfinished: not finished, so there is nothing to report yet"),
-        (["run", "other", "--shards", "3"], "--shards is for the checks of one run"),
     ],
 )
 def test_what_is_refused_is_one_line(
@@ -272,7 +271,7 @@ def test_too_little_memory_for_the_report_fails_no_curation(
         raise MemoryError
 
     checking(*PASSED)
-    monkeypatch.setattr(audit, "write", fail)
+    monkeypatch.setattr("altalign.audit.report.page.gather", fail)
     assert audit.after_curation("run") == 0
     said = "altalign: no report was written: out of memory; the run is whole, and `altalign audit run` tries again\n"
     assert capsys.readouterr() == ("", said)
