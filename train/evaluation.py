@@ -91,38 +91,34 @@ def _no_text(texts: list[str]) -> Tensor:
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     """`altalign eval`: metrics of a checkpoint (default: the newest), to RUN/eval/step-NNNNNNN and as a table.
 
-    Raises:
-        UsageError: no set is named, the run has no such checkpoint, or other settings than these.
-        DamagedError: the checkpoint is not as it was written.
+    Raises UsageError: no set is named, the run has no such checkpoint, or other settings than these; DamagedError: the
+    checkpoint is not as it was written.
     """
-    is_of_classes = bool(config.classification.train)
-    if not is_of_classes:
+    if not config.classification.train:
         _check_sets(config)
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
         chosen = checkpoints.chosen(config.run.folder, step, goes_on=False) if ranks.is_first else None
         place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
-        evaluation = _of_classes(config, place, ranks) if is_of_classes else _of_captions(config, place, ranks)
-        metrics = evaluation.of_model()
+        if config.classification.train:
+            numbers = ClassNumbers.read(str(place / "tokenizer.json"))
+            model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
+            checkpoints.load_model(place, model)
+            metrics = ClassEvaluation(config, model.to(ranks.device), numbers, ranks).of_model()
+        else:
+            metrics = _of_captions(config, place, ranks).of_model()
         if ranks.is_first:
             report(config, checkpoints.state_of(place)["step"], metrics)
     return 0
 
 
-def _of_classes(config: TrainConfig, place: Path, ranks: Ranks) -> ClassEvaluation:
-    numbers = ClassNumbers.read(str(place / "tokenizer.json"))
-    model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
-    checkpoints.load_model(place, model)
-    return ClassEvaluation(config, model.to(ranks.device), numbers, ranks)
-
-
 def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
     holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)  # else the shards need not be here
     runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
-    manifests = {"manifests": runs.manifests} if runs else {}
     # before an index is made of others
-    training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)
+    lineage = {"manifests": runs.manifests} if runs else {}
+    training_folder.check_checkpoint(config, place, checkpoints.state_of(place), lineage)
     words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
     model = model_of(without_weights(config), vocabulary=words.vocabulary)
     checkpoints.load_model(place, model)
@@ -134,8 +130,7 @@ def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
 def evaluate_other(config: TrainConfig, model: str) -> int:
     """`altalign eval CONFIG --model`: metrics of somebody else's model, to RUN/eval/NAME and as a table.
 
-    Raises:
-        UsageError: no set is named, or the model cannot be opened.
+    Raises UsageError: no set is named, or the model cannot be opened.
     """
     _check_sets(config)
     encoder = torch_models.opened(model, device=config.loop.device)

@@ -25,8 +25,7 @@ MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimi
 def describe(config: TrainConfig) -> int:
     """Print the plan; nothing is written.
 
-    Raises:
-        UsageError: the run folder holds something else, or a curated run is not finished.
+    Raises UsageError: the run folder holds something else, or a curated run is not finished.
     """
     metrics.check_wandb(config)
     on_device.check_installed(config.data)

@@ -209,7 +209,9 @@ def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[f
     """The weights that are given, in the order of the sources."""
     if wrong := [name for name in {**weights, **sources} if name not in sources or name not in weights]:
         what = f"no weight for {wrong[0]}" if wrong[0] in sources else f"{wrong[0]}: no such source in the runs"
-        raise UsageError(f"[data] source_weights: {what}; there are {', '.join(sources)}: give each one, 0 to leave it out")
+        raise UsageError(
+            f"[data] source_weights: {what}; there are {', '.join(sources)}: give each one, 0 to leave it out"
+        )
     if empty := [name for name, size in sources.items() if weights[name] and not size]:
         raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
     return [weights[name] for name in sources]

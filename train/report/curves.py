@@ -62,14 +62,12 @@ class Chart:
     def rows(self, at_most: int = 12) -> list[tuple[int, list[str]]]:
         """Steps, spread evenly, and what each curve has there: the last point at that step or before."""
         steps = sorted({round(step) for curve in self.curves for step, _ in curve.points})
-        count = min(at_most, len(steps))
-        chosen = [steps[-1 - number * (len(steps) - 1) // max(1, count - 1)] for number in reversed(range(count))]
-        return [(step, [_at(curve, step) for curve in self.curves]) for step in dict.fromkeys(chosen)]
-
-
-def _at(curve: Curve, step: int) -> str:
-    value = next((value for at, value in reversed(curve.points) if at <= step), None)
-    return "" if value is None else f"{value:.4g}"
+        count, rows = min(at_most, len(steps)), dict[int, list[str]]()
+        for number in reversed(range(count)):
+            step = steps[-1 - number * (len(steps) - 1) // max(1, count - 1)]
+            reached = [[value for at, value in curve.points if at <= step] for curve in self.curves]
+            rows[step] = [f"{values[-1]:.4g}" if values else "" for values in reached]
+        return list(rows.items())
 
 
 def charts(lines: Sequence[Line], steps: int) -> list[Chart]:
