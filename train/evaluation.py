@@ -12,7 +12,7 @@ from altalign.eval import classification, results
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.retrieval import retrieval
-from altalign.eval.sets import ImageSet, captioned, labelled_set
+from altalign.eval.sets import captioned, labelled_set
 from altalign.models import torch_models
 from altalign.train.data import tokenizer
 from altalign.train.data.packed import ClassNumbers
@@ -23,7 +23,6 @@ from altalign.train.exchange.encoders import Encoders, by_ranks, decoder_of, sha
 from altalign.train.model.dual_encoder import Classifier
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import Ranks, joined
-from altalign.train.settings.data import RetrievalSet
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import autocast, model_of
 
@@ -41,17 +40,16 @@ class Evaluation:
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
-        return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
-
-    def _searched(self, chosen: RetrievalSet, images: ImageSet) -> dict[str, float]:
-        outcome = retrieval(images, self._features, shared_captions=chosen.shared_captions)
-        if self._is_first and (undecodable := outcome.left_out.get(UNDECODABLE)):
-            first, *more = map(terminal.shown, undecodable)
-            lost = first + (f" and {len(more):,} more" if more else "")
-            terminal.stderr().print(
-                f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
-            )
-        return {**outcome.metrics, **outcome.facts}
+        metrics: Metrics = {}
+        for chosen, images in self._sets:
+            outcome = retrieval(images, self._features, shared_captions=chosen.shared_captions)
+            metrics[f"retrieval/{chosen.name}"] = {**outcome.metrics, **outcome.facts}
+            if self._is_first and (undecodable := outcome.left_out.get(UNDECODABLE)):
+                first, *more = map(terminal.shown, undecodable)
+                lost = first + (f" and {len(more):,} more" if more else "")
+                text = f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}"
+                terminal.stderr().print(text, style="yellow", soft_wrap=True)
+        return metrics
 
 
 class ClassEvaluation:
