@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,7 +90,7 @@ class _Tables:
     """The two tables, and how many rows they have."""
 
     def __init__(self, stack: ExitStack, out: str, width: int) -> None:
-        self._writers, self.rows = dict[str, pq.ParquetWriter](), {"images": 0, "captions": 0}
+        self._writers, self.rows = dict[str, Any](), {"images": 0, "captions": 0}
         for name, text in (("images", "name"), ("captions", "caption")):
             columns = [("image", pa.int64()), (text, pa.string()), ("embedding", pa.list_(pa.float32(), width))]
             file = stack.enter_context(storage.write(storage.join(out, f"{name}.parquet")))

@@ -130,7 +130,7 @@ def read_mark(mark: str) -> dict[str, Any]:
 
 def _is_whole(folder: str, facts: Mapping[str, Any]) -> bool:
     """Whether all files have as many pairs as index.json says."""
-    files = [(HELD_OUT, facts["held_out_pairs"], PAIR)]
+    files: list[tuple[str, int, np.dtype[Any]]] = [(HELD_OUT, facts["held_out_pairs"], PAIR)]
     for source in facts["sources"].values():
         files.append((source["file"], source["pairs"], PAIR))
         if "weights" in source:

@@ -73,7 +73,7 @@ def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
 
     Raises UsageError where nothing is there, or a table has no such columns; UnreadableError where a file is damaged.
     """
-    columns = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
+    columns: dict[str, Any] = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
     source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in _files(chosen)}, **columns}
     if not _is_packed(folder, source):
         number = len(source["files"])
