@@ -32,9 +32,8 @@ def encode(
 ) -> int:
     """Write the embeddings of an input, a batch at a time.
 
-    Raises:
-        UsageError: the input is nothing that is read here, or `out` is there.
-        UnreadableError: the input is damaged, or nothing of it is an image or a caption.
+    Raises UsageError: the input is nothing that is read here, or `out` is there; UnreadableError: the input is damaged,
+    or nothing of it is an image or a caption.
     """
     if storage.kind(out) != "missing":
         raise UsageError(f"{out}: it is there already; give a new folder")
@@ -91,28 +90,19 @@ class _Tables:
     """The two tables, and how many rows they have."""
 
     def __init__(self, stack: ExitStack, out: str, width: int) -> None:
-        vector = pa.list_(pa.float32(), width)
-        self._schemas = {
-            name: pa.schema([("image", pa.int64()), (text, pa.string()), ("embedding", vector)])
-            for name, text in (("images", "name"), ("captions", "caption"))
-        }
-        self._writers = {
-            name: stack.enter_context(
-                pq.ParquetWriter(stack.enter_context(storage.write(storage.join(out, f"{name}.parquet"))), schema)
-            )
-            for name, schema in self._schemas.items()
-        }
-        self.rows = {"images": 0, "captions": 0}
+        self._writers, self.rows = dict[str, Any](), {"images": 0, "captions": 0}
+        for name, text in (("images", "name"), ("captions", "caption")):
+            columns = [("image", pa.int64()), (text, pa.string()), ("embedding", pa.list_(pa.float32(), width))]
+            file = stack.enter_context(storage.write(storage.join(out, f"{name}.parquet")))
+            self._writers[name] = stack.enter_context(pq.ParquetWriter(file, pa.schema(columns)))
 
     def add(self, name: str, image: Sequence[int | None], text: Sequence[str], vectors: torch.Tensor) -> None:
         """Append rows; vectors are (n, width)."""
-        schema = self._schemas[name]
-        flat = pa.array(vectors.float().cpu().numpy().reshape(-1))
-        columns: list[Any] = [
-            pa.array(image, pa.int64()),
-            pa.array(text, pa.string()),
-            pa.FixedSizeListArray.from_arrays(flat, type=schema.field("embedding").type),
-        ]
+        schema = self._writers[name].schema
+        embeddings = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.float().cpu().numpy().reshape(-1)), type=schema.field("embedding").type
+        )
+        columns = [pa.array(image, pa.int64()), pa.array(text, pa.string()), embeddings]
         self._writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
         self.rows[name] += len(text)
 

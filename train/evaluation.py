@@ -12,7 +12,7 @@ from altalign.eval import classification, results
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.retrieval import retrieval
-from altalign.eval.sets import ImageSet, captioned, labelled_set
+from altalign.eval.sets import captioned, labelled_set
 from altalign.models import torch_models
 from altalign.train.data import tokenizer
 from altalign.train.data.packed import ClassNumbers
@@ -23,7 +23,6 @@ from altalign.train.exchange.encoders import Encoders, by_ranks, decoder_of, sha
 from altalign.train.model.dual_encoder import Classifier
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import Ranks, joined
-from altalign.train.settings.data import RetrievalSet
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import autocast, model_of
 
@@ -41,17 +40,16 @@ class Evaluation:
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
-        return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
-
-    def _searched(self, chosen: RetrievalSet, images: ImageSet) -> dict[str, float]:
-        outcome = retrieval(images, self._features, shared_captions=chosen.shared_captions)
-        if self._is_first and (undecodable := outcome.left_out.get(UNDECODABLE)):
-            first, *more = map(terminal.shown, undecodable)
-            lost = first + (f" and {len(more):,} more" if more else "")
-            terminal.stderr().print(
-                f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
-            )
-        return {**outcome.metrics, **outcome.facts}
+        metrics: Metrics = {}
+        for chosen, images in self._sets:
+            outcome = retrieval(images, self._features, shared_captions=chosen.shared_captions)
+            metrics[f"retrieval/{chosen.name}"] = {**outcome.metrics, **outcome.facts}
+            if self._is_first and (undecodable := outcome.left_out.get(UNDECODABLE)):
+                first, *more = map(terminal.shown, undecodable)
+                lost = first + (f" and {len(more):,} more" if more else "")
+                text = f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}"
+                terminal.stderr().print(text, style="yellow", soft_wrap=True)
+        return metrics
 
 
 class ClassEvaluation:
@@ -91,38 +89,34 @@ def _no_text(texts: list[str]) -> Tensor:
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     """`altalign eval`: metrics of a checkpoint (default: the newest), to RUN/eval/step-NNNNNNN and as a table.
 
-    Raises:
-        UsageError: no set is named, the run has no such checkpoint, or other settings than these.
-        DamagedError: the checkpoint is not as it was written.
+    Raises UsageError: no set is named, the run has no such checkpoint, or other settings than these; DamagedError: the
+    checkpoint is not as it was written.
     """
-    is_of_classes = bool(config.classification.train)
-    if not is_of_classes:
+    if not config.classification.train:
         _check_sets(config)
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
         chosen = checkpoints.chosen(config.run.folder, step, goes_on=False) if ranks.is_first else None
         place = checkpoints.on_all_machines(config.run.folder, chosen, ranks, goes_on=False)
         assert place is not None  # or the first rank has refused
-        evaluation = _of_classes(config, place, ranks) if is_of_classes else _of_captions(config, place, ranks)
-        metrics = evaluation.of_model()
+        if config.classification.train:
+            numbers = ClassNumbers.read(str(place / "tokenizer.json"))
+            model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
+            checkpoints.load_model(place, model)
+            metrics = ClassEvaluation(config, model.to(ranks.device), numbers, ranks).of_model()
+        else:
+            metrics = _of_captions(config, place, ranks).of_model()
         if ranks.is_first:
             report(config, checkpoints.state_of(place)["step"], metrics)
     return 0
 
 
-def _of_classes(config: TrainConfig, place: Path, ranks: Ranks) -> ClassEvaluation:
-    numbers = ClassNumbers.read(str(place / "tokenizer.json"))
-    model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
-    checkpoints.load_model(place, model)
-    return ClassEvaluation(config, model.to(ranks.device), numbers, ranks)
-
-
 def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
     holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)  # else the shards need not be here
     runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
-    manifests = {"manifests": runs.manifests} if runs else {}
     # before an index is made of others
-    training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)
+    lineage = {"manifests": runs.manifests} if runs else {}
+    training_folder.check_checkpoint(config, place, checkpoints.state_of(place), lineage)
     words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
     model = model_of(without_weights(config), vocabulary=words.vocabulary)
     checkpoints.load_model(place, model)
@@ -134,8 +128,7 @@ def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
 def evaluate_other(config: TrainConfig, model: str) -> int:
     """`altalign eval CONFIG --model`: metrics of somebody else's model, to RUN/eval/NAME and as a table.
 
-    Raises:
-        UsageError: no set is named, or the model cannot be opened.
+    Raises UsageError: no set is named, or the model cannot be opened.
     """
     _check_sets(config)
     encoder = torch_models.opened(model, device=config.loop.device)

@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -44,9 +45,8 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
 
     With `data_changed` it goes on though a run that it learns from is not as it was.
 
-    Raises:
-        UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
-        AltalignError: the loss is not finite, or shards cannot be read.
+    Raises UsageError: the settings do not fit the run folder, the shards or this machine; before any work;
+    AltalignError: the loss is not finite, or shards cannot be read.
     """
     metrics.check_wandb(config)
     on_device.check_installed(config.data)
@@ -105,18 +105,20 @@ def _steps(
     loop, last = config.loop, config.schedule.steps
     meeting = Meeting.among(ranks, timeout_s=loop.timeout_s) if is_sharded(learner.model) else None
     with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
-        waits = metrics.Waits(batches)
-        for step, batch in enumerate(waits, start=first + 1):
+        waited, idle = 0.0, time.monotonic()  # seconds, and since when the next batch is waited for
+        for step, batch in enumerate(batches, start=first + 1):
+            waited += time.monotonic() - idle
             writer.check()
             ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
             values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
             signal = ranks.any(signalled())
             if is_logged:
-                lines.write(step, values, waited_s=waits.taken())
+                lines.write(step, values, waited_s=waited)
             if step == first + 1:
-                waits.taken()
                 lines.began(step)
+            if is_logged or step == first + 1:
+                waited = 0.0
             keeps = ranks.is_first or meeting is not None
             if keeps and (signal or step == last or step % loop.checkpoint_every == 0):
                 kept = checkpoints.Kept.now(learner.model, learner.optimizer, meeting)
@@ -130,6 +132,7 @@ def _steps(
                 return signal
             if loop.evaluate_every and step % loop.evaluate_every == 0 and step < last:
                 lines.evaluated(step, evaluated.of_model())
+            idle = time.monotonic()
     return 0
 
 
@@ -161,16 +164,13 @@ def _stepped(
 
     All say the same, and name a file of a rank whose embeddings are no numbers, where there is one.
     """
-
-    def place_of(rank: int) -> str:
-        return training_folder.path(config, "log", f"not-finite-step-{step}-rank-{rank}.json")
-
     try:
         return learner.step(step, batch, sources=sources)
     except NotFiniteError as error:
-        storage.write_json(place_of(ranks.rank), {"step": step, "keys": batch.keys, "sources": batch.sources})
+        place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-")
+        storage.write_json(f"{place}{ranks.rank}.json", {"step": step, "keys": batch.keys, "sources": batch.sources})
         raise DivergedError(
-            f"{error}; its pairs are in {place_of((*error.ranks, ranks.rank)[0])} (a file a process); go on from an "
+            f"{error}; its pairs are in {place}{(*error.ranks, ranks.rank)[0]}.json (a file a process); go on from an "
             "earlier checkpoint with a lower [schedule] peak, or a longer warm-up"
         ) from None
 
@@ -197,8 +197,7 @@ def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassL
 def started(config: TrainConfig, learner: Learner | ClassLearner) -> None:
     """Give the learner the newest weights of another run, and the moments of its optimiser.
 
-    Raises:
-        UsageError: there is no such run, or its model or optimiser is another.
+    Raises UsageError: there is no such run, or its model or optimiser is another.
     """
     run = config.run.start.removeprefix(OF_RUN)
     place = checkpoints.chosen(run, None)
@@ -269,8 +268,7 @@ def take_threads(config: TrainConfig, ranks: Ranks) -> str:
 def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
     """Make or check the run's folder and lock it in rank 0 against a second command; the other ranks wait.
 
-    Raises:
-        UsageError: it may not be written to, or another rank does not see it.
+    Raises UsageError: it may not be written to, or another rank does not see it.
     """
     if not ranks.is_first:
         ranks.wait()
@@ -291,8 +289,7 @@ def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
 def most_of_a_step(config: TrainConfig, device: torch.device, *, vocabulary: int) -> int:
     """The most bytes that torch takes of a device in a step of two chunks, or of the global batch if that is less.
 
-    Raises:
-        torch.cuda.OutOfMemoryError: it does not fit.
+    Raises torch.cuda.OutOfMemoryError: it does not fit.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -307,8 +304,7 @@ def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainCo
 
     It is the first of the global batch, its half, its quarter and so on, with which a step fits into the GPU.
 
-    Raises:
-        UsageError: there is no GPU, there are several processes, or no chunk fits.
+    Raises UsageError: there is no GPU, there are several processes, or no chunk fits.
     """
     if config.loop.chunk:
         return config

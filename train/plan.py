@@ -25,8 +25,7 @@ MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimi
 def describe(config: TrainConfig) -> int:
     """Print the plan; nothing is written.
 
-    Raises:
-        UsageError: the run folder holds something else, or a curated run is not finished.
+    Raises UsageError: the run folder holds something else, or a curated run is not finished.
     """
     metrics.check_wandb(config)
     on_device.check_installed(config.data)
@@ -38,8 +37,12 @@ def describe(config: TrainConfig) -> int:
     with torch.device("meta"):
         model = model_of(config, vocabulary=vocabulary)
     out = terminal.stdout()
-    plain = ", and what tars and tables hold, which are packed first" if config.data.files else ""
-    out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}{plain}", soft_wrap=True)
+    data = config.data
+    less = f", of which {data.held_out:.1%} of the images are held out" if data.held_out else ""
+    less += f", of which those are trained on where {data.where}" if data.where else ""
+    less += f", {data.pairs:,} of the rest are trained on" if data.pairs else ""
+    plain = ", and what tars and tables hold, which are packed first" if data.files else ""
+    out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{less}{plain}", soft_wrap=True)
     steps, batch = config.schedule.steps, config.loop.global_batch
     epochs = "" if plain else f", {steps * batch / max(1, pairs):.1f} epochs"
     out.print(f"{steps:,} steps of {batch:,} pairs{epochs}")
@@ -78,13 +81,6 @@ def _print_memory(config: TrainConfig, *, vocabulary: int, kept: int) -> None:
         return
     most = trainer.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
     out.print(f"memory: {most / 1e9:,.2f} GB, measured by one step of this GPU", soft_wrap=True)
-
-
-def _less(config: TrainConfig) -> str:
-    """Which pairs are not trained on."""
-    held = f", of which {config.data.held_out:.1%} of the images are held out" if config.data.held_out else ""
-    held += f", of which those are trained on where {config.data.where}" if config.data.where else ""
-    return held + (f", {config.data.pairs:,} of the rest are trained on" if config.data.pairs else "")
 
 
 def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:

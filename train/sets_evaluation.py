@@ -24,7 +24,7 @@ _MISSING = 1  # exit code where not all sets could be measured
 def evaluate(
     given: str, sets: EvalSets, *, model: str, step: int | None, out: str, device: Device, overrides: list[str]
 ) -> int:
-    """Measure a model on sets, write the results and print them.
+    """Measure a model on sets, write the results and print them; gives the exit code, 1 where a set is missing.
 
     Args:
         given: a training run, or the settings of one; empty where `model` and `out` are given.
@@ -35,11 +35,7 @@ def evaluate(
         device: what a model without a run computes on; one with a run, on its `[loop] device`.
         overrides: `section.key=value` of the run's settings.
 
-    Returns:
-        the exit code: 1 where a set is missing.
-
-    Raises:
-        UsageError: there is no such run, model or checkpoint.
+    Raises UsageError: there is no such run, model or checkpoint.
     """
     config = _config(given, step, overrides, is_evaluated=not model) if given else None
     if model:

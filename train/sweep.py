@@ -42,9 +42,8 @@ class Swept:
 def sweep(config: SweepConfig) -> int:
     """Make the trials that are not there yet, train the best ones, and report; returns the exit code.
 
-    Raises:
-        UsageError: the settings do not fit, or the folder has trials of others; before any work.
-        AltalignError: all trials of a task, or a training on all examples, diverged.
+    Raises UsageError: the settings do not fit, or the folder has trials of others; before any work; AltalignError: all
+    trials of a task, or a training on all examples, diverged.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("a sweep is one process; give several of them tasks of their own in [sweep] tasks")
@@ -52,22 +51,17 @@ def sweep(config: SweepConfig) -> int:
     _check_folder(config)
     for task in tasks:
         _write_lists(config, task)
-    seed, trials = config.run.seed, range(config.sweep.trials)
-    planned = {
-        task: [_training(config, task, trial, f"trial-{trial:03}", seed=seed) for trial in trials] for task in tasks
-    }
-    storage.write_bytes(
-        training_folder.path(config, "config.toml"),
-        dump(config.model_dump(mode="json", exclude={"run": {"folder"}})).encode(),
-    )
+    seed, trials, planned = config.run.seed, range(config.sweep.trials), dict[str, list[TrainConfig]]()
+    for task in tasks:
+        planned[task] = [_training(config, task, trial, f"trial-{trial:03}", seed=seed) for trial in trials]
+    settings = dump(config.model_dump(mode="json", exclude={"run": {"folder"}}))
+    storage.write_bytes(training_folder.path(config, "config.toml"), settings.encode())
     swept = dict[str, Swept]()
     for number, (task, trainings) in enumerate(planned.items(), start=1):
         terminal.stderr().print(f"{task}, {number} of {len(planned)} tasks: {len(trainings)} trials", soft_wrap=True)
         swept[task] = _swept(config, task, trainings)
-    result = training_folder.path(config, RESULT)
-    storage.write_json(
-        result, {"tasks": {task: asdict(outcome) for task, outcome in swept.items()}, "means": means(swept, RUNS)}
-    )
+    result, of_tasks = training_folder.path(config, RESULT), {task: asdict(outcome) for task, outcome in swept.items()}
+    storage.write_json(result, {"tasks": of_tasks, "means": means(swept, RUNS)})
     _show(swept, result)
     return 0
 
@@ -145,9 +139,13 @@ def _training(
 
 def _measured(config: TrainConfig) -> float | None:
     """The accuracy that a training ends with, after what is left of it to do; None: it diverged."""
+
+    def has_diverged() -> bool:
+        return any(name.startswith("not-finite") for name in storage.entries(training_folder.path(config, "log")))
+
     if storage.exists(training_folder.path(config, "config.toml")):
         training_folder.check_trained(config)
-    if not _has_diverged(config) and not training_folder.recorded(config).get("finished"):
+    if not has_diverged() and not training_folder.recorded(config).get("finished"):
         try:
             loop.train(config)
         except loop.DivergedError as error:
@@ -155,14 +153,10 @@ def _measured(config: TrainConfig) -> float | None:
     for name in _BULKY:
         for place in {training_folder.path(config, name), training_folder.local(config, name)}:
             storage.delete(place)
-    if _has_diverged(config):
+    if has_diverged():
         return None
     metrics = training_folder.path(config, "eval", f"step-{config.schedule.steps:07}", "metrics.json")
     return float(storage.read_json(metrics)["classification/test"]["top1"])
-
-
-def _has_diverged(config: TrainConfig) -> bool:
-    return any(name.startswith("not-finite") for name in storage.entries(training_folder.path(config, "log")))
 
 
 # Folders -------------------------------------------------------------------------------------------------------------

@@ -84,20 +84,16 @@ def opened(name: str, where: str, *, with_texts: bool) -> Model:
         where: the setting that names it, for errors.
         with_texts: whether texts are encoded too, in the precision of the training; images alone are in float32.
 
-    Raises:
-        UsageError: there is no such model, a package is missing, or what it gives cannot be compared.
+    Raises UsageError: there is no such model, a package is missing, or what it gives cannot be compared.
     """
     return _opened(name, f'{where} = "{name}"', with_texts, _stamps(name))
 
 
 def _stamps(name: str) -> tuple[tuple[str, int, int], ...]:
     """The files that a name may mean, as they are now."""
-    places = [Path(part).absolute() for part in name.split(":")[1:]]
-    files = [
-        file
-        for place in places
-        for file in ([place, place.with_suffix(".toml")] if place.is_file() else sorted(place.rglob("*")))
-    ]
+    files = list[Path]()
+    for place in (Path(part).absolute() for part in name.split(":")[1:]):
+        files += [place, place.with_suffix(".toml")] if place.is_file() else sorted(place.rglob("*"))
     return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
 
 
@@ -109,13 +105,9 @@ def _opened(name: str, where: str, with_texts: bool, _files: tuple[tuple[str, in
             f'{where}: no model; give "onnx:FOLDER", "open_clip:DIR", "open_clip:MODEL:CHECKPOINT", "align:FOLDER" or '
             '"run:TRAINING_RUN"'
         )
-    if kind == "onnx":
-        return _tried(_onnx(name, rest, where, with_texts=with_texts), where)
-    return _tried(_torch(name, where, with_texts=with_texts), where)
-
-
-def _tried(model: Model, where: str) -> Model:
-    """The model, once it has told two pictures apart, and two texts."""
+    is_onnx = kind == "onnx"
+    model = _onnx(name, rest, where, with_texts=with_texts) if is_onnx else _torch(name, where, with_texts=with_texts)
+    # it has to tell two pictures apart, and two texts
     side = model.short_side_px or 256
     ramp = np.linspace(0, 255, 3 * side**2).astype(np.uint8).reshape(side, side, 3)
     pictures = [ramp, np.random.default_rng(0).permutation(ramp.reshape(-1)).reshape(ramp.shape)]
@@ -165,6 +157,10 @@ def _torch(name: str, where: str, *, with_texts: bool) -> Model:
         raise UsageError(f"{where}: an image tower alone, which embeds no text; give a model with both towers")
     of_pixels = encoder.of_pixels
 
+    def prepared(pixels: Pixels) -> Any:
+        colours = pixels[:, :, None].repeat(3, axis=2) if pixels.ndim == 2 else pixels
+        return of_pixels(np.ascontiguousarray(colours))
+
     def embeddings(make: Callable[[], torch.Tensor]) -> Floats:
         # again in each call: a thread that has not set it may take all cores, and add up in another order
         torch.set_num_threads(1)
@@ -175,15 +171,10 @@ def _torch(name: str, where: str, *, with_texts: bool) -> Model:
         name,
         encoder.digest,
         encoder.short_side_px,
-        lambda pixels: of_pixels(_rgb(pixels)),
+        prepared,
         lambda prepared: embeddings(lambda: encoder.encode_image(torch.stack(list(prepared)))),
         (lambda texts: embeddings(lambda: encoder.encode_text(list(texts)))) if with_texts else None,
     )
-
-
-def _rgb(pixels: Pixels) -> Pixels:
-    """Pixels of three channels, contiguous."""
-    return np.ascontiguousarray(np.broadcast_to(pixels[:, :, None], (*pixels.shape, 3)) if pixels.ndim == 2 else pixels)
 
 
 # ONNX -----------------------------------------------------------------------------------------------------------------

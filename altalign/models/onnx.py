@@ -46,8 +46,7 @@ class ImageGraph(Generic[Input]):
     def tried(self, function: Callable[[npt.NDArray[np.uint8]], Result]) -> Result:
         """What a function makes of a gray image of the input's size.
 
-        Raises:
-            UsageError: the graph does not take its input.
+        Raises UsageError: the graph does not take its input.
         """
         try:
             return function(np.full((*self.input.height_and_width, 3), 128, np.uint8))
@@ -60,8 +59,7 @@ class ImageGraph(Generic[Input]):
 def image_graph(path: str, where: str, settings: type[Input], *, extra: str = "onnx") -> ImageGraph[Input]:
     """Open an ONNX file, which the setting `where` names, and the TOML of its name; `extra` brings onnxruntime.
 
-    Raises:
-        UsageError: a file or the package is missing, or a file is not what it should be.
+    Raises UsageError: a file or the package is missing, or a file is not what it should be.
     """
     check_package("onnxruntime", where, extra=extra)
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
@@ -73,14 +71,12 @@ def image_graph(path: str, where: str, settings: type[Input], *, extra: str = "o
 def load(path: str, where: str) -> Any:
     """The session of an ONNX file. It computes on one thread, in one order of steps: the same input, the same output.
 
-    Raises:
-        UsageError: onnxruntime cannot load it.
+    Raises UsageError: onnxruntime cannot load it.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
     options.log_severity_level = 3  # errors; they come as exceptions too

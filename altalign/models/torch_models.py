@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -40,9 +41,8 @@ def opened(name: str, *, device: Device = "auto", is_exact: bool = False) -> Enc
         device: what it computes on; `auto`: a GPU where there is one.
         is_exact: of a training run, compute in float32, whatever it was trained in.
 
-    Raises:
-        UsageError: there is no such model or device, a package is missing, or weights are missing, of another model, or
-            of a kind that may run code.
+    Raises UsageError: there is no such model or device, a package is missing, or weights are missing, of another model,
+    or of a kind that may run code.
     """
     kind, _, rest = name.partition(":")
     if kind == "open_clip" and rest:
@@ -143,11 +143,10 @@ def _open_clip(name: str, rest: str, device: torch.device) -> Encoder:
 
 def _preprocessing(open_clip: Any, model: str) -> dict[str, Any]:
     """How images are prepared for all published weights of a model; empty where they differ: the default is used."""
-    published = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
-    ways = [
-        {name: each[name] for name in ("mean", "std", "interpolation", "resize_mode") if name in each}
-        for each in published
-    ]
+    ways, names = list[dict[str, Any]](), ("mean", "std", "interpolation", "resize_mode")
+    for tag in open_clip.list_pretrained_tags_by_model(model):
+        published = open_clip.get_pretrained_cfg(model, tag)
+        ways.append({name: published[name] for name in names if name in published})
     return ways[0] if ways and all(each == ways[0] for each in ways) else {}
 
 
@@ -208,8 +207,7 @@ def _encoder(
 
 def _short_side_px(transform: Any) -> int:
     """The largest side that a transform scales or cuts to, in pixels."""
-    sizes = [step.size for step in transform.transforms if hasattr(step, "size")]
-    return max(max(size) if isinstance(size, (tuple, list)) else size for size in sizes)
+    return max(int(np.max(step.size)) for step in transform.transforms if hasattr(step, "size"))
 
 
 def _files_in(folder: str) -> list[Path]:

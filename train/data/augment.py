@@ -16,7 +16,7 @@ from PIL import ImageFile
 
 from altalign.filters import image_headers, pixels
 from altalign.filters.decoder_errors import DECODER_ERRORS
-from altalign.train.data.order import keyed
+from altalign.train.data.order import of_visit
 from altalign.train.settings.data import DataSettings
 
 _ANY_NUMBER = 1 << 62  # curation's own limit was kept
@@ -88,9 +88,8 @@ def _area(data: bytes, settings: DataSettings, transforms: Any) -> torch.Tensor:
 
 def drawn_part(transforms: Any, settings: DataSettings, height: int, width: int) -> dict[str, int]:
     """The part of an image of these sides that RandomResizedCrop draws: top, left, height and width."""
-    area = transforms.RandomResizedCrop(
-        settings.crop_px, scale=(settings.crop_area_at_least, 1.0), ratio=_ASPECT_RATIOS, antialias=True
-    )
+    scale = (settings.crop_area_at_least, 1.0)
+    area = transforms.RandomResizedCrop(settings.crop_px, scale=scale, ratio=_ASPECT_RATIOS, antialias=True)
     return area.make_params([torch.empty(3, height, width, device="meta")])
 
 
@@ -110,9 +109,8 @@ def of_torchvision(seed: int, epoch: int, key: str) -> Iterator[Any]:
     """Torchvision's transforms, whose random numbers, of torch's own generator, are of seed, epoch and key for once."""
     from torchvision.transforms import v2  # a second, which only those wait for that use it
 
-    number = int(key, 16)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(keyed(seed, epoch, number >> 64, number, _TORCHVISION)[0]))
+        torch.default_generator.manual_seed(int(of_visit(seed, epoch, key, _TORCHVISION)[0]))
         yield v2
 
 
@@ -144,6 +142,5 @@ def resize(image: Pixels, height_px: int, width_px: int = 0) -> torch.Tensor:
 
 def chosen(places: int, *, seed: int, epoch: int, key: str) -> tuple[int, int, bool]:
     """Left and top edge of a crop, each one of so many places, and whether it is flipped."""
-    number = int(key, 16)
-    left, top, flip = (int(keyed(seed, epoch, number >> 64, number, what)[0]) for what in (_LEFT, _TOP, _FLIP))
+    left, top, flip = (int(of_visit(seed, epoch, key, what)[0]) for what in (_LEFT, _TOP, _FLIP))
     return left % places, top % places, flip % 2 == 1

@@ -130,12 +130,12 @@ def read_mark(mark: str) -> dict[str, Any]:
 
 def _is_whole(folder: str, facts: Mapping[str, Any]) -> bool:
     """Whether all files have as many pairs as index.json says."""
-    pairs = {HELD_OUT: facts["held_out_pairs"]}
-    pairs |= {source["file"]: source["pairs"] for source in facts["sources"].values()}
-    weights = {source["weights"]: source["pairs"] for source in facts["sources"].values() if "weights" in source}
-    return all(_count(folder, file) == number for file, number in pairs.items()) and all(
-        _count(folder, file, _WEIGHT) == number for file, number in weights.items()
-    )
+    files: list[tuple[str, int, np.dtype[Any]]] = [(HELD_OUT, facts["held_out_pairs"], PAIR)]
+    for source in facts["sources"].values():
+        files.append((source["file"], source["pairs"], PAIR))
+        if "weights" in source:
+            files.append((source["weights"], source["pairs"], _WEIGHT))
+    return all(_count(folder, file, kind) == number for file, number, kind in files)
 
 
 def _count(folder: str, file: str, kind: "np.dtype[Any]" = PAIR) -> int:

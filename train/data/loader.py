@@ -103,10 +103,9 @@ def batches(
     each undecodable pair of this rank, in order, before the batch is given. For a GPU, batches are in memory that it
     copies from while other work goes on.
 
-    Raises:
-        UsageError: there are more processes than pairs in a global batch.
-        UnreadableError: a tar is not as the index has it, or 100 spares one after the other do not decode.
-        AltalignError: a worker ended by itself: the machine has too little memory, say.
+    Raises UsageError: there are more processes than pairs in a global batch; UnreadableError: a tar is not as the index
+    has it, or 100 spares one after the other do not decode; AltalignError: a worker ended by itself: the machine has
+    too little memory, say.
     """
     if sampler.size < ranks:
         raise UsageError(

@@ -6,11 +6,12 @@ undecodable images are found in training.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from altalign import storage
 from altalign.data.key import image_id, sample_key
@@ -26,20 +27,19 @@ from altalign.train.settings.training import DataSettings, TrainConfig
 CLASSES = "classes.json"
 
 _PAIRS = 10_000  # of a shard
-_NOT_AN_IMAGE = "no image by its first bytes"
 
 _Say = Callable[[str], None]
 _Row = tuple[bytes, dict[str, object]]  # an image and a row of the side-car
 
 
+@dataclass(frozen=True)
 class ClassNumbers:
     """Classes in the place of a tokenizer: the caption of a packed image is the number of its class."""
 
-    WHAT = "classes"
-    tokens_at_most = 1
+    WHAT: ClassVar = "classes"
+    tokens_at_most: ClassVar = 1
 
-    def __init__(self, classes: Classes) -> None:
-        self.classes = classes
+    classes: Classes
 
     @classmethod
     def read(cls, path: str) -> Self:
@@ -49,6 +49,10 @@ class ClassNumbers:
             raise UnreadableError(f"{path}: no names of classes; delete the folder it is in, and it is made again")
         return cls(Classes(tuple(values["names"]), tuple(values["ids"])))
 
+    def write(self, path: str) -> None:
+        """Write names and ids as JSON."""
+        storage.write_json(path, asdict(self.classes))
+
     @property
     def vocabulary(self) -> int:
         """How many classes there are."""
@@ -57,18 +61,11 @@ class ClassNumbers:
     @property
     def digest(self) -> str:
         """SHA-256 of the names."""
-        return sha256(json.dumps(self._values()).encode()).hexdigest()
+        return sha256(json.dumps(asdict(self.classes)).encode()).hexdigest()
 
     def encode(self, captions: Sequence[str]) -> list[list[int]]:
         """The number of each caption's class."""
         return [[int(caption)] for caption in captions]
-
-    def write(self, path: str) -> None:
-        """Write names and ids as JSON."""
-        storage.write_json(path, self._values())
-
-    def _values(self) -> dict[str, object]:
-        return {"names": list(self.classes.names), "ids": list(self.classes.ids)}
 
 
 def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
@@ -76,25 +73,20 @@ def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
 
     Raises UsageError where nothing is there, or a table has no such columns; UnreadableError where a file is damaged.
     """
-    files = {path: asdict(storage.stamp(path)) for path in _files(chosen)}
-    source: dict[str, Any] = {
-        "files": files,
-        "image_column": chosen.image_column,
-        "caption_column": chosen.caption_column,
-    }
-    if _is_packed(folder, source):
-        return folder
-    say(f"packing {len(files):,} tars and tables; they have no lineage: what was dropped before them is not known")
-    storage.delete(folder)
-    tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
-    tables = [pattern for pattern in chosen.files if pattern not in tars]
-    columns = {name: source[name] for name in ("image_column", "caption_column")}
-    sets = [captioned_set(tars, "webdataset")] if tars else []
-    sets += [captioned_set(tables, "parquet", **columns)] if tables else []
-    left_out = dict[str, int]()
-    for reason, names in chain.from_iterable(images.left_out.items() for images in sets):
-        left_out[reason] = left_out.get(reason, 0) + len(names)
-    _write(folder, source, chain.from_iterable(sets), left_out, say)
+    columns: dict[str, Any] = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
+    source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in _files(chosen)}, **columns}
+    if not _is_packed(folder, source):
+        number = len(source["files"])
+        say(f"packing {number:,} tars and tables; they have no lineage: what was dropped before them is not known")
+        storage.delete(folder)
+        tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
+        tables = [pattern for pattern in chosen.files if pattern not in tars]
+        sets = [captioned_set(tars, "webdataset")] if tars else []
+        sets += [captioned_set(tables, "parquet", **columns)] if tables else []
+        left_out = Counter[str]()
+        for images in sets:
+            left_out.update({reason: len(names) for reason, names in images.left_out.items()})
+        _write(folder, source, chain.from_iterable(sets), left_out, say)
     return folder
 
 
@@ -119,12 +111,10 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
         needs_names=False,
     )
     ClassNumbers(labelled.classes).write(storage.join(folder, CLASSES))
-    read = labelled.images.read(range(len(labelled.images)))
-    images = (
-        CaptionedImage(data, [str(label)], name)
-        for data, label, name in zip(read, labelled.labels.tolist(), labelled.images.names, strict=True)
-    )
-    _write(folder, source, images, {reason: len(names) for reason, names in labelled.left_out.items()}, say)
+    of_set, labels = labelled.images, labelled.labels.tolist()
+    rows = zip(of_set.read(range(len(of_set))), labels, of_set.names, strict=True)
+    images = (CaptionedImage(data, [str(label)], name) for data, label, name in rows)
+    _write(folder, source, images, Counter({why: len(names) for why, names in labelled.left_out.items()}), say)
     return folder
 
 
@@ -141,7 +131,7 @@ def _files(chosen: DataSettings) -> Iterator[str]:
 
 
 def _write(
-    folder: str, source: dict[str, Any], images: Iterable[CaptionedImage], left_out: dict[str, int], say: _Say
+    folder: str, source: dict[str, Any], images: Iterable[CaptionedImage], left_out: Counter[str], say: _Say
 ) -> None:
     """Write shards and what is beside them."""
     pairs, shards = _pairs(images, left_out), list[dict[str, Any]]()
@@ -157,7 +147,7 @@ def _write(
         facts = {"rows": len(rows), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": of_sidecar}
         shards.append({"name": f"{len(shards):05}.tar", **facts})
     if not shards:
-        raise UnreadableError(f"[data] files: no image with a caption ({left_out}); look at the files")
+        raise UnreadableError(f"[data] files: no image with a caption ({dict(left_out)}); look at the files")
     for reason, number in left_out.items():
         say(f"left out: {number:,} rows with {reason}")
     manifest = {"shards": shards, "pairs": sum(shard["rows"] for shard in shards), "schema_version": SCHEMA_VERSION}
@@ -165,12 +155,12 @@ def _write(
     storage.write_json(storage.join(folder, "packed.json"), {"asked": source, "left_out": left_out})
 
 
-def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterator[_Row]:
+def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator[_Row]:
     """Images and the rows of their captions; counts what is no image."""
     for one in images:
         image_format = sniff(one.image)
         if image_format not in EXTENSIONS:
-            left_out[_NOT_AN_IMAGE] = left_out.get(_NOT_AN_IMAGE, 0) + len(one.captions)
+            left_out["no image by its first bytes"] += len(one.captions)
             continue
         digest = sha256(one.image).hexdigest()
         of_image = {"image_id": image_id(digest), "format": image_format, "bytes": len(one.image)}

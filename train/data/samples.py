@@ -1,7 +1,9 @@
 """The pairs of a training run, and their bytes, one read of a tar each."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from altalign import storage
 from altalign.data.shards import pair_range, read_pair
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval.image_sources import Images, Place, read_place
+from altalign.eval.image_sources import Images, Place
 from altalign.eval.sets import ImageSet
 from altalign.train.data import index
 from altalign.train.data.index import Pairs, Weights
@@ -103,15 +105,13 @@ class Samples:
         sizes = [(int(pair["image_bytes"]), int(pair["caption_bytes"])) for pair in pairs]
         ranges = [pair_range(int(pair["block"]) * index.BLOCK, *size) for pair, size in zip(pairs, sizes, strict=True)]
         first, after = ranges[0][0], max(offset + length for offset, length in ranges)
+        data, read = _bytes_of(path, first, after - first), list[tuple[bytes, str]]()
         try:
-            data = storage.read_range(path, first, after - first)
-            read = list[tuple[bytes, str]]()
             for pair, (tar_bytes, caption_bytes), (offset, length) in zip(pairs, sizes, ranges, strict=True):
                 part = data[offset - first : offset - first + length]
                 read.append(read_pair(part, key=key_of(pair), tar_bytes=tar_bytes, caption_bytes=caption_bytes))
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise UnreadableError(f"{path}: {why}") from None
+        except ValueError as error:
+            raise UnreadableError(f"{path}: {error}") from None
         return read
 
     def held_out(self, images_at_most: int = 0) -> ImageSet:
@@ -138,7 +138,7 @@ class Samples:
         names, remote = list(captions), self.runs.remote
 
         def read(numbers: Sequence[int]) -> Iterator[bytes]:
-            return storage.each(read_place, [places[number] for number in numbers], place=remote)
+            return storage.each(_image_at, [places[number] for number in numbers], place=remote)
 
         return ImageSet(Images(names, names, read), list(captions.values()), {})
 
@@ -172,6 +172,21 @@ class Samples:
                 whole = [one for one in pixels if one is not None]
                 stacked = torch.stack(whole) if whole else torch.empty(0)
                 yield Decoded(list(map(key_of, rows)), captions, [one is not None for one in pixels], stacked)
+
+
+def _image_at(place: Place) -> bytes:
+    return _bytes_of(place.path, place.offset, place.length or 0)
+
+
+def _bytes_of(tar: str, offset: int, length: int) -> bytes:
+    try:
+        if storage.is_remote(tar):
+            return storage.read_range(tar, offset, length)
+        # not by `read_range`, which a signal ends: a training makes its step and a checkpoint first
+        with Path(tar).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), length, offset)
+    except OSError as error:
+        raise UnreadableError(f"{tar}: {error.strerror}") from None
 
 
 def key_of(pair: np.void) -> str:

@@ -55,21 +55,14 @@ class CaptionTokenizer:
             each.encode_special_tokens = True  # as text: a caption may say "[PAD]"
         self._whole.no_truncation()
         self._tokenizer.enable_truncation(tokens_at_most)
+        # BART's, of bytes; or WordPiece
+        self.is_of_bytes = isinstance(self._tokenizer.model, models.BPE)
+        self.special, self._begins = (OF_BART, _SPACE) if self.is_of_bytes else (SPECIAL, "")
         if not self.is_of_bytes:
             self._tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES, cleanup=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(CaptionTokenizer, tokens_at_most=self.tokens_at_most), (self.text,)
-
-    @cached_property
-    def is_of_bytes(self) -> bool:
-        """Whether pieces are BART's, of bytes, and not WordPiece."""
-        return isinstance(self._tokenizer.model, models.BPE)
-
-    @property
-    def special(self) -> Special:
-        """The names of its special pieces."""
-        return OF_BART if self.is_of_bytes else SPECIAL
 
     @property
     def vocabulary(self) -> int:
@@ -120,10 +113,6 @@ class CaptionTokenizer:
         words = [piece.removeprefix(self._begins) for piece in whole if piece not in self.special]
         return [word for word in words if word.isascii()] if self.is_of_bytes else words
 
-    @property
-    def _begins(self) -> str:
-        return _SPACE if self.is_of_bytes else ""
-
     def pieces(self, caption: str) -> list[str]:
         """The same as text, for people."""
         return self._tokenizer.encode(caption).tokens
@@ -146,18 +135,16 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
     last), UnreadableError where it is no tokenizer.
     """
     try:
-        text = storage.read_bytes(path).decode()
-        tokenizer = CaptionTokenizer(text, tokens_at_most=tokens_at_most)
+        tokenizer = CaptionTokenizer(storage.read_bytes(path).decode(), tokens_at_most=tokens_at_most)
     except FileNotFoundError:
         raise UsageError(
             f"{path}: no such tokenizer; give a tokenizer.json in [tokenizer] file, or none to train one"
         ) from None
+    except (MemoryError, UsageError):
+        raise
     except Exception as error:  # `tokenizers` raises nothing more precise
-        if isinstance(error, (MemoryError, UsageError)):
-            raise
-        raise UnreadableError(
-            f"{path}: no tokenizer.json ({' '.join(str(error).split()):.120}); give another in [tokenizer] file"
-        ) from None
+        why = " ".join(str(error).split())
+        raise UnreadableError(f"{path}: no tokenizer.json ({why:.120}); give another in [tokenizer] file") from None
     return _checked(tokenizer, path)
 
 
@@ -168,12 +155,15 @@ def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | 
         return None
     if storage.kind(folder) != "folder":
         return read(settings.file, tokens_at_most=settings.tokens_at_most) if settings.file else None
+    at_most = settings.tokens_at_most
     path, vocabulary, merges = (storage.join(folder, name) for name in (_FILE, "vocab.txt", "merges.txt"))
-    if not storage.exists(path) and storage.exists(vocabulary):
-        return _of_vocabulary(vocabulary, settings.tokens_at_most)
-    if not storage.exists(path) and storage.exists(merges):
-        return _of_merges(merges, settings.tokens_at_most)
-    return read(path, tokens_at_most=settings.tokens_at_most) if settings.file or storage.exists(path) else None
+    if storage.exists(path):
+        return read(path, tokens_at_most=at_most)
+    if storage.exists(vocabulary):
+        return _of_vocabulary(vocabulary, at_most)
+    if storage.exists(merges):
+        return _of_merges(merges, at_most)
+    return read(path, tokens_at_most=at_most) if settings.file else None
 
 
 def _of_vocabulary(path: str, tokens_at_most: int) -> CaptionTokenizer:
@@ -196,16 +186,14 @@ def _of_merges(path: str, tokens_at_most: int) -> CaptionTokenizer:
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         model = models.BPE(numbers, [(left, right) for left, right in pairs])
         last, first = ((name, numbers[name]) for name in (OF_BART.last, OF_BART.first))
-        made = Tokenizer(model)
     except FileNotFoundError:
         raise UsageError(f"{vocabulary}: no such file beside merges.txt; give a folder with both") from None
+    except MemoryError:
+        raise
     except Exception as error:  # `tokenizers` raises nothing more precise
-        if isinstance(error, MemoryError):
-            raise
-        why = " ".join(str(error).split())
-        raise UnreadableError(
-            f"{path}: with vocab.json no tokenizer of BART ({why:.120}); give a tokenizer.json"
-        ) from None
+        why = f"with vocab.json no tokenizer of BART ({' '.join(str(error).split()):.120})"
+        raise UnreadableError(f"{path}: {why}; give a tokenizer.json") from None
+    made = Tokenizer(model)
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.add_special_tokens(list(OF_BART))
     made.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)

@@ -8,7 +8,6 @@ stopped goes on where it was; ranks take parts in turn.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from itertools import compress
 
@@ -27,7 +26,7 @@ from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import CAPTIONS, prompts_of, samples_of
 from altalign.train.exchange import encoders
 from altalign.train.exchange.encoders import Encoders, Trained
-from altalign.train.model.text_tower import BartTower, Captioner
+from altalign.train.model.text_tower import BartTower
 from altalign.train.model.vision_transformer import VisionTower
 from altalign.train.run import training_folder
 from altalign.train.run.ranks import Ranks, joined
@@ -51,8 +50,7 @@ Next = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def caption(run: str, *, step: int | None = None) -> int:
     """Write the captions for the pairs that a run was trained on; gives the exit code.
 
-    Raises:
-        UsageError: there is no such run, or it has no captioner.
+    Raises UsageError: there is no such run, or it has no captioner.
     """
     trained = encoders.trained(run, step=step)
     with joined(trained.config.loop.device) as ranks:
@@ -133,24 +131,17 @@ class Captions:
         of_captions = [[self._tokenizer.number(self._tokenizer.special.mask)]] * len(keys)
         texts = padded(self._prompts.framed(of_captions, self._tokenizer, keys), chosen.tokens_at_most)
         tokens, mask = (one.to(device) for one in texts)
-        states = model.image_tower.states(pixels.to(device))
-        memory, attended = model.captioner.memory(states[:, 1:], model.text_tower.states(tokens, mask), mask)
-        next_of = partial(_next, model.captioner, model.text_tower.words, memory, attended)
+        states, captioner = model.image_tower.states(pixels.to(device)), model.captioner
+        memory, attended = captioner.memory(states[:, 1:], model.text_tower.states(tokens, mask), mask)
+        words = model.text_tower.words
+
+        def next_of(tokens: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            """All of a beginning is computed again."""
+            items = items.to(device)
+            states = captioner.states(words, tokens.to(device), memory[items], attended[items])
+            return captioner.logits(words, states[:, -1]).float().log_softmax(1)
+
         return beam(next_of, len(keys), beams=chosen.beams, never=self._never, **self._ends, **self._limits)
-
-
-def _next(
-    captioner: Captioner,
-    words: torch.nn.Module,
-    memory: torch.Tensor,
-    mask: torch.Tensor,
-    tokens: torch.Tensor,
-    items: torch.Tensor,
-) -> torch.Tensor:
-    """Log-probabilities of the token after beginnings; all of a beginning is computed again."""
-    items = items.to(memory.device)
-    states = captioner.states(words, tokens.to(memory.device), memory[items], mask[items])
-    return captioner.logits(words, states[:, -1]).float().log_softmax(1)
 
 
 # Beam search ----------------------------------------------------------------------------------------------------------

@@ -59,9 +59,8 @@ def retrieve(
 ) -> int:
     """Build the vocabulary, and write the concepts of every pair of finished runs; gives the exit code.
 
-    Raises:
-        UsageError: `out` is something else, or of other settings; no noun is left, or a run or the model cannot be
-            opened.
+    Raises UsageError: `out` is something else, or of other settings; no noun is left, or a run or the model cannot be
+    opened.
     """
     if storage.kind(out) == "file" or {name for name in storage.entries(out) if not storage.is_partial(name)} - _OURS:
         raise UsageError(f"{out}: it is there already, and no folder of concepts; give a new one")
@@ -151,7 +150,7 @@ def _known(lists: Sequence[str]) -> list[str]:
 
 def _nouns(samples: Samples, texts: Sequence[str], known: Sequence[str], texts_at_least: int) -> list[str]:
     """Of the nouns that are known, or else of a tagger, those that files of texts have, or else the runs' captions."""
-    counted = chain.from_iterable(map(_lines, texts)) if texts else chain.from_iterable(samples.captions())
+    counted = chain.from_iterable(map(_lines, texts) if texts else samples.captions())
     if known:
         nouns = of_lists(known, counted, texts_at_least=texts_at_least)
     else:
@@ -174,24 +173,18 @@ def _lines(path: str) -> Iterator[str]:
 
 def of_lists(lists: Iterable[str], texts: Iterable[str], *, texts_at_least: int) -> list[str]:
     """The nouns of word lists that stand in so many texts, sorted; of `texts_at_least` = 0 all of them."""
-    known = {" ".join(_words(line)) for line in lists} - {""}
-    counts = Counter(phrase for text in texts for phrase in _phrases(text) & known)
+    known, counts = {" ".join(_words(line)) for line in lists} - {""}, Counter[str]()
+    for text in texts:
+        words = _words(text)
+        firsts = range(len(words))
+        phrases = {" ".join(words[first : first + count]) for first in firsts for count in range(1, WORDS_AT_MOST + 1)}
+        counts.update(phrases & known)
     return sorted(noun for noun in known if counts[noun] >= texts_at_least)
 
 
 def _words(text: str) -> list[str]:
     """The words of a text in lower case: letters, with hyphens and apostrophes within."""
     return [word.lower() for word in _WORD.findall(text)]
-
-
-def _phrases(text: str) -> set[str]:
-    """All runs of one to three words of a text."""
-    words = _words(text)
-    return {
-        " ".join(words[first : first + count])
-        for count in range(1, WORDS_AT_MOST + 1)
-        for first in range(len(words) - count + 1)
-    }
 
 
 def of_tagger(tagged: Tagger, texts: Iterable[str], *, texts_at_least: int) -> list[str]:

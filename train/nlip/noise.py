@@ -82,7 +82,8 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             assert measured is not None
             out.print(_in_words(measured), soft_wrap=True)
             out.print(f"noise: {terminal.shown(place)}", soft_wrap=True)
-            page.anew(config, data, Encoders(config, model, trained.tokenizer, ranks), trained.step)
+            encoders_of = Encoders(config, model, trained.tokenizer, ranks)
+            page.write(config, data, encoders_of, page.results(config, trained.step))
     ranks.wait()  # none leaves before the first is done
 
 

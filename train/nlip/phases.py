@@ -26,8 +26,7 @@ _SEEDS = 2**32  # between those of phases
 def train(config: TrainConfig, *, until: str = "") -> int:
     """Go through the phases, to the last or to the one that is named; gives the exit code.
 
-    Raises:
-        UsageError: there is no such phase, or the settings of one are wrong; before any work.
+    Raises UsageError: there is no such phase, or the settings of one are wrong; before any work.
     """
     names = [phase.name for phase in config.phases]
     if until and until not in names:
@@ -63,8 +62,7 @@ def train(config: TrainConfig, *, until: str = "") -> int:
 def of_phase(config: TrainConfig, name: str) -> TrainConfig:
     """The settings of a phase that trains.
 
-    Raises:
-        UsageError: they are wrong, or name a phase that is not before it.
+    Raises UsageError: they are wrong, or name a phase that is not before it.
     """
     number = [phase.name for phase in config.phases].index(name)
     seed = config.run.seed + _SEEDS * number

@@ -20,56 +20,46 @@ _TITLES = {
 }
 
 Line = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Values over steps; each point is the mean of `lines_a_point` lines of metrics."""
-
-    name: str
-    points: list[tuple[float, float]]
+Points = Sequence[tuple[float, float]]  # step and value
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves of one unit, and the range that they are drawn in."""
+    """Curves of one unit, and the range that they are drawn in; a point is the mean of so many lines of metrics."""
 
     title: str
-    curves: list[Curve]
+    curves: Mapping[str, Points]
     steps: int
     lines_a_point: int = 1
 
     @property
     def ticks(self) -> list[float]:
         """Round numbers up the side, the first below all values and the last above."""
-        values = [value for curve in self.curves for _, value in curve.points]
+        values = [value for points in self.curves.values() for _, value in points]
         least, most = min(values), max(values)
-        span = most - least or abs(most) or 1.0
-        exact = span / 3
+        span = most - least or abs(most)
+        exact = (span if span > 1e-300 else 1.0) / 3  # a third of less may be 0
         power = 10.0 ** floor(log10(exact))
         size = next(tick * power for tick in _TICKS if tick * power >= exact * (1 - 1e-9))
         first, last = floor(least / size), -floor(-most / size)
         return [number * size for number in range(first, max(last, first + 1) + 1)]
 
-    def places(self, curve: Curve) -> list[tuple[float, float]]:
+    def places(self, points: Points) -> Points:
         """A curve's points in a square of 100 by 100, up is less."""
         low, high = self.ticks[0], self.ticks[-1]
         return [
-            (round(100 * step / self.steps, 2), round(100 * (high - value) / (high - low), 2))
-            for step, value in curve.points
+            (round(100 * step / self.steps, 2), round(100 * (high - value) / (high - low), 2)) for step, value in points
         ]
 
     def rows(self, at_most: int = 12) -> list[tuple[int, list[str]]]:
         """Steps, spread evenly, and what each curve has there: the last point at that step or before."""
-        steps = sorted({round(step) for curve in self.curves for step, _ in curve.points})
-        count = min(at_most, len(steps))
-        chosen = [steps[-1 - number * (len(steps) - 1) // max(1, count - 1)] for number in reversed(range(count))]
-        return [(step, [_at(curve, step) for curve in self.curves]) for step in dict.fromkeys(chosen)]
-
-
-def _at(curve: Curve, step: int) -> str:
-    value = next((value for at, value in reversed(curve.points) if at <= step), None)
-    return "" if value is None else f"{value:.4g}"
+        steps = sorted({round(step) for points in self.curves.values() for step, _ in points})
+        count, rows = min(at_most, len(steps)), dict[int, list[str]]()
+        for number in reversed(range(count)):
+            step = steps[-1 - number * (len(steps) - 1) // max(1, count - 1)]
+            reached = [[value for at, value in points if at <= step] for points in self.curves.values()]
+            rows[step] = [f"{values[-1]:.4g}" if values else "" for values in reached]
+        return list(rows.items())
 
 
 def charts(lines: Sequence[Line], steps: int) -> list[Chart]:
@@ -108,10 +98,10 @@ def _chart(title: str, lines: Sequence[Line], names: Mapping[str, str], steps: i
     if not longest:
         return None
     size = -(-longest // POINTS_AT_MOST)
-    return Chart(title, [Curve(name, means(points, size)) for name, points in of_names.items()], steps, size)
+    return Chart(title, {name: means(points, size) for name, points in of_names.items()}, steps, size)
 
 
-def means(points: Sequence[tuple[float, float]], size: int) -> list[tuple[float, float]]:
+def means(points: Points, size: int) -> Points:
     """The mean step and value of every `size` points; the last group may be smaller."""
     groups = [points[first : first + size] for first in range(0, len(points), size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

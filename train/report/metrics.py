@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Generic, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -28,7 +28,6 @@ from altalign.train.settings.training import TrainConfig
 from altalign.train.step import flops
 from altalign.train.step.flops import Work
 
-_T = TypeVar("_T")
 LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
 
@@ -49,13 +48,10 @@ class Metrics:
 
         self._path = training_folder.local(config, "metrics.jsonl")
         self._steps, self._pairs = config.schedule.steps, config.loop.global_batch
+        before = [line for line in read(self._path) if line["step"] <= first_step]
         # the evaluation after the last step is made again by a command that finds nothing else to do
-        kept = [
-            line
-            for line in read(self._path)
-            if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)
-        ]
-        storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
+        kept = [json.dumps(line) for line in before if "loss" in line or line["step"] < self._steps]
+        storage.write_bytes(self._path, "".join(f"{line}\n" for line in kept).encode())
         self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
         self._wandb = _opened_wandb(config) if config.loop.wandb_project else None
         self._files = object_store_sync.Published(config.run.folder)
@@ -106,7 +102,7 @@ class Metrics:
 
     def _append(self, line: Mapping[str, object]) -> None:
         with storage.growing(self._path) as file:
-            file.write(_json(line).encode())
+            file.write(f"{json.dumps(line)}\n".encode())
         for name, value in line.items():
             if name != "step":
                 self._events.add_scalar(name, value, line["step"])
@@ -199,28 +195,6 @@ def most_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-class Waits(Generic[_T]):
-    """Goes through batches, and knows how long they were waited for since `taken` was called."""
-
-    def __init__(self, batches: Iterator[_T]) -> None:
-        self._batches, self._seconds = batches, 0.0
-
-    def __iter__(self) -> Iterator[_T]:
-        return self
-
-    def __next__(self) -> _T:
-        begin = time.monotonic()
-        try:
-            return next(self._batches)
-        finally:
-            self._seconds += time.monotonic() - begin
-
-    def taken(self) -> float:
-        """Seconds, which begin anew."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-
 def read(path: str) -> list[dict[str, Any]]:
     """The lines of a metrics file, without a last line that a killed run left incomplete."""
     if not storage.exists(path):
@@ -234,7 +208,3 @@ def read(path: str) -> list[dict[str, Any]]:
         if isinstance(value, dict) and isinstance(value.get("step"), int):
             lines.append(value)
     return lines
-
-
-def _json(line: Mapping[str, object]) -> str:
-    return json.dumps(line) + "\n"

@@ -105,11 +105,6 @@ def write(
     terminal.stdout().print(f"report: {terminal.shown(place)}", soft_wrap=True)
 
 
-def anew(config: TrainConfig, data: TrainingData, encoders: Encoders, step: int) -> None:
-    """Write the page of a finished training again, with what its last evaluation measured."""
-    write(config, data, encoders, _results(config, step))
-
-
 def about(config: TrainConfig, data: TrainingData, model: nn.Module, first: int = 0) -> str:
     """One line that says what is trained."""
     pairs, batch, steps = len(data.samples), config.loop.global_batch, config.schedule.steps
@@ -128,7 +123,12 @@ def write_phases(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> N
         match phase.does:
             case "train":
                 before = of_phases[phase.name]
-                views.append(_trained(phase.name, before))
+                steps, lines = before.schedule.steps, metrics.read(training_folder.path(before, "metrics.jsonl"))
+                both = (curves.losses(lines, steps), curves.recalls(lines, steps))
+                charts = [chart for chart in both if chart is not None]
+                is_finished = storage.exists(training_folder.path(before, "report.html"))
+                of_last = {"results": results(before, steps), "charts": charts}
+                views.append(PhaseView(phase.name, phase.does, steps, is_finished=is_finished, **of_last))
             case "noise":
                 measured = noise_estimates.table_of(before)
                 view = _noise(before, samples_of(before)) if storage.exists(measured) else None
@@ -141,7 +141,8 @@ def write_phases(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> N
     terminal.stdout().print(f"report of all phases: {terminal.shown(place)}", soft_wrap=True)
 
 
-def _results(config: TrainConfig, step: int) -> dict[str, Any]:
+def results(config: TrainConfig, step: int) -> dict[str, Any]:
+    """What the evaluation after so many steps measured, by set."""
     values = storage.read_json(training_folder.path(config, "eval", f"step-{step:07}", "metrics.json"))
     return {name: of_set for name, of_set in values.items() if name != "checkpoint"}
 
@@ -214,13 +215,6 @@ def _noise(config: TrainConfig, samples: Samples) -> NoiseView | None:
         cleanest=shown(by_loss[: min(PAIRS, pairs)].tolist()),
         noisiest=[] if mixture.is_one else shown(by_noise[:PAIRS].tolist()),
     )
-
-
-def _trained(name: str, config: TrainConfig) -> PhaseView:
-    steps, lines = config.schedule.steps, metrics.read(training_folder.path(config, "metrics.jsonl"))
-    charts = [chart for chart in (curves.losses(lines, steps), curves.recalls(lines, steps)) if chart is not None]
-    is_finished = storage.exists(training_folder.path(config, "report.html"))
-    return PhaseView(name, "train", steps, is_finished=is_finished, results=_results(config, steps), charts=charts)
 
 
 def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[Seen]:

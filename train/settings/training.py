@@ -246,16 +246,12 @@ class ScheduleSettings(Settings):
         return self
 
 
-def _of_words(chunk: object) -> object:
-    return 0 if chunk == "auto" else chunk
-
-
 class LoopSettings(Settings):
     """How a step is computed, and what is kept on the way (ours but for the batch)."""
 
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step over all devices (section 5)."""
-    chunk: Annotated[Whole, BeforeValidator(_of_words)] = 512
+    chunk: Annotated[Whole, BeforeValidator(lambda chunk: 0 if chunk == "auto" else chunk)] = 512
     """Pairs in a device's towers at a time; a larger step runs them twice, for the same gradient. `0`: the whole
     batch; `"auto"`: its half, quarter and so on that fits 90 % of a GPU's memory.
     """
@@ -420,8 +416,7 @@ class TrainConfig(Settings):
 def of_this_version(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a settings file without settings that were removed; those that one took the place of are in it.
 
-    Raises:
-        ValueError: a removed setting says something else than what holds now; the message names it, and what to do.
+    Raises ValueError: a removed setting says something else than what holds now; the message names it, and what to do.
     """
     kept = without_removed(values, _REMOVED)
     sections = {name: dict(section) for name, section in kept.items() if isinstance(section, Mapping)}

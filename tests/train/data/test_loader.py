@@ -120,12 +120,6 @@ def test_batches_have_what_sampler_augmentation_and_tokenizer_say(data: Data) ->
     assert found[0].images.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_an_epoch_has_every_pair_once_and_the_next_is_another(data: Data) -> None:
-    keys = [key for batch in data.batches() for key in batch.keys]
-    assert sorted(keys[:50]) == sorted(data.by_key) == sorted(keys[50:100])
-    assert keys[:50] != keys[50:100]
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_ranks_share_a_global_batch_in_order(data: Data, ranks: int) -> None:
     whole = data.batches(after_batch=4)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from altalign.train.report import page
-from altalign.train.report.curves import Chart, Curve
+from altalign.train.report.curves import Chart
 from altalign.train.report.page import NoiseView, Seen
 from tests.altalign.audit.report.chromium import browser, opened
 
@@ -15,16 +15,16 @@ PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
 
 
 def report() -> dict[str, Any]:
-    chart = Chart("Loss", [Curve("Loss", [(1, 4.0), (50, 2.0), (100, 1.5)])], 100)
+    chart = Chart("Loss", {"Loss": [(1, 4.0), (50, 2.0), (100, 1.5)]}, 100)
     sources = [HOSTILE, *(f"runs/of/a/long/folder#{number:03}" for number in range(7))]
-    negatives = Chart("Mean log p of negatives", [Curve(name, [(1, -6.0), (100, -7.5)]) for name in sources], 100, 2)
+    negatives = Chart("Mean log p of negatives", {name: [(1, -6.0), (100, -7.5)] for name in sources}, 100, 2)
     seen = Seen(PICTURE, HOSTILE)
     return {
         "folder": f"runs/{HOSTILE}",
         "about": "100 steps of 64 pairs",
         "results": {"retrieval/held": {"image_to_text_r1": 12.5, "captions": 1234}},
         "charts": [chart],
-        "recalls": Chart("Mean recall, percent", [Curve("retrieval/held", [(100, 40.0)])], 100),
+        "recalls": Chart("Mean recall, percent", {"retrieval/held": [(100, 40.0)]}, 100),
         "negatives": negatives,
         "examples": [(HOSTILE, [seen] * 5)],
         "facts": {"Trained on": HOSTILE},
