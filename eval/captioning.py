@@ -1,9 +1,8 @@
 """Captions that a model writes of images, beside those of people: BLEU-4 and CIDEr (NLIP, table 3).
 
 Both by the definitions of pycocoevalcap, without Java. BLEU is Papineni et al.'s over the whole set, with the length of
-the nearest reference; CIDEr is CIDEr-D (Vedantam et al., arXiv 1411.5726, with the penalty of length and the clipping
-of its appendix), times 10. Words are those of the Penn Treebank's tokenizer as far as captions have them: lower case,
-contractions apart, no punctuation.
+the nearest reference; CIDEr is CIDEr-D (Vedantam et al., arXiv 1411.5726), times 10. Words are those of the Penn
+Treebank's tokenizer as far as captions have them: lower case, contractions apart, no punctuation.
 """
 
 import math

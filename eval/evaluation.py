@@ -9,6 +9,7 @@ decontamination they are.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -69,8 +70,7 @@ class Evaluated:
         return self.result.metrics[self.settings.metric]
 
 
-@dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """The mean of a task over the sets that were measured, each by its own metric."""
 
     task: str

@@ -42,10 +42,9 @@ class Mixup:
     def partners(self, count: int, device: "torch.device | str" = "cpu") -> torch.Tensor:
         """The place of each pair's partner: int64 (n,)."""
         if count % self.group:
-            raise UsageError(
-                f"[loss] mixup_group = {self.group}: a process has {count} pairs of the global batch, no multiple of "
-                "it; give another global_batch, group or number of processes"
-            )
+            why = f"a process has {count} pairs of the global batch, no multiple of it"
+            advice = "give another global_batch, group or number of processes"
+            raise UsageError(f"[loss] mixup_group = {self.group}: {why}; {advice}")
         return torch.arange(count, device=device).view(-1, self.group).flip(1).flatten()
 
     def mixed(self, values: torch.Tensor) -> torch.Tensor:
