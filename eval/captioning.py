@@ -73,10 +73,7 @@ def grams(words: Sequence[str]) -> Counter[Gram]:
 
 
 def bleu_counts(own: Sequence[str], others: Sequence[Sequence[str]]) -> dict[str, int]:
-    """What BLEU-4 sums up over the captions of a set, of one caption and its references, all as words.
-
-    N-grams that are right and those there are, by their order, the length, and that of the nearest reference.
-    """
+    """What BLEU-4 sums up over captions: right n-grams and all, by order, and lengths."""
     most = Counter[Gram]()
     for other in others:
         most |= grams(other)

@@ -106,11 +106,7 @@ def evaluate(
     runs: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
-    """Measure a model on every set.
-
-    `held_out` gives the pairs that the model's training kept back, if any; `runs` are the curations that it was trained
-    on; `say` gets the name of each set.
-    """
+    """Measure a model, which was trained on curations `runs`, on every set; `say` gets the name of each."""
     evaluated, missing = list[Evaluated](), dict[str, str]()
     for each in sets.set:
         name, measure = f"{each.task}/{each.name}", MEASURES[each.task]

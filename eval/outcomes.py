@@ -24,10 +24,7 @@ Answer = str | int  # a text, or the number of an image in its set
 
 @dataclass(frozen=True)
 class Example:
-    """A query and what was found for it, best first; `rank` is that of the right answer, from 1 (0: nobody says).
-
-    A query that is an image may have a `text` too: what it is, or what is added to it.
-    """
+    """A query and what was found for it, best first; `rank` is that of the right answer, from 1 (0: nobody says)."""
 
     query: Answer
     answers: tuple[Answer, ...]

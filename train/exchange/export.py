@@ -27,10 +27,7 @@ _LIBRARIES = {"align": "transformers", "open_clip": "open_clip", "onnx": "onnxru
 
 
 def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mapping[str, object]) -> int:
-    """Write a checkpoint's model (None: the newest) to a new folder, open it again and compare.
-
-    Nothing stays where it differs. `overrides` are of `[evaluation]`, the sizes of its images.
-    """
+    """Write a model to a new folder, open it again and compare; nothing stays where it differs."""
     if storage.is_remote(folder):
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
     if storage.kind(folder) != "missing":

@@ -126,10 +126,7 @@ def sums_kept(model: nn.Module) -> Iterator[None]:
 
 
 def collected(model: nn.Module) -> torch.Tensor:
-    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks.
-
-    Empty if no layer has statistics of its own.
-    """
+    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks; perhaps empty."""
     layers = _collecting_layers(model)
     sums = [layer.own_sums() for layer in layers]
     return torch.cat(sums) if sums else torch.empty(0, device=next(model.parameters()).device)

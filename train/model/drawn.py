@@ -17,10 +17,7 @@ _PATCH = 7  # what the random numbers are for
 
 @dataclass(frozen=True)
 class Mixed:
-    """Targets of pairs that were mixed, each with another of the same process.
-
-    `share` (n,) is on its own match, the rest on that of `partner` (n,).
-    """
+    """Targets of mixed pairs: `share` (n,) is on its own match, the rest on that of `partner` (n,)."""
 
     partner: torch.Tensor
     share: torch.Tensor

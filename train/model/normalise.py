@@ -167,10 +167,7 @@ def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: Scale
 def gradient_of_input(
     gradient: torch.Tensor, images: torch.Tensor, known: Scales, means: torch.Tensor, *, swish: bool
 ) -> torch.Tensor:
-    """The derivative by the images, through the statistics too.
-
-    `means` (2, groups, channels) are `sums_of_gradients` divided by the numbers of a group.
-    """
+    """The derivative by the images; `means` are `sums_of_gradients` divided by the numbers of a group."""
     shift, slope = means
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     inner = (outer - _wide(shift) - normalised * _wide(slope)) * _wide(known.weight * known.inverse)
@@ -216,10 +213,7 @@ def _backward_by_group(gradient: torch.Tensor, images: torch.Tensor, known: Scal
 
 
 class SqueezeExcite(nn.Module):
-    """Images times gates, which are made of their means, as timm's, whose weights and names it has.
-
-    As operations of torch its backward goes through the images eleven times, here six.
-    """
+    """timm's, with its weights and names; its backward goes through the images six times, not eleven."""
 
     def __init__(self, replaced: Any) -> None:
         super().__init__()

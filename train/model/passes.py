@@ -97,10 +97,7 @@ _many: Any = torch  # `_foreach_*` are private by name alone
 
 
 def record(tower: nn.Module) -> None:
-    """Have the passes of an image tower recorded on a GPU, in training, when they are first taken.
-
-    Activations that are computed again, and statistics over ranks, cannot be recorded; the settings refuse them.
-    """
+    """Have the passes of an image tower recorded on a GPU, in training, when they are first taken."""
     name = "states" if isinstance(tower, VisionTower) else "forward"
     setattr(tower, name, _Recorder(tower, getattr(type(tower), name)))
 
