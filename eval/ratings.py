@@ -180,17 +180,15 @@ def _both(pairs: Tensor) -> Tensor:
 
 def spearman(a: Tensor, b: Tensor) -> float:
     """Pearson's correlation of the ranks of two vectors (n,), of equal values the mean; 0 where one has no order."""
-    if a.isnan().any() or b.isnan().any() or len(a.unique()) < 2 or len(b.unique()) < 2:
-        return 0.0
-    first, second = (ranks - ranks.mean() for ranks in (_ranks(a), _ranks(b)))
+    centred = list[Tensor]()
+    for values in (a, b):
+        _, place, counts = values.unique(return_inverse=True, return_counts=True)
+        if values.isnan().any() or len(counts) < 2:
+            return 0.0
+        ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]
+        centred.append(ranks - ranks.mean())
+    first, second = centred
     return float(first @ second / (first.norm() * second.norm()))
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 1 of values (n,), float64."""
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    return (ends - (counts - 1) / 2)[place]
 
 
 def sampled_spearman(

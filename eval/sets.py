@@ -264,7 +264,8 @@ def labelled_set(
     else:
         missing = np.setdiff1d(np.arange(len(known.names)), present)
         left_out[EMPTY_CLASS] = [known.names[number] for number in missing]
-    return LabelledSet(Images.at(identities, places), numbers, known, sources.reasons(left_out))
+    images = Images.at(identities, places)
+    return LabelledSet(images, numbers, known, images.left_out([], left_out))
 
 
 def _classes_of(kind: Kind, path: str, files: Sequence[str], column: str) -> Classes | None:
