@@ -1,9 +1,8 @@
 """Captions that a model writes of images, beside those of people: BLEU-4 and CIDEr (NLIP, table 3).
 
 Both by the definitions of pycocoevalcap, without Java. BLEU is Papineni et al.'s over the whole set, with the length of
-the nearest reference; CIDEr is CIDEr-D (Vedantam et al., arXiv 1411.5726, with the penalty of length and the clipping
-of its appendix), times 10. Words are those of the Penn Treebank's tokenizer as far as captions have them: lower case,
-contractions apart, no punctuation.
+the nearest reference; CIDEr is CIDEr-D (Vedantam et al., arXiv 1411.5726), times 10. Words are those of the Penn
+Treebank's tokenizer as far as captions have them: lower case, contractions apart, no punctuation.
 """
 
 import math
@@ -74,10 +73,7 @@ def grams(words: Sequence[str]) -> Counter[Gram]:
 
 
 def bleu_counts(own: Sequence[str], others: Sequence[Sequence[str]]) -> dict[str, int]:
-    """What BLEU-4 sums up over the captions of a set, of one caption and its references, all as words.
-
-    N-grams that are right and those there are, by their order, the length, and that of the nearest reference.
-    """
+    """What BLEU-4 sums up over captions: right n-grams and all, by order, and lengths."""
     most = Counter[Gram]()
     for other in others:
         most |= grams(other)

@@ -20,10 +20,7 @@ from altalign.eval.outcomes import Outcomes, Result
 
 
 def caption_choices(images: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
-    """Whether each image is nearer to its caption than to a wrong one (SugarCrepe, arXiv 2306.14610): bool (n,).
-
-    All are embeddings (n, width).
-    """
+    """Whether each image is nearer to its caption than to a wrong one (SugarCrepe, arXiv 2306.14610): bool (n,)."""
     return (images * right).sum(1) > (images * wrong).sum(1)
 
 
@@ -49,10 +46,7 @@ class Choice(NamedTuple):
 
 
 def choices(examples: Sequence[Choice], folder: str, features: Features) -> tuple[Images, Result]:
-    """Choices among the captions and images of examples of one kind, and the images, of the files of a folder.
-
-    The rows are those of the examples' first images.
-    """
+    """Choices among images of a folder and their captions; the rows are those of the examples' first images."""
     images, missing = files_in(folder, [name for example in examples for name in example.images])
     encoded = features.of_images(images)
     rows = encoded.rows.tolist()

@@ -31,10 +31,7 @@ def zero_shot(labelled: LabelledSet, features: Features, *, templates: Sequence[
 def classified(
     labelled: LabelledSet, encoded: EncodedImages, vectors: Tensor, classes: Tensor, facts: Mapping[str, float]
 ) -> Result:
-    """What a classifier makes of a set; the score of a class is the product of its vector and the image's.
-
-    Vectors are float32 (n, width), of the images that could be decoded; classes are float32 (classes, width).
-    """
+    """What a classifier makes of a set, by products of vectors (n, width) of decoded images and of classes."""
     names, labels, rows = labelled.classes.names, labelled.labels[encoded.rows], encoded.rows.tolist()
     ranks, first = ranked(vectors, classes, torch.from_numpy(labels))
     outcomes: Outcomes = {"label": labels, "rank": ranks, "predicted": first[:, 0]}
@@ -59,10 +56,7 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 
 
 def ranked(images: Tensor, classes: Tensor, labels: Tensor) -> tuple[Numbers, Numbers]:
-    """Rank, from 1, of each image's class, int64 (n,); and its first classes, int64 (n, 3), or as many as there are.
-
-    Images are float32 (n, width), classes float32 (classes, width), labels int64 (n,).
-    """
+    """Rank, from 1, of each image's class, int64 (n,); and its first classes, int64 (n, 3), or as many as there are."""
     ranks, first = [], []
     for rows, scores in search.scores_of(images, classes):
         own = labels[rows].to(scores.device)[:, None]
@@ -104,10 +98,7 @@ def measured_neighbours(outcomes: Outcomes) -> dict[str, float]:
 
 
 def neighbours(queries: Tensor, index: Tensor, labels: Tensor, others: Tensor) -> Numbers:
-    """Rank, from 1, of the nearest image of a query's label among those of other labels.
-
-    Queries are float32 (n, width) with labels int64 (n,), the index float32 (m, width) with labels int64 (m,).
-    """
+    """Rank, from 1, of the nearest image of a query's label among those of other labels: int64 (n,)."""
     others = others.to(index.device)
     ranks = [
         search.ranked(scores, labels[rows].to(index.device)[:, None] == others)

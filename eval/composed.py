@@ -54,10 +54,7 @@ def composed(images: Images, queries: Sequence[Query], features: Features) -> Re
 
 
 def queries_of(images: Tensor, texts: Tensor, sign: Tensor) -> Tensor:
-    """Queries (n, width), of length 1, of embeddings (n, width).
-
-    `sign` (n,) is 1 where a text is added and -1 where it is taken away.
-    """
+    """Queries (n, width), of length 1, of embeddings (n, width); `sign` (n,) is -1 where a text is taken away."""
     images, texts = functional.normalize(images, dim=1), functional.normalize(texts, dim=1)
     return functional.normalize(images + TEXT_WEIGHT * sign[:, None].to(texts) * texts, dim=1)
 

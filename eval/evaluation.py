@@ -9,6 +9,7 @@ decontamination they are.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -69,8 +70,7 @@ class Evaluated:
         return self.result.metrics[self.settings.metric]
 
 
-@dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """The mean of a task over the sets that were measured, each by its own metric."""
 
     task: str
@@ -106,11 +106,7 @@ def evaluate(
     runs: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
-    """Measure a model on every set.
-
-    `held_out` gives the pairs that the model's training kept back, if any; `runs` are the curations that it was trained
-    on; `say` gets the name of each set.
-    """
+    """Measure a model, which was trained on curations `runs`, on every set; `say` gets the name of each."""
     evaluated, missing = list[Evaluated](), dict[str, str]()
     for each in sets.set:
         name, measure = f"{each.task}/{each.name}", MEASURES[each.task]

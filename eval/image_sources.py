@@ -53,17 +53,13 @@ class Images:
 
     def left_out(self, undecodable: Sequence[int], others: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """What was left out of a set, by reason: the images of these numbers, and others by their names."""
-        return reasons({**others, UNDECODABLE: [self.names[row] for row in undecodable]})
+        names = {**others, UNDECODABLE: [self.names[row] for row in undecodable]}
+        return {reason: list(some) for reason, some in names.items() if some}
 
 
 def digest(data: bytes) -> str:
     """SHA-256, which an image is known by."""
     return sha256(data).hexdigest()
-
-
-def reasons(names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """What was left out, without the reasons that nothing has."""
-    return {reason: list(some) for reason, some in names.items() if some}
 
 
 def read_places(places: Sequence[Place]) -> Iterator[bytes]:
@@ -243,13 +239,10 @@ def opened(path: str) -> Iterator[tuple[pa.Schema, Callable[[list[str]], Iterabl
             table = pq.ParquetFile(file)
             yield table.schema_arrow, lambda columns: table.iter_batches(_ROWS, columns=columns, use_threads=False)
             return
-        has_footer = file.read(6) == b"ARROW1"
-        file.seek(0)
-        stream: Any = (pa.ipc.open_file if has_footer else pa.ipc.open_stream)(cast(Any, file))
-        whole = map(stream.get_batch, range(stream.num_record_batches)) if has_footer else stream
+        stream = pa.ipc.open_stream(cast(Any, file))
 
         def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
-            for batch in whole:
+            for batch in stream:
                 yield from (batch.select(columns).slice(row, _ROWS) for row in range(0, len(batch), _ROWS))
 
         yield stream.schema, batches

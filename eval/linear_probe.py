@@ -93,18 +93,16 @@ def best_strength(
 ) -> float:
     """The strength with the most right answers on the validation part; of equals the strongest."""
     right: dict[int, int] = {}  # by eighths of a decade
-    step, most = 2 * _A_DECADE, _DECADES * _A_DECADE
-    around = range(-most, most + 1, step)
-    while True:
+    best, most = 0, _DECADES * _A_DECADE
+    around = [*range(-most, most + 1, 2 * _A_DECADE)]
+    for step in (8, 4, 2, 1, 0):
         for place in (place for place in around if place not in right and abs(place) <= most):
             strength = 10 ** (place / _A_DECADE)
             some = fitted(features, labels, classes=classes, strength=strength, gradient_at_most=_WHILE_SEARCHING)
             right[place] = int((some.scores(validation).argmax(1) == validation_labels).sum())
         best = max(right, key=lambda place: (right[place], place))
-        if step == 1:
-            return 10 ** (best / _A_DECADE)
-        step //= 2
-        around = (best - step, best + step)
+        around = [best - step, best + step]
+    return 10 ** (best / _A_DECADE)
 
 
 def fitted(

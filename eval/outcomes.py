@@ -24,10 +24,7 @@ Answer = str | int  # a text, or the number of an image in its set
 
 @dataclass(frozen=True)
 class Example:
-    """A query and what was found for it, best first; `rank` is that of the right answer, from 1 (0: nobody says).
-
-    A query that is an image may have a `text` too: what it is, or what is added to it.
-    """
+    """A query and what was found for it, best first; `rank` is that of the right answer, from 1 (0: nobody says)."""
 
     query: Answer
     answers: tuple[Answer, ...]
@@ -80,29 +77,29 @@ def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int = RESAMPLE
     return {name: _middle([values[name] for values in drawn]) for name in drawn[0]}
 
 
-def differences(a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int, seed: int = 0) -> dict[str, Difference]:
+def differences(
+    a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Difference]:
     """Of each metric, the value of `a` less that of `b`, outcomes of the same images in the same order."""
+
+    def less(one: Outcomes, other: Outcomes) -> dict[str, float]:
+        of_one, of_other = measure(one), measure(other)
+        return {name: of_one[name] - of_other[name] for name in of_one}
+
     random, images = np.random.default_rng(seed), len(next(iter(a.values())))
-    less = _less(measure(a), measure(b))
-    drawn, exchanged = [], []
+    drawn, exchanged = list[dict[str, float]](), list[dict[str, float]]()
     for _ in range(resamples):
         rows = random.integers(images, size=images)
-        drawn.append(_less(measure(chosen(a, rows)), measure(chosen(b, rows))))
+        drawn.append(less(chosen(a, rows), chosen(b, rows)))
         swap = random.random(images) < 0.5
         either = [{name: np.where(swap, y[name], x[name]) for name in a} for x, y in ((a, b), (b, a))]
-        exchanged.append(_less(*map(measure, either)))
-    return {
-        name: Difference(
-            value,
-            *_middle([values[name] for values in drawn]),
-            p=(1 + sum(abs(values[name]) >= abs(value) - 1e-9 for values in exchanged)) / (1 + resamples),
-        )
-        for name, value in less.items()
-    }
-
-
-def _less(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
-    return {name: a[name] - b[name] for name in a}
+        exchanged.append(less(*either))
+    found = dict[str, Difference]()
+    for name, value in less(a, b).items():
+        as_large = sum(abs(values[name]) >= abs(value) - 1e-9 for values in exchanged)
+        ends = _middle([values[name] for values in drawn])
+        found[name] = Difference(value, *ends, p=(1 + as_large) / (1 + resamples))
+    return found
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float]:

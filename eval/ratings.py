@@ -179,21 +179,16 @@ def _both(pairs: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Pearson's correlation of the ranks of two vectors (n,); equal values have the mean of their ranks.
-
-    It is 0 where all values of one are equal, or one is not a number: such a model has no order.
-    """
-    if a.isnan().any() or b.isnan().any() or len(a.unique()) < 2 or len(b.unique()) < 2:
-        return 0.0
-    first, second = (ranks - ranks.mean() for ranks in (_ranks(a), _ranks(b)))
+    """Pearson's correlation of the ranks of two vectors (n,), of equal values the mean; 0 where one has no order."""
+    centred = list[Tensor]()
+    for values in (a, b):
+        _, place, counts = values.unique(return_inverse=True, return_counts=True)
+        if values.isnan().any() or len(counts) < 2:
+            return 0.0
+        ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]
+        centred.append(ranks - ranks.mean())
+    first, second = centred
     return float(first @ second / (first.norm() * second.norm()))
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 1 of values (n,), float64."""
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    return (ends - (counts - 1) / 2)[place]
 
 
 def sampled_spearman(
@@ -213,10 +208,7 @@ def sampled_spearman(
 
 
 def drawn(counts: Tensor, generator: torch.Generator) -> Tensor:
-    """One of the pairs of each query in a random half of the queries, where a query's pairs follow one another.
-
-    `counts` has the number of pairs of each query, int64 (queries,).
-    """
+    """One of the pairs of each query in a random half of the queries, of which `counts` (queries,) has the numbers."""
     chosen = torch.randperm(len(counts), generator=generator)[: (len(counts) + 1) // 2]
     starts = counts.cumsum(0) - counts
     share = torch.rand(len(chosen), generator=generator, dtype=torch.float64)
@@ -236,10 +228,7 @@ class WordPair(NamedTuple):
 
 
 def word_similarity(pairs: Sequence[WordPair], encode_word: Callable[[list[str]], Tensor]) -> Result:
-    """Cosines of the words of each pair, beside ratings; the rows are the pairs, at least two.
-
-    Vectors (n, width) of n words are of any length: ALIGN takes [CLS] before the projection.
-    """
+    """Cosines of the words of each pair, at least two, beside ratings; vectors are of any length."""
     words = sorted({word for pair in pairs for word in (pair.first, pair.second)})
     place = {word: number for number, word in enumerate(words)}
     firsts = range(0, len(words), ENCODED_TOGETHER)
@@ -272,10 +261,7 @@ def measured_of_words(outcomes: Outcomes) -> dict[str, float]:
 
 
 def read_word_pairs(path: str) -> list[WordPair]:
-    """The pairs of SimLex-999 as its authors give it, with subsets; or of lines WORD, WORD, RATING without.
-
-    Fields are divided by tabs, and lines that begin with # are left out.
-    """
+    """The pairs of SimLex-999 as its authors give it, with subsets; or of lines WORD, WORD, RATING without, by tabs."""
     lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
     pairs = list[WordPair]()
     try:

@@ -32,10 +32,7 @@ class Ranks(NamedTuple):
 
 
 def retrieval(pairs: ImageSet, features: Features, *, shared_captions: Literal["own", "all"] = "own") -> Result:
-    """Search a set in both directions.
-
-    A caption that several images have is right for its `own` image alone, or for `all` of them.
-    """
+    """Search a set in both directions; a caption of several images is right for its `own` alone, or for `all`."""
     encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
     of_images = [pairs.captions[row] for row in rows]

@@ -101,16 +101,11 @@ def captioned_set(
     caption_column: str = "caption",
     images_at_most: int = 0,
 ) -> ImageSet:
-    """Images with captions.
+    """Images with captions, of paths of one kind (None: `kind_of` says it of the one path).
 
-    Args:
-        paths: of tars or tables paths or globs; or a JSON, or folders of runs.
-        kind: what the paths are of; None: `kind_of` says it of the one path.
-        split: of Karpathy's JSON, and of CLIP_benchmark's folders.
-        images: of Karpathy's JSON the folder of the images, or of the folders that the JSON names (`filepath`).
-        image_column: of tables: bytes, or Hugging Face's struct of `bytes` and `path`.
-        caption_column: of tables: a string, or a list of strings.
-        images_at_most: chosen by the hash of their bytes, in a run of their `image_id`, in a JSON of names; 0: all.
+    `split` is of Karpathy's JSON and of CLIP_benchmark's folders; `images`, of the JSON, the folder of the images, or
+    of the folders that it names. `images_at_most` (0: all) are chosen by the hash of their bytes, in a run of their
+    `image_id`, in a JSON of their names.
     """
     if kind is None:
         kind, paths = kind_of(paths[0], split)
@@ -134,28 +129,19 @@ def captioned_set(
         why = ", ".join(f"{len(names):,} rows with {reason}" for reason, names in left_out.items()) or "no rows"
         names = ", ".join(paths)
         raise UnreadableError(f"{names}: no image with a caption ({why}); look at the files and the names of columns")
-    chosen = set(listed)
-    if 0 < images_at_most < len(listed):
-        chosen = set(sorted(listed, key=lambda key: sha256(key.encode()).digest())[:images_at_most])
+    chosen = set(sorted(listed, key=lambda key: sha256(key.encode()).digest())[: images_at_most or None])
     identities, places, captions = zip(*(one for key, one in listed.items() if key in chosen), strict=True)
     return ImageSet(Images.at(identities, places), captions, left_out)
 
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
     """The images of a set's settings with the captions that are searched; `held_out` gives those a training kept."""
-    if not chosen.held_out:
-        pairs = captioned_set(
-            [chosen.path],
-            split=chosen.split,
-            images=chosen.images,
-            image_column=chosen.image_column,
-            caption_column=chosen.caption_column,
-            images_at_most=chosen.images_at_most,
-        )
-    elif held_out is None:
+    if chosen.held_out and held_out is None:
         raise UsageError("held_out: no training run is evaluated; give a path")
-    else:
-        pairs = held_out(chosen.images_at_most)
+    if held_out is not None and chosen.held_out:
+        return held_out(chosen.images_at_most).with_captions(at_most=chosen.captions_at_most)
+    names = ("split", "images", "image_column", "caption_column", "images_at_most")
+    pairs = captioned_set([chosen.path], **{name: getattr(chosen, name) for name in names})
     return pairs.with_captions(at_most=chosen.captions_at_most)
 
 
@@ -249,16 +235,11 @@ def labelled_set(
     only_own_classes: bool = False,
     needs_names: bool = True,
 ) -> LabelledSet:
-    """Images with a class each.
+    """Images with a class each, of a folder, a glob of tables or of tars, or a list (`.txt`) of files and classes.
 
-    Args:
-        path: a folder, a glob of Parquet files or of tars, or a list (`.txt`) of files and classes.
-        split: the folder of CLIP_benchmark's tars.
-        image_column: of tables: bytes, or a struct of `bytes` and `path`.
-        label_column: of tables: a number of a class, or its name.
-        classes: names of the classes; None: what the set says of them.
-        only_own_classes: drop the classes that no image has, as ImageNet-R and ImageNet-A are scored.
-        needs_names: refuse a set of whose classes only numbers are known.
+    `split` is the folder of CLIP_benchmark's tars, `classes` are in place of what the set says of them.
+    `only_own_classes` drops those that no image has, as ImageNet-R and ImageNet-A are scored; `needs_names` refuses a
+    set of whose classes only numbers are known.
     """
     kind, files = kind_of(path, split)
     own = _classes_of(kind, path, files, label_column)
@@ -283,7 +264,8 @@ def labelled_set(
     else:
         missing = np.setdiff1d(np.arange(len(known.names)), present)
         left_out[EMPTY_CLASS] = [known.names[number] for number in missing]
-    return LabelledSet(Images.at(identities, places), numbers, known, sources.reasons(left_out))
+    images = Images.at(identities, places)
+    return LabelledSet(images, numbers, known, images.left_out([], left_out))
 
 
 def _classes_of(kind: Kind, path: str, files: Sequence[str], column: str) -> Classes | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 
-from altalign.settings.common import Settings
+from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, without_removed
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -49,6 +49,16 @@ TASKS: Mapping[str, Task] = {
     "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
 _OF_ALL = ("task", "name", "metric")
+_REMOVED: Removed = {  # which settings of earlier runs may still have
+    "index": (None, "it is train now"),
+    "index_split": ("train", TAKE_IT_OUT),
+    "train_split": ("train", TAKE_IT_OUT),
+    "samples": (1_000, TAKE_IT_OUT),
+    "image_weight": (1, TAKE_IT_OUT),
+    "text_weight": (2, TAKE_IT_OUT),
+    "repeated_captions": (True, TAKE_IT_OUT),
+    "test_set": ("", "give the set the name that it has in [decontaminate] test_sets"),
+}
 
 
 class Set(Settings):
@@ -104,7 +114,9 @@ class Set(Settings):
     @classmethod
     def _of_its_task(cls, values: Any) -> Any:
         """Fill in what the task has as a default."""
-        task = TASKS.get(str(values.get("task"))) if isinstance(values, dict) else None
+        if not isinstance(values, dict):
+            return values
+        values, task = without_removed(values, _REMOVED), TASKS.get(str(values.get("task")))
         return {"metric": task.metrics[0], **task.defaults, **values} if task else values
 
     @model_validator(mode="after")

@@ -23,30 +23,6 @@ def drawn(classes: int, number: int = 120, width: int = 5, *, seed: int = 0) -> 
     return centres[labels] + torch.randn(number, width, generator=generator), labels
 
 
-def slow_loss(probe: module.Probe, features: torch.Tensor, labels: torch.Tensor) -> float:
-    """The penalised loss by plain loops."""
-    total = 0.0
-    for row, label in zip(features.tolist(), labels.tolist(), strict=True):
-        logits = [
-            sum(w * x for w, x in zip(weights, row, strict=True)) + bias
-            for weights, bias in zip(probe.weights.tolist(), probe.bias.tolist(), strict=True)
-        ]
-        total += math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
-    return total + probe.strength / 2 * sum(w * w for weights in probe.weights.tolist() for w in weights)
-
-
-def test_no_other_weights_have_a_lower_loss() -> None:
-    features, labels = drawn(3, number=30)
-    of = fitted(features, labels, classes=3, strength=0.5)
-    least = slow_loss(of, features, labels)
-    for row in range(3):
-        for column in range(5):
-            for move in (-1e-3, 1e-3):
-                moved = of.weights.clone()
-                moved[row, column] += move
-                assert slow_loss(module.Probe(moved, of.bias, of.strength), features, labels) > least
-
-
 @pytest.mark.parametrize("strength", [0.01, 1.0, 30.0])
 @pytest.mark.parametrize("classes", [2, 3, 7])
 def test_coefficients_and_accuracy_are_those_of_scikit_learn(classes: int, strength: float) -> None:

@@ -30,21 +30,6 @@ def test_an_interval_is_the_middle_of_resamples_that_a_plain_loop_draws() -> Non
     assert high == pytest.approx(drawn[194] + (0.975 * 199 - 194) * (drawn[195] - drawn[194]))
 
 
-def test_an_interval_is_as_wide_as_the_binomial_says() -> None:
-    random = np.random.default_rng(1)
-    low, high = intervals(of((random.random(4000) < 0.3).tolist()), share, resamples=1000, seed=0)["right"]
-    assert high - low == pytest.approx(2 * 1.96 * 100 * (0.3 * 0.7 / 4000) ** 0.5, rel=0.1)
-
-
-def test_intervals_of_equal_models_hold_the_truth_about_as_often_as_they_say() -> None:
-    random = np.random.default_rng(2)
-    held = 0
-    for trial in range(200):
-        low, high = intervals(of((random.random(200) < 0.4).tolist()), share, resamples=200, seed=trial)["right"]
-        held += low <= 40 <= high
-    assert 0.88 <= held / 200 <= 0.99
-
-
 def test_images_are_drawn_with_all_their_captions() -> None:
     """An image with many captions that all miss takes them along: t2i is a share of captions, drawn by image."""
     outcomes = {

@@ -43,24 +43,7 @@ def test_the_table_fits_eighty_columns_and_says_each_recall() -> None:
     lines = capture.get().splitlines()
     assert max(map(len, lines)) <= 80
     words = next(line for line in lines if "demo" in line).split()
-    assert words[1:] == [
-        "demo",
-        "│",
-        "captions",
-        "by",
-        "image",
-        "│",
-        "25,010",
-        "│",
-        "1.2",
-        "│",
-        "5.2",
-        "│",
-        "10.2",
-        "│",
-        "16.8",
-        "│",
-    ]
+    assert " ".join(words).replace(" │", "") == "│ demo captions by image 25,010 1.2 5.2 10.2 16.8"
     assert "3 undecodable" in capture.get()
     assert "other" not in capture.get()
 

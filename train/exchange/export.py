@@ -27,10 +27,7 @@ _LIBRARIES = {"align": "transformers", "open_clip": "open_clip", "onnx": "onnxru
 
 
 def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mapping[str, object]) -> int:
-    """Write a checkpoint's model (None: the newest) to a new folder, open it again and compare.
-
-    Nothing stays where it differs. `overrides` are of `[evaluation]`, the sizes of its images.
-    """
+    """Write a model to a new folder, open it again and compare; nothing stays where it differs."""
     if storage.is_remote(folder):
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
     if storage.kind(folder) != "missing":
@@ -112,7 +109,32 @@ def write_card(
     facts = lineage(trained) | {"exported_to": to, "largest_differences": dict(differences)}
     storage.write_json(str(folder / "lineage.json"), facts)
     (folder / "training.toml").write_bytes((trained.place / "config.toml").read_bytes())
-    (folder / "README.md").write_text(_text(trained, facts, to, notes), encoding="utf-8")
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # Markdown
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    resize, crop = trained.evaluation_sizes
+    image, text = trained.config.image_tower.architecture, trained.config.text_tower
+    of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
+    of_text = "BART" if text.architecture == "bart" else "BERT"
+    card = templates.get_template("card.md").render(
+        library=_LIBRARIES[to],
+        towers=f"{of_image} and {of_text} of {text.layers} layers x {text.width}",
+        parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
+        width=trained.model.width,
+        tokenizer=trained.tokenizer,
+        resize=resize,
+        crop=crop,
+        differences=_in_words(differences),
+        facts=facts,
+        notes=notes,
+        measured={name: values for name, values in facts["metrics"].items() if "rsum" in values},
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def lineage(trained: Trained) -> dict[str, Any]:
@@ -132,31 +154,3 @@ def lineage(trained: Trained) -> dict[str, Any]:
         "trained_with": facts.get("versions", {}),
         "metrics": storage.read_json(measured),
     }
-
-
-def _text(trained: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) -> str:
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # Markdown
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    resize, crop = trained.evaluation_sizes
-    image, text = trained.config.image_tower.architecture, trained.config.text_tower
-    of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
-    of_text = "BART" if text.architecture == "bart" else "BERT"
-    return templates.get_template("card.md").render(
-        library=_LIBRARIES[to],
-        towers=f"{of_image} and {of_text} of {text.layers} layers x {text.width}",
-        parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
-        width=trained.model.width,
-        tokenizer=trained.tokenizer,
-        resize=resize,
-        crop=crop,
-        differences=_in_words(facts["largest_differences"]),
-        facts=facts,
-        notes=notes,
-        measured={name: values for name, values in facts["metrics"].items() if "rsum" in values},
-    )

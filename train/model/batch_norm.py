@@ -2,10 +2,8 @@
 
 A training step goes through the towers twice and in chunks (train/step/accumulation.py). So a forward in training mode
 normalises with its own statistics and never touches the running ones: it adds to sums inside `with collecting(model)`,
-and `apply_collected` moves the running statistics once, by the mean over all groups of the global batch.
-
-Variances are biased: the running ones too, as Keras has them (torch: unbiased).
-A last group that is smaller than the others stays a group, and counts in the running statistics by its images.
+and `apply_collected` moves the running statistics once, by the mean over all groups of the global batch. Variances are
+biased, the running ones too, as Keras has them. A last group that is smaller counts by its images.
 """
 
 import functools
@@ -58,12 +56,10 @@ class BatchNorm(nn.BatchNorm2d):
             return self.act(self.drop(fixed))
         count = input.shape[0]
         group = max(1, min(self.group, count) if self.statistics == "ghost" else count)
-        rest = count % group
-        if not rest:
+        if not (rest := count % group):
             return self._with_own_statistics(input, group)
-        return torch.cat(
-            [self._with_own_statistics(input[:-rest], group), self._with_own_statistics(input[-rest:], rest)]
-        )
+        parts = (input[:-rest], group), (input[-rest:], rest)
+        return torch.cat([self._with_own_statistics(images, size) for images, size in parts])
 
     def _with_own_statistics(self, images: torch.Tensor, group: int) -> torch.Tensor:
         """Normalise and activate whole groups."""
@@ -71,9 +67,8 @@ class BatchNorm(nn.BatchNorm2d):
         sync = self.statistics == "sync" and distributed.is_available() and distributed.is_initialized()
         normalised, mean, variance = normalise(images, self.weight, self.bias, How(self.eps, group, swish, sync))
         if self.collects:
-            self.sums.add_(
-                torch.cat([mean.sum(0) * group, variance.sum(0) * group, mean.new_full((1,), images.shape[0])])
-            )
+            number = mean.new_full((1,), images.shape[0])
+            self.sums.add_(torch.cat([mean.sum(0) * group, variance.sum(0) * group, number]))
         return normalised if swish else self.act(self.drop(normalised))
 
     def own_sums(self) -> torch.Tensor:
@@ -131,10 +126,7 @@ def sums_kept(model: nn.Module) -> Iterator[None]:
 
 
 def collected(model: nn.Module) -> torch.Tensor:
-    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks.
-
-    Empty if no layer has statistics of its own.
-    """
+    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks; perhaps empty."""
     layers = _collecting_layers(model)
     sums = [layer.own_sums() for layer in layers]
     return torch.cat(sums) if sums else torch.empty(0, device=next(model.parameters()).device)

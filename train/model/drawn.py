@@ -17,10 +17,7 @@ _PATCH = 7  # what the random numbers are for
 
 @dataclass(frozen=True)
 class Mixed:
-    """Targets of pairs that were mixed, each with another of the same process.
-
-    `share` (n,) is on its own match, the rest on that of `partner` (n,).
-    """
+    """Targets of mixed pairs: `share` (n,) is on its own match, the rest on that of `partner` (n,)."""
 
     partner: torch.Tensor
     share: torch.Tensor
@@ -42,10 +39,9 @@ class Mixup:
     def partners(self, count: int, device: "torch.device | str" = "cpu") -> torch.Tensor:
         """The place of each pair's partner: int64 (n,)."""
         if count % self.group:
-            raise UsageError(
-                f"[loss] mixup_group = {self.group}: a process has {count} pairs of the global batch, no multiple of "
-                "it; give another global_batch, group or number of processes"
-            )
+            why = f"a process has {count} pairs of the global batch, no multiple of it"
+            advice = "give another global_batch, group or number of processes"
+            raise UsageError(f"[loss] mixup_group = {self.group}: {why}; {advice}")
         return torch.arange(count, device=device).view(-1, self.group).flip(1).flatten()
 
     def mixed(self, values: torch.Tensor) -> torch.Tensor:

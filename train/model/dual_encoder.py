@@ -130,11 +130,12 @@ class DualEncoder(nn.Module):
         prompted: Prompted | None = None,
         has_losses: bool = False,
     ) -> tuple[torch.Tensor, ...]:
-        """Embeddings of images and of captions, in training; with `has_losses`, those of `_own_losses` after them.
+        """Embeddings of images and of captions, in training; with `has_losses`, the pairs' own losses after them.
 
         `mixup` mixes pixels, or features of captions before they have length 1; `kept`, int64 (n, k), are the patches
         that a ViT looks at; `packed` is how captions are packed, for a tower that `packs_captions`; `prompted` are
-        tokens and mask of [p, q, y^m].
+        tokens and mask of [p, q, y^m]. The losses are of reconstruction and of captions, each summed over the pairs,
+        float32[2]; 0 without a decoder.
         """
         seen, states = images, None
         if mixup is not None and mixup.mixes == "images":
@@ -151,29 +152,14 @@ class DualEncoder(nn.Module):
         if not has_losses:
             return embeddings
         assert states is not None
-        return *embeddings, self._own_losses(images, states, kept, tokens, mask, prompted)
-
-    def _own_losses(
-        self,
-        images: torch.Tensor,
-        states: torch.Tensor,
-        kept: torch.Tensor | None,
-        tokens: torch.Tensor,
-        mask: torch.Tensor,
-        prompted: Prompted | None,
-    ) -> torch.Tensor:
-        """The losses of reconstruction and of captions, each summed over the pairs: float32[2]; 0 without a decoder.
-
-        They come after the embeddings: what dropout draws for these is the same without them.
-        """
-        sums = [states.new_zeros((), dtype=torch.float32)] * 2
+        sums = [states.new_zeros((), dtype=torch.float32)] * 2  # after the embeddings: dropout draws the same for these
         if self.image_decoder is not None and kept is not None:
             sums[0] = self.image_decoder.losses(states, kept, images).sum()
         if self.captioner is not None and prompted is not None:
             assert isinstance(self.text_tower, BartTower)
-            seen = self.captioner.memory(states[:, 1:], self.text_tower.states(*prompted), prompted[1])
-            sums[1] = self.captioner.losses(self.text_tower.words, tokens, mask, *seen).sum()
-        return torch.stack(sums)
+            memory = self.captioner.memory(states[:, 1:], self.text_tower.states(*prompted), prompted[1])
+            sums[1] = self.captioner.losses(self.text_tower.words, tokens, mask, *memory).sum()
+        return *embeddings, torch.stack(sums)
 
     def checkpoint_activations(self) -> None:
         """Compute activations of both towers again instead of keeping them."""

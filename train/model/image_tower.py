@@ -59,10 +59,7 @@ _OTHER_STAGES = {
 
 
 class ImageTower(Tower, EfficientNet):
-    """Images to features, `num_features` wide.
-
-    The names of its state are those of timm's tf_efficientnet_*, less `conv_head`, `bn2` and `classifier`.
-    """
+    """Images to features; state as timm's tf_efficientnet_*, less `conv_head`, `bn2` and `classifier`."""
 
     num_features: int
     conv_stem: nn.Conv2d

@@ -1,14 +1,11 @@
 """What an EfficientNet moves most, in fewer passes: normalisation with SiLU, and squeeze-and-excitation.
 
 Normalisation is by statistics of groups of consecutive images. It keeps its input, and two numbers per channel and
-group: the gradient computes again what it needs of the activation, which by itself would keep a second tensor.
-
-The same formula several times, for speed: `_traceable` is what `torch.compile` fuses, and the twin that the others are
-tested against; on a CPU torch's own kernel goes through the groups one by one (2 to 4 times as fast); elsewhere, and
-over ranks, the steps `moments`, `scaled`, `sums_of_gradients` and `gradient_of_input` take all groups at once, on a GPU
-by `gpu_kernels`.
-
-Statistics are float32 (float64 for float64), variances biased.
+group: the gradient computes again what it needs of the activation. The same formula several times, for speed:
+`_traceable` is what `torch.compile` fuses, and the twin that the others are tested against; on a CPU torch's own kernel
+goes through the groups one by one (2 to 4 times as fast); elsewhere, and over ranks, `moments`, `scaled`,
+`sums_of_gradients` and `gradient_of_input` take all groups at once, on a GPU by `gpu_kernels`. Statistics are float32
+(float64 for float64), variances biased.
 """
 
 import sys
@@ -26,6 +23,10 @@ from altalign.train.model.blocks import EIGHT, Scales, is_on_cpu
 WITHIN = (1, 3, 4)  # what a group's statistics run over, of (groups, images of a group, channels, height, width)
 
 
+# images, and means and variances of groups, which have no gradient
+Normalised = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
 class How(NamedTuple):
     """How images are normalised."""
 
@@ -35,13 +36,8 @@ class How(NamedTuple):
     sync: bool = False  # the one group is of all ranks' images
 
 
-def normalise(
-    images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Normalised images (n, channels, height, width; n above 0), and means and variances (groups, channels).
-
-    Means and variances have no gradient.
-    """
+def normalise(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> Normalised:
+    """Normalised images (n, channels, height, width; n above 0), and means and variances (groups, channels)."""
     if how.sync:
         return _synchronised(images, weight, bias, how)  # type: ignore[call-arg]
     if torch.compiler.is_compiling():
@@ -50,15 +46,11 @@ def normalise(
 
 
 @torch.compiler.disable  # collectives are not traced
-def _synchronised(
-    images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _synchronised(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> Normalised:
     return _Normalise.apply(images, weight, bias, how)  # type: ignore[return-value]
 
 
-def _traceable(
-    images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _traceable(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> Normalised:
     mean, variance = moments(images, how.group)
     normalised = scaled(images, Scales(weight, bias, mean, torch.rsqrt(variance + how.epsilon)), swish=how.swish)
     return normalised, mean.detach(), variance.detach()
@@ -66,18 +58,15 @@ def _traceable(
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        by_group = is_on_cpu(images) and not how.sync
-        ctx.by_group, ctx.swish, total = by_group, how.swish, None
+    def forward(ctx: Any, images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> Normalised:  # type: ignore[override]
+        ctx.by_group, ctx.swish, total = is_on_cpu(images) and not how.sync, how.swish, None
         if ctx.by_group:
             normalised, mean, variance, inverse = _forward_by_group(images, weight, bias, how)
         else:
             steps = kernels_for(images) or _OWN
             mean, variance = steps.moments(images, how.group)
             if how.sync:
-                mean, variance, total = _over_ranks(mean, variance, _elements(images, how.group))
+                mean, variance, total = _over_ranks(mean, variance, how.group * images.shape[2:].numel())
             inverse = torch.rsqrt(variance + how.epsilon)
             normalised = steps.scaled(images, Scales(weight, bias, mean, inverse), swish=how.swish)
         ctx.save_for_backward(images, weight, bias, mean, inverse, total)
@@ -97,10 +86,9 @@ class _Normalise(torch.autograd.Function):
         steps = kernels_for(images) or _OWN
         sums = steps.sums_of_gradients(gradient, images, known, swish=ctx.swish)
         of_bias, of_weight = sums.sum(1).to(known.weight.dtype)  # this rank's, as those of other layers are
-        elements: float | torch.Tensor = _elements(images, images.shape[0] // known.groups)
         if total is not None:
             distributed.all_reduce(sums)
-            elements = total
+        elements = images.shape[0] // known.groups * images.shape[2:].numel() if total is None else total
         of_images = steps.gradient_of_input(gradient, images, known, sums / elements, swish=ctx.swish)
         return of_images, of_weight, of_bias, None
 
@@ -122,14 +110,7 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _elements(images: torch.Tensor, group: int) -> int:
-    """Numbers of a channel in a group."""
-    return group * images.shape[2] * images.shape[3]
-
-
-def _over_ranks(
-    mean: torch.Tensor, variance: torch.Tensor, elements: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _over_ranks(mean: torch.Tensor, variance: torch.Tensor, elements: int) -> Normalised:
     """Mean and variance (1, channels) of all ranks' images, and their numbers per channel; ranks may differ in size."""
     own = torch.cat([mean, variance, torch.full_like(mean, elements)])
     every = own.new_empty(distributed.get_world_size(), *own.shape)
@@ -186,10 +167,7 @@ def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: Scale
 def gradient_of_input(
     gradient: torch.Tensor, images: torch.Tensor, known: Scales, means: torch.Tensor, *, swish: bool
 ) -> torch.Tensor:
-    """The derivative by the images, through the statistics too.
-
-    `means` (2, groups, channels) are `sums_of_gradients` divided by the numbers of a group.
-    """
+    """The derivative by the images; `means` are `sums_of_gradients` divided by the numbers of a group."""
     shift, slope = means
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     inner = (outer - _wide(shift) - normalised * _wide(slope)) * _wide(known.weight * known.inverse)
@@ -214,14 +192,11 @@ def _forward_by_group(
     return functional.silu(normalised, inplace=True) if how.swish else normalised, mean, variance, inverse
 
 
-def _backward_by_group(
-    gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward_by_group(gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool) -> Normalised:
     """Derivatives by images, weight and bias."""
     group, parts = images.shape[0] // known.groups, []
-    for part, after, mean, inverse in zip(
-        images.split(group), gradient.split(group), known.mean, known.inverse, strict=True
-    ):
+    split = zip(images.split(group), gradient.split(group), known.mean, known.inverse, strict=True)
+    for part, after, mean, inverse in split:
         outer = after
         if swish:
             scale = known.weight * inverse
@@ -238,10 +213,7 @@ def _backward_by_group(
 
 
 class SqueezeExcite(nn.Module):
-    """Images times gates, which are made of their means, as timm's, whose weights and names it has.
-
-    As operations of torch its backward goes through the images eleven times, here six.
-    """
+    """timm's, with its weights and names; its backward goes through the images six times, not eleven."""
 
     def __init__(self, replaced: Any) -> None:
         super().__init__()

@@ -4,15 +4,12 @@ Compiled (`torch.compile`): a whole model of 55 blocks is one program, which tak
 one shape share theirs, and the rest runs as it is.
 
 Spread over ranks (FSDP2): each holds its part of every weight, gradient and moment. A block is gathered while it
-computes, forward and backward, and the sum of its gradients is spread again. What is no block (stem, embeddings, linear
-layers) is gathered with the model. The temperature stays whole on each rank.
+computes. What is no block (stem, embeddings, linear layers) is gathered with the model; the temperature stays whole.
 
-Recorded: where a GPU takes few pairs at a time it is done with a kernel before its processor has started the next one,
-and waits; a graph of thousands of kernels is started by one call. It reads and writes at places of its own: what is
-given is copied there, features and gradients are copied from there. It is of one shape, and keeps the memory of its
-activations for good; while another shape is recorded, both take theirs. Random numbers go on from where the generator
-is at each replay, as they would without a graph. Captions have another number of tokens in each batch: their tower is
-not recorded.
+Recorded: where a GPU takes few pairs at a time it waits for its processor; a graph of thousands of kernels is started
+by one call. It reads and writes at places of its own, is of one shape, and keeps the memory of its activations for
+good. Random numbers go on from where the generator is at each replay. Captions have another number of tokens in each
+batch: their tower is not recorded.
 """
 
 import weakref
@@ -100,10 +97,7 @@ _many: Any = torch  # `_foreach_*` are private by name alone
 
 
 def record(tower: nn.Module) -> None:
-    """Have the passes of an image tower recorded on a GPU, in training, when they are first taken.
-
-    Activations that are computed again, and statistics over ranks, cannot be recorded; the settings refuse them.
-    """
+    """Have the passes of an image tower recorded on a GPU, in training, when they are first taken."""
     name = "states" if isinstance(tower, VisionTower) else "forward"
     setattr(tower, name, _Recorder(tower, getattr(type(tower), name)))
 

@@ -53,6 +53,11 @@ class Packed(NamedTuple):
         return row.new_zeros(mask.numel(), row.shape[1]).index_copy_(0, self.places, row).unflatten(0, mask.shape)
 
 
+def _attended(mask: torch.Tensor, queries: int) -> torch.Tensor:
+    """What each of so many queries looks at, of a mask (n, places)."""
+    return mask[:, None, None, :].expand(-1, 1, queries, -1)
+
+
 class Layer(nn.Module):
     """A layer of transformers' BERT (its BertLayer), with the weights of that which it replaces, and their names."""
 
@@ -62,13 +67,7 @@ class Layer(nn.Module):
         self.is_last = is_last
 
     def forward(self, states: torch.Tensor, mask: torch.Tensor, packed: Packed | None) -> torch.Tensor:
-        """States after the layer, of the same form; of the last one those of [CLS] alone, (n, width).
-
-        Args:
-            states: (n, length, width); of packed captions (tokens, width).
-            mask: bool (n, length), true where there is a token.
-            packed: how captions are packed.
-        """
+        """States after the layer, (n, length, width) or of packed captions (tokens, width); of the last (n, width)."""
         asking = states
         if self.is_last:
             asking = states[:, :1] if packed is None else states.index_select(0, packed.firsts)[:, None]
@@ -88,8 +87,7 @@ class Layer(nn.Module):
         """What each token of the query (n, tokens, width) sees of the others: in its shape."""
         own = self.attention.self
         by_head = [each.unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2) for each in (query, key, value)]
-        attended = mask[:, None, None, :].expand(-1, 1, query.shape[1], -1)
-        dropout = own.dropout.p if self.training else 0.0
+        dropout, attended = own.dropout.p if self.training else 0.0, _attended(mask, query.shape[1])
         seen = functional.scaled_dot_product_attention(*by_head, attn_mask=attended, dropout_p=dropout)
         return seen.transpose(1, 2).flatten(2)
 
@@ -166,10 +164,8 @@ def _check_published(path: str, setting: str, **computed: object) -> None:
     facts = storage.read_json(storage.join(path, "config.json")) if storage.kind(path) == "folder" else {}
     for name, value in {**_PUBLISHED, **computed}.items():
         if facts.get(name, value) != value:
-            raise UsageError(
-                f"{setting}: {path}: its config.json has {name} = {facts[name]!r}, where {value!r} is computed; give a "
-                "folder of BART, or change the settings"
-            )
+            why = f"its config.json has {name} = {facts[name]!r}, where {value!r} is computed"
+            raise UsageError(f"{setting}: {path}: {why}; give a folder of BART, or change the settings")
 
 
 class BartTower(Tower):
@@ -202,8 +198,7 @@ class BartTower(Tower):
 
     def states(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """The states of all tokens (n, length, width)."""
-        attended = mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
-        return self.bart(input_ids=tokens, attention_mask=attended).last_hidden_state
+        return self.bart(input_ids=tokens, attention_mask=_attended(mask, tokens.shape[1])).last_hidden_state
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token."""
@@ -241,10 +236,8 @@ class Captioner(nn.Module):
 
         `memory` (n, places, width) is what is looked at besides, where `mask` (n, places) is true.
         """
-        attended = mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
-        return self.decoder(
-            inputs_embeds=words(tokens), encoder_hidden_states=memory, encoder_attention_mask=attended, use_cache=False
-        ).last_hidden_state
+        seen = {"encoder_hidden_states": memory, "encoder_attention_mask": _attended(mask, tokens.shape[1])}
+        return self.decoder(inputs_embeds=words(tokens), use_cache=False, **seen).last_hidden_state
 
     def memory(
         self, images: torch.Tensor, texts: torch.Tensor, mask: torch.Tensor

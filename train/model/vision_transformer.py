@@ -102,10 +102,7 @@ class ImageDecoder(nn.Module):
         return self.pixels(self.norm(tokens[:, 1:]))
 
     def losses(self, states: torch.Tensor, kept: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """The mean squared error over the masked patches of each image (n,), float32.
-
-        Of a patch the pixels count after its own mean and deviation are taken off (MAE's normalised target).
-        """
+        """The mean squared error over the masked patches of each image (n,), float32, of MAE's normalised pixels."""
         rows, columns = (side // self.patch_px for side in images.shape[2:])
         masked = normalised(patches(images.float(), self.patch_px))
         errors = (self(states, kept, rows, columns).float() - masked).square().mean(2)

@@ -61,10 +61,7 @@ def finished(run_folder: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Kept:
-    """Weights, and the optimiser's tensors and numbers, as they were after a step: copies, in the CPU's memory.
-
-    Of a sharded model `parts` are this rank's; only the first rank has the weights.
-    """
+    """Copies, in the CPU's memory, of weights and the optimiser's state; `parts` are this rank's of a sharded model."""
 
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Tensor]
@@ -211,10 +208,7 @@ def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
 
 
 def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
-    """A finished checkpoint, on this machine and checked.
-
-    Where no training `goes_on` with it, what only the optimiser has stays in the store.
-    """
+    """A finished checkpoint, on this machine and checked; what the optimiser has only where a training `goes_on`."""
     place = folder_of(run_folder, step)
     if not storage.is_remote(run_folder):
         check(place)

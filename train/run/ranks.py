@@ -118,10 +118,7 @@ def device_of(device: Device) -> torch.device:
 
 @contextmanager
 def joined(device: Device) -> Iterator[Ranks]:
-    """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; nothing to join where this one was started alone.
-
-    Within another, it is the other's.
-    """
+    """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; a nested call gives the outer's."""
     chosen, ranks = device_of(device), int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = chosen.type == "cuda"
     if on_gpu:

@@ -190,15 +190,9 @@ class _Passes:
     whole: GlobalBatch
 
     def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> tuple[torch.Tensor, ...]:
-        """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums.
-
-        Where it does, the pairs' own losses come after them.
-        """
-        part, device = (
-            self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))),
-            next(self.model.parameters()).device,
-        )
-        held = part.to(device)
+        """Embeddings of the chunk that begins here; `collects` batch norm's sums, and gives the pairs' own losses."""
+        part = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys)))
+        held = part.to(device := next(self.model.parameters()).device)
         drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
         if self.model.packs_captions:
             drawn["packed"] = Packed.from_mask(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
@@ -230,10 +224,7 @@ def chunk_seed(seed: int, step: int, place: int) -> int:
 
 
 def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
-    """Refuse different numbers of chunks where ranks meet in each of them: one would wait forever.
-
-    They do with batch norm over all devices, and where each has a part of the model.
-    """
+    """Refuse different numbers of chunks where ranks meet in each of them: one would wait forever."""
     chunks = [math.ceil(size / chunk) for size in sizes]
     if len(set(chunks)) == 1:
         return

@@ -10,10 +10,7 @@ Group = distributed.ProcessGroup | None
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """How many pairs each rank of a group holds, in the order of the global batch. A process alone is rank 0 of 1.
-
-    `width` is the largest that a rank has named: of captions, in tokens.
-    """
+    """How many pairs each rank of a group holds, in the order of the global batch, and the longest captions of all."""
 
     sizes: tuple[int, ...]
     rank: int

@@ -71,7 +71,7 @@ class Learner:
             self.model,
             batch,
             chunk=config.loop.chunk,
-            loss=partial(self._loss, noise=self._noise(batch)),
+            loss=partial(self._loss, batch=batch),
             seed=seed,
             step=number,
             mixup=drawn.mixup(config.loss, seed=seed, step=number),
@@ -100,25 +100,22 @@ class Learner:
             **{NEGATIVES + source: value for source, value in hardness.items()},
         }
 
-    def _loss(self, *embeddings: torch.Tensor, **settings: Any) -> torch.Tensor:
-        chosen = self._config.loss
+    def _loss(self, *embeddings: torch.Tensor, batch: Batch, **settings: Any) -> torch.Tensor:
+        """This process's part of the loss, by how noisy each pair of the batch is held for, where settings want it."""
+        chosen, noise = self._config.loss, None
+        if self._config.noise.smoothing and self._estimates is not None:
+            eps = torch.from_numpy(self._estimates.floats(batch.keys)).to(self._device)
+            noise = Noise(self._config.noise.smoothing * eps, self._config.noise.form)
         loss = contrastive_loss(
             *embeddings,
             label_smoothing=chosen.label_smoothing,
             directions=chosen.directions,
             negatives=chosen.negatives,
             block=self._block,
+            noise=noise,
             **settings,
         )
         return loss if chosen.weight == 1 else chosen.weight * loss
-
-    def _noise(self, batch: Batch) -> Noise | None:
-        """How noisy each pair of a batch is held for, where the settings want it."""
-        chosen = self._config.noise
-        if not chosen.smoothing or self._estimates is None:
-            return None
-        eps = torch.from_numpy(self._estimates.floats(batch.keys)).to(self._device)
-        return Noise(chosen.smoothing * eps, chosen.form)
 
 
 def negatives_by_source(
@@ -151,26 +148,11 @@ class ClassLearner:
         self._autocast = autocast(config.loop.precision, ranks.device)
 
     def step(self, number: int, batch: Batch, *, sources: Sequence[str] = ()) -> dict[str, float]:  # noqa: ARG002
-        """Step `number` (from 1) on this rank's share of the global batch; returns measurements, equal on all ranks.
-
-        A batch's tokens are the numbers of classes, one an image.
-        """
-        rate = set_rates(self.optimizer, self._config, number)
+        """As `Learner.step`; a batch's tokens are the numbers of classes, one an image."""
+        config, ranks = self._config, self._ranks
+        rate = set_rates(self.optimizer, config, number)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        loss, right = self._gradients(number, batch)
-        norm = float(optimizers.gradient_norm(self.model))
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            raise NotFiniteError(f"step {number}: the loss is {loss}, its gradient's norm {norm}, at rate {rate:.3g}")
-        self.optimizer.step()
-        return {"loss": loss, "train_top1": 100 * right, "rate": rate, "gradient_norm": norm}
-
-    def _gradients(self, number: int, batch: Batch) -> tuple[float, float]:
-        """Leave the gradient of the global batch's mean loss in `.grad`; gives the loss, and the share that is right.
-
-        Batch norm's running statistics move once.
-        """
-        config, ranks = self._config, self._ranks
         whole, chunk = global_batch(len(batch), ranks.device), config.loop.chunk
         check_sync(self.model, whole.sizes, chunk)
         sums = torch.zeros(2, device=ranks.device, dtype=torch.float64)
@@ -189,8 +171,12 @@ class ClassLearner:
         statistics = batch_norm.collected(self.model)
         total = whole.summed(torch.cat([sums, statistics.double()]))
         batch_norm.apply_collected(self.model, total[2:].to(statistics.dtype))
-        loss, right = total[:2].tolist()
-        return loss, right
+        mean, right = total[:2].tolist()
+        norm = float(optimizers.gradient_norm(self.model))
+        if not math.isfinite(mean) or not math.isfinite(norm):
+            raise NotFiniteError(f"step {number}: the loss is {mean}, its gradient's norm {norm}, at rate {rate:.3g}")
+        self.optimizer.step()
+        return {"loss": mean, "train_top1": 100 * right, "rate": rate, "gradient_norm": norm}
 
 
 # What the settings say ------------------------------------------------------------------------------------------------

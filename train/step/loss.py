@@ -99,10 +99,7 @@ def pair_losses(
 
 
 def _printed(by_others: torch.Tensor, match: torch.Tensor, weight: torch.Tensor, others: int) -> torch.Tensor:
-    """NLIP's equation 10 (n,), of the logsumexp of so many others, the match's logit, and w, each (n,).
-
-    It is log(1 + w / (B - 1) sum_j exp s_ij / ((1 - w) exp s_ii)).
-    """
+    """NLIP's equation 10 (n,): log(1 + w / (B - 1) sum_j exp s_ij / ((1 - w) exp s_ii))."""
     weight = weight.to(match.dtype)
     odds = (weight / ((1 - weight) * max(1, others))).log()
     return torch.logaddexp(odds + by_others - match, torch.zeros_like(match))
