@@ -29,10 +29,7 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Make this `multiprocessing` process end when its parent is gone.
-
-    A fork server stands between them, so the system cannot tell it.
-    """
+    """Make this `multiprocessing` process end when its parent is gone: a fork server may stand between them."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

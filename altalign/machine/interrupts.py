@@ -42,12 +42,7 @@ class GivenUpError(Exception):
 
 
 def check() -> None:
-    """Raise if the command is to end. Long work calls this now and then, in any thread.
-
-    Raises:
-        Interrupted: a signal has asked the command to end.
-        GivenUpError: the work that this thread does a part of is given up.
-    """
+    """Raise `Interrupted` if the command is to end, `GivenUpError` if this thread's work is. Long work calls this."""
     if _ASKED:
         raise Interrupted(_ASKED[0])
     given_up: threading.Event | None = getattr(_THREAD, "given_up", None)
@@ -68,10 +63,7 @@ def part_of(given_up: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], int]]:
-    """Defers signals in this block, which checks for itself whether it should end.
-
-    The first signal raises nothing here. The block is given a function that says which signal came (0: none).
-    """
+    """Defers the first signal in this block, which asks a function for itself which one came (0: none)."""
     _DEFERRED.set()
     try:
         yield lambda: _ASKED[0] if _ASKED else 0

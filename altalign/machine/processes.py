@@ -160,7 +160,13 @@ class _Process:
                 raise
             is_error, result = self._connection.recv()
         except (BrokenPipeError, ConnectionResetError, EOFError):
-            raise AltalignError(f"{self._ended()}; run the same command again") from None
+            code = self.wait()
+            how = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+            if code == -signal.SIGKILL:
+                repair = "give it more, or set fewer [engine] workers"
+                how = f"was killed; where the system did it for want of memory, {repair}"
+            which = f"process {self._process.pid}, one of those that this command works with"
+            raise AltalignError(f"{which}, {how}; run the same command again") from None
         if is_error:
             raise result
         self._has = work
@@ -173,14 +179,6 @@ class _Process:
         self.close()
         return False
 
-    def _ended(self) -> str:
-        """How the process ended, in words for a user."""
-        code = self.wait()
-        how = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-        if code == -signal.SIGKILL:
-            how = "was killed; where the system did it for want of memory, give it more, or set fewer [engine] workers"
-        return f"process {self._process.pid}, one of those that this command works with, {how}"
-
     def close(self) -> None:
         """End the process at once."""
         self._connection.close()
@@ -192,10 +190,7 @@ class _Process:
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: float, at_once: int) -> list[Result]:
-    """The result of each item, in order; the first error ends all.
-
-    The work takes one core about `seconds`. `at_once` items are worked on at once, in processes where these pay off.
-    """
+    """The result of each item, in order; the first error ends all. Processes do it where `seconds` of one core pay."""
     with OF_COMMAND.used(worth(seconds, min(cores(), len(items)))):
         return threads.in_threads(InProcesses(work), items, at_once)
 

@@ -137,11 +137,7 @@ SAMPLED_FILES = 8  # of an input, spread over its list
 
 
 def check_images(run: Run) -> None:
-    """Look for an input that can hold images; of archives, in a sample of their records.
-
-    Raises:
-        UsageError: there is none, so that every pair would end as not_in_archive.
-    """
+    """Look for an input that can hold images, in a sample of records; UsageError: all would be not_in_archive."""
     why = []
     for number, settings in enumerate(run.config.input):
         paths = [file.path for file in run.files if file.input == number]
@@ -164,11 +160,7 @@ def named_tables(run: Run) -> str:
 
 
 def check_tables(run: Run) -> None:
-    """Look at the tables that `[text] tables` names.
-
-    Raises:
-        UsageError: they are not there, or of other rules or limits.
-    """
+    """Look at the tables that `[text] tables` names; UsageError: they are not there, or of other rules or limits."""
     folder = named_tables(run)
     limits = {
         "vocabulary": {},

@@ -54,11 +54,7 @@ def advice(path: str) -> str:
 
 
 def check_text(path: str, form: str) -> None:
-    """Refuse a table of text in another encoding than UTF-8, or of URLs that are paths of this machine.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuse a table of text in another encoding than UTF-8, or of URLs that are paths of this machine."""
     if form in lines.BINARY:
         return
     with lines.opened(path) as file:

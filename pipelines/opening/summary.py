@@ -143,26 +143,36 @@ def print_summary(run: Run, out: Console, nothing_left: str) -> None:
     for note in notes(run):
         out.print(note, soft_wrap=True)
 
-    def warn(line: str) -> None:
-        out.print(line, style="yellow", soft_wrap=True)
-
+    warnings = list[str]()
     dropped, of_web = counts.dropped(Stage.FETCH), run.config.fetch.source == "web"
     refused = dropped.get(DropReason.HTTP_REFUSED, 0)
     if 2 * refused > counts.received(Stage.FETCH):
         settings = "ports, allow_addresses or blocked_domains"
-        warn(f"this run's own settings refused {many(refused, 'pair')} ([fetch] {settings}): {_refusal(run)}")
+        reason = f"this run's own settings refused {many(refused, 'pair')} ([fetch] {settings})"
+        warnings.append(f"{reason}: {_refusal(run)}")
     elif of_web and not counts.kept(Stage.FETCH) and DropReason.HTTP_UNREACHABLE in dropped.keys() <= UNREACHED:
-        warn("no host has answered: look whether this machine has a network, and names, and no proxy between")
-    if passing := _passing(run):
-        of_reasons = ", ".join(f"{reason} {images:,}" for reason, images in passing.items())
+        warnings.append(
+            "no host has answered: look whether this machine has a network, and names, and no proxy between"
+        )
+    images = (storage.read_json(run.path("log", "fetch", "progress.json")) or {}).get("reasons", {})
+    passing = dict[str, int]()  # what `altalign retry` would ask for again, by status in the log of the fetch
+    for status, count in images.items():
+        reason, _, code = status.partition(" ")
+        if may_pass(reason, int(code) if code.isdecimal() else None):
+            passing[status] = count
+    if passing:
+        of_reasons = ", ".join(f"{reason} {count:,}" for reason, count in passing.items())
         repair = command("retry", run.folder)
-        warn(f"{many(sum(passing.values()), 'image')} may come another time ({of_reasons}): {repair}")
-    if not storage.exists(run.path("manifest.json")):
+        warnings.append(f"{many(sum(passing.values()), 'image')} may come another time ({of_reasons}): {repair}")
+    is_finished = storage.exists(run.path("manifest.json"))
+    if is_finished and nothing_left:
+        warnings.append(nothing_left)
+    for line in warnings:
+        out.print(line, style="yellow", soft_wrap=True)
+    if not is_finished:
         to_do = ", ".join(stage for stage in STAGES if not run.is_done(stage))
         out.print(f"not finished: {to_do} to do; run without --until to go on")
-    elif nothing_left:
-        warn(nothing_left)
-    else:
+    elif not nothing_left:
         facts = storage.read_json(run.path("summary.json"))
         size = f"{many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB"
         line = f"{many(facts['pairs'], 'pair')} of {size}, in {shown(run.path('shards'))}"
@@ -228,14 +238,6 @@ def _of_decontamination(run: Run) -> list[str]:
         share_none = f"{images} above the threshold share none with a test image, and {stay}"
         lines.append(f"buckets: {share_none} ([decontaminate] require_bucket)")
     return lines
-
-
-def _passing(run: Run) -> dict[str, int]:
-    """How many images `altalign retry` would ask for again, by status in the log of the fetch."""
-    images = (storage.read_json(run.path("log", "fetch", "progress.json")) or {}).get("reasons", {})
-    parts = {status: status.partition(" ") for status in images}
-    codes = {status: (reason, int(code) if code.isdecimal() else None) for status, (reason, _, code) in parts.items()}
-    return {status: images[status] for status, (reason, code) in codes.items() if may_pass(reason, code)}
 
 
 def _refusal(run: Run) -> str:
