@@ -44,22 +44,13 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str, overrides: Sequence[str] = ()) -> Self:
-        """Read a TOML file and apply `section.key=value` overrides (a value that is not TOML is a string).
-
-        Raises:
-            UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type or is out of
-                range.
-        """
+        """Read a TOML file and apply `section.key=value` overrides (a value that is not TOML is a string)."""
         values = _read(path)
         return cls._checked(values, str(path), [_apply(values, override) for override in overrides])
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()) -> Self:
-        """Check values, with overrides as those of `load`; `where` names them in errors.
-
-        Raises:
-            UsageError: naming every mistake, one a line.
-        """
+        """Check values, with overrides as those of `load`; `where` names them in the UsageError, a line a mistake."""
         plain = _plain(values, where)
         return cls._checked(plain, where, [_apply(plain, override) for override in overrides])
 
@@ -84,17 +75,13 @@ _TELLING = {
 
 
 def _plain(values: object, where: str) -> Any:
-    """Values of a Python program as TOML would give them: tuples are lists, and paths are text.
-
-    Raises:
-        UsageError: a name is no text; in errors of pydantic it would look like a place in a list.
-    """
+    """Values of a Python program as TOML would give them: tuples are lists, and paths are text."""
     if isinstance(values, (list, tuple)):
         return [_plain(entry, where) for entry in values]
     if not isinstance(values, Mapping):
         return os.fspath(values) if isinstance(values, os.PathLike) else values
     for name in values:
-        if not isinstance(name, str):
+        if not isinstance(name, str):  # in errors of pydantic it would look like a place in a list
             raise UsageError(f"{where}: {name!r} is no name of a setting; give text, as in a settings file")
     return {name: _plain(value, f"{where} {name}") for name, value in values.items()}
 
@@ -125,12 +112,13 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **both}
 
 
-def stage_of(cls: type[BaseModel], name: str) -> str | None:
-    """The stage that reads the setting of this dotted name (None: no stage's result depends on it).
+def twice(names: Sequence[str]) -> str | None:
+    """The first name that is there a second time."""
+    return next((name for number, name in enumerate(names) if name in names[:number]), None)
 
-    Raises:
-        KeyError: there is no such setting.
-    """
+
+def stage_of(cls: type[BaseModel], name: str) -> str | None:
+    """The stage that reads the setting of this dotted name (None: no stage's result depends on it)."""
     stage, owner = None, cls
     for part in name.split("."):
         if owner is None:
@@ -148,13 +136,12 @@ def _read(path: Path | str) -> dict[str, Any]:
         repair = f"`{command('init', str(path))}` writes one"
         raise UsageError(f"{path}: data, where a settings file (TOML) is meant; {repair}")
     try:
-        is_remote = storage.is_remote(str(path))
-        data = storage.read_bytes(str(path)) if is_remote else Path(path).read_bytes()
-        text = data.decode("utf-8-sig")  # editors on Windows begin a file with a byte-order mark
-        return tomllib.loads(text)
+        data = storage.read_bytes(str(path))
+        return tomllib.loads(data.decode("utf-8-sig"))  # editors on Windows begin a file with a byte-order mark
     except IsADirectoryError:
-        meant = "a folder, where a settings file (TOML) is meant; give the path of the file"
-        raise UsageError(f"{path}: {meant}") from None
+        raise UsageError(
+            f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file"
+        ) from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such settings file; give the path of a TOML file") from None
     except OSError as error:
@@ -196,11 +183,7 @@ def _value(text: str) -> Any:
 
 
 def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, Any]:
-    """The values of a settings file without settings that were removed, where these say what holds now.
-
-    Raises:
-        ValueError: one says something else; the message names it, and what to do.
-    """
+    """The values of a settings file without settings that were removed, where these say what holds now."""
     kept = dict(values)
     for name, (now, advice) in removed.items():
         section, _, setting = name.rpartition(".")  # one without a section is of these values themselves
@@ -210,11 +193,12 @@ def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, An
         if (value := table[setting]) != now:
             where = f"[{section}] " * bool(section)
             raise ValueError(f"{where}{setting} = {value!r}: there is no such setting any more; {advice}")
+        left = {other: value for other, value in table.items() if other != setting}
         if not section:
-            del kept[setting]
-            continue
-        kept[section] = {other: value for other, value in table.items() if other != setting}
-        if not kept[section]:
+            kept = left
+        elif left:
+            kept[section] = left
+        else:
             del kept[section]
     return kept
 

@@ -86,9 +86,7 @@ class Change:
 def settle(run_folder: str) -> None:
     """Finish a change that was decided and not finished; call it before anything of a run is read.
 
-    Raises:
-        UsageError: another command is at work on the run, or nobody may write there.
-        DamagedError: a new file is gone.
+    UsageError where another command is at work on the run, DamagedError where a new file is gone.
     """
     if storage.exists(storage.join(run_folder, FOLDER, _PLAN)):
         with storage.locked(run_folder):
@@ -96,11 +94,7 @@ def settle(run_folder: str) -> None:
 
 
 def check_none(run_folder: str) -> None:
-    """Refuse to go on where a change was decided since the run was opened.
-
-    Raises:
-        UsageError: one does.
-    """
+    """Refuse to go on where a change was decided since the run was opened."""
     if storage.exists(storage.join(run_folder, FOLDER, _PLAN)):
         raise UsageError(f"{run_folder}: another command has changed it meanwhile; run this one again")
 

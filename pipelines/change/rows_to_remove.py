@@ -105,15 +105,8 @@ def together(in_shards: Sequence[InShard], in_dropped: Sequence[InDropped]) -> p
     return pa.concat_tables(tables)
 
 
-class ImagesGone(NamedTuple):
-    """The images that leave the shards altogether: their ids, and how many of each source; None: of any source."""
-
-    image_ids: frozenset[str]
-    by_source: Counter[str | None]
-
-
-def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> ImagesGone:
-    """Which images no shard has any more."""
+def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> tuple[frozenset[str], Counter[str | None]]:
+    """Which images no shard has any more, and how many of each source; None: of any source."""
     going = Counter(pair for each in in_shards for pair in _images_of_sources(each.rows))
     images = pa.array(sorted({image for image, _ in going}), pa.string())
 
@@ -129,7 +122,7 @@ def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> ImagesGone:
     by_source = Counter[str | None](source for _, source in going.keys() - left.keys())
     gone = frozenset(image for image, _ in going) - {image for image, _ in left}
     by_source[None] = len(gone)
-    return ImagesGone(gone, by_source)
+    return gone, by_source
 
 
 def _images_of_sources(rows: pa.Table) -> Iterator[tuple[str, str]]:
