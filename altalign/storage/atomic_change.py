@@ -66,7 +66,7 @@ class Change:
 
     def path(self, name: str) -> str:
         """Where a new file waits."""
-        return storage.join(self.run_folder, *self._at.get(name, f"{FOLDER}/{name}").split("/"))
+        return storage.join(self.run_folder, self._at.get(name, f"{FOLDER}/{name}"))
 
     def commit(self, deleted: Iterable[str] = (), *, work: str = "") -> None:
         """Have the run changed: all new files come, and these files and folders go.
@@ -105,8 +105,8 @@ def _finish(run_folder: str) -> None:
     comes, goes, at = (plan.get(name, {}) for name in ("comes", "goes", "at"))
 
     def place(name: str) -> None:  # unless that was done before
-        waiting = storage.join(run_folder, *at.get(name, f"{FOLDER}/{name}").split("/"))
-        target = storage.join(run_folder, *name.split("/"))
+        waiting = storage.join(run_folder, at.get(name, f"{FOLDER}/{name}"))
+        target = storage.join(run_folder, name)
         if storage.exists(waiting):
             storage.move(waiting, target)
         elif not storage.exists(target) or storage.stamp(target).size != comes[name][0]:
@@ -120,14 +120,14 @@ def _finish(run_folder: str) -> None:
         if _LAST in comes:
             place(_LAST)
         for name in goes:
-            path = storage.join(run_folder, *name.split("/"))
+            path = storage.join(run_folder, name)
             storage.delete_units([path]) if name == "work" else storage.delete(path)
-    if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, *work.split("/"))) == "folder":
+    if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, work)) == "folder":
         storage.move_folder(moved, storage.join(run_folder, "work"))
         # of what is deleted next, a part is no whole work/
         storage.write_sealed(storage.join(folder, _PLAN), {**plan, "work": ""}, durable=plan.get("durable", False))
     if plan.get("durable"):
-        places = {storage.join(run_folder, *name.split("/")): None for name in comes}
+        places = {storage.join(run_folder, name): None for name in comes}
         storage.sync(storage.Block(deleted={*places, *block.deleted}))
     storage.delete(storage.join(run_folder, ADDING))  # of the run as it was
     with storage.noted() as block:
