@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -43,11 +42,7 @@ class Known:
 
 
 def known(folder: str, kept: Iterable[str]) -> Known:
-    """The columns of a run, whose inputs keep columns of these names.
-
-    Raises:
-        UnreadableError: the manifest of a score is not as it was written.
-    """
+    """The columns of a run, whose inputs keep columns of these names."""
     types = {field.name: field.type for field in SAMPLE}
     types |= {f"{EXTRA}{name}": pa.string() for name in kept}
     scores, nulls = dict[str, Score](), dict[str, int]()
@@ -59,15 +54,7 @@ def known(folder: str, kept: Iterable[str]) -> Known:
 
 
 def check_measured(shards: Sequence[tuple[str, str]], scores: Iterable[Score]) -> None:
-    """Refuse scores that lack shards, or were measured for other ones.
-
-    Args:
-        shards: each by its name without an ending, and the SHA-256 of its side-car.
-        scores: of the run that has them.
-
-    Raises:
-        UsageError: naming the score, and what to do.
-    """
+    """Refuse scores that lack shards (name without an ending, SHA-256 of its side-car), or are of other ones."""
     for score in scores:
         if missing := [name for name, sidecar_sha256 in shards if not score.has(name, sidecar_sha256)]:
             raise UsageError(
@@ -85,14 +72,8 @@ def of_sidecar(names: Iterable[str]) -> list[str]:
 def joined(rows: pa.Table, shard: str, names: Sequence[str], scores: Mapping[str, Score]) -> pa.Table:
     """A shard's samples with these columns beside those of its side-car, in the order of the shard.
 
-    Args:
-        rows: of the side-car: `of_sidecar(names)`, and `key`.
-        shard: its name without an ending.
-        names: of columns.
-        scores: by the names of their columns.
-
-    Raises:
-        UnreadableError: a file is damaged, or a score's keys are not those of the shard.
+    `rows` has of the side-car `of_sidecar(names)`, and `key` where keys of scores are compared with it; `scores` are by
+    the names of their columns. UnreadableError where a file is damaged, or has other keys than the shard.
     """
     for score in {scores[name].name: scores[name] for name in names if name in scores}.values():
         of_score = [name for name in dict.fromkeys(names) if name in score.columns]
@@ -102,12 +83,8 @@ def joined(rows: pa.Table, shard: str, names: Sequence[str], scores: Mapping[str
         for name in of_score:
             rows = rows.append_column(name, values[name])
     for name in (name for name in dict.fromkeys(names) if name.startswith(EXTRA)):
-        rows = rows.append_column(name, _kept(rows["extra"], name.removeprefix(EXTRA)))
+        kept = name.removeprefix(EXTRA)
+        parsed = [None if each is None else json.loads(each).get(kept) for each in rows["extra"].to_pylist()]
+        texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in parsed]
+        rows = rows.append_column(name, pa.array(texts, pa.string()))
     return rows
-
-
-def _kept(extra: "pa.ChunkedArray[Any]", name: str) -> "pa.Array[Any]":
-    """A kept column as text: strings as they are, anything else as JSON."""
-    values = [None if each is None else json.loads(each).get(name) for each in extra.to_pylist()]
-    texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in values]
-    return pa.array(texts, pa.string())

@@ -29,12 +29,7 @@ class Made:
 
 
 def of_run(folder: str) -> Made:
-    """The lineage of a finished run.
-
-    Raises:
-        UsageError: it is not finished, or no run.
-        UnreadableError: its manifest is not as it was written.
-    """
+    """The lineage of a finished run; UsageError where it is not finished, or no run."""
     atomic_change.settle(folder)
     manifest = storage.read_sealed(storage.join(folder, "manifest.json"))
     if not manifest:

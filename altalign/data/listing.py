@@ -6,7 +6,7 @@ and card by digest. So the number stays where settings differ that decide no byt
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from altalign import storage
@@ -38,11 +38,7 @@ def to_bytes(files: Mapping[str, Written]) -> bytes:
 
 
 def read(run_folder: str) -> dict[str, Written]:
-    """The listing of a finished run.
-
-    Raises:
-        UnreadableError: it is not there, or not as it was written.
-    """
+    """The listing of a finished run; UnreadableError where it is not there, or not as it was written."""
     path = storage.join(run_folder, FILE)
     try:
         lines = [json.loads(line) for line in storage.read_bytes(path).splitlines()]
@@ -73,33 +69,23 @@ def grown(path: str, kind: Kind) -> Written:
 def differences(run_folder: str, files: Mapping[str, Written], *, sizes_alone: bool) -> dict[str, str]:
     """What is wrong with each file that is not as it is listed, by its path in the run."""
 
-    def look(name: str) -> str:
-        return _difference(storage.join(run_folder, name), files[name], sizes_alone=sizes_alone)
+    def difference(name: str) -> str:
+        path, listed = storage.join(run_folder, name), files[name]
+        try:
+            size, kind = storage.stamp(path).size, kind_of(listed.digest)
+            if size != listed.bytes:
+                return f"it has {size:,} bytes, where {listed.bytes:,} were written"
+            if not sizes_alone and (now := digest(path, kind).digest) != listed.digest:
+                return f"its {kind} is {now}, where {listed.digest} was written"
+        except FileNotFoundError:
+            return "it is not there"
+        except OSError as error:
+            return f"it cannot be read ({error.strerror or error})"
+        return ""
 
     names = sorted(files)
-    reasons = in_threads(look, names, _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores())
+    reasons = in_threads(difference, names, _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores())
     return {name: wrong for name, wrong in zip(names, reasons, strict=True) if wrong}
-
-
-def _difference(path: str, listed: Written, *, sizes_alone: bool) -> str:
-    try:
-        size, kind = storage.stamp(path).size, kind_of(listed.digest)
-        if size != listed.bytes:
-            return f"it has {size:,} bytes, where {listed.bytes:,} were written"
-        if not sizes_alone and (now := digest(path, kind).digest) != listed.digest:
-            return f"its {kind} is {now}, where {listed.digest} was written"
-    except FileNotFoundError:
-        return "it is not there"
-    except OSError as error:
-        return f"it cannot be read ({error.strerror or error})"
-    return ""
-
-
-def surplus(run_folder: str, listed: Iterable[str]) -> list[str]:
-    """Paths in a finished run that nothing lists: somebody else's. Names that begin with a point are not looked at."""
-    names = {storage.relative(path, run_folder) or path for path in storage.files_below(run_folder)}
-    others = names.difference(listed, NOT_LISTED)
-    return sorted(name for name in others if name.split("/")[0] not in _NOT_OF_DATA and not name.startswith("."))
 
 
 # A finished run -------------------------------------------------------------------------------------------------------
@@ -113,11 +99,7 @@ class Found(NamedTuple):
 
 
 def number(run_folder: str) -> str:
-    """The number of a finished run, which stands for all its files: SHA-256 of their list, as the manifest has it.
-
-    Raises:
-        UsageError: an earlier version has made the run, and listed no files.
-    """
+    """The number of a finished run, which stands for all its files: SHA-256 of their list, as the manifest has it."""
     named = storage.read_json(storage.join(run_folder, "manifest.json")).get("files")
     if not isinstance(named, dict) or not isinstance(named.get("sha256"), str):
         raise UsageError(
@@ -129,10 +111,8 @@ def number(run_folder: str) -> str:
 def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Found:
     """Compare the files of a finished run with what its manifest, its list and its seals say of them.
 
-    Args:
-        run_folder: the run.
-        sizes_alone: whether no bytes are read but those of small files that vouch for others.
-        but_of_rows: whether the bytes of shards are left to the checks of their rows.
+    With `sizes_alone`, no bytes are read but those of small files that vouch for others; with `but_of_rows`, the bytes
+    of shards are left to the checks of their rows.
     """
     wrong = dict[str, str]()
     for name in SEALED:
@@ -150,13 +130,22 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
     except UnreadableError as error:
         name, _, why = str(error).removeprefix(f"{run_folder}/").partition(": ")
         return Found(len(SEALED), {**wrong, name: why})
-    small |= _by_manifest(run_folder, facts)
+    # settings and card by the manifest, which has no sizes of them
+    of_card = facts.get("card")
+    digests = {**dict.fromkeys(CARD), **(of_card if isinstance(of_card, dict) else {})}
+    for name, named in {**digests, SETTINGS: facts.get("settings_sha256")}.items():
+        path = storage.join(run_folder, name)
+        small[name] = Written(storage.stamp(path).size if storage.exists(path) else 0, str(named))
     of_rows = {name: each for name, each in listed.items() if but_of_rows and name.startswith("shards/")}
     others = {name: each for name, each in listed.items() if name not in of_rows}
     wrong |= differences(run_folder, small, sizes_alone=False)
     wrong |= differences(run_folder, of_rows, sizes_alone=True)
     wrong |= differences(run_folder, others, sizes_alone=sizes_alone)
-    wrong |= dict.fromkeys(surplus(run_folder, listed), SURPLUS)
+    # what nothing lists is somebody else's; names that begin with a point are not looked at
+    existing = {storage.relative(path, run_folder) or path for path in storage.files_below(run_folder)}
+    for name in sorted(existing.difference(listed, NOT_LISTED)):
+        if name.split("/")[0] not in _NOT_OF_DATA and not name.startswith("."):
+            wrong[name] = SURPLUS
     of_scores, wrong_scores = _of_scores(run_folder)
     wrong |= wrong_scores | differences(run_folder, of_scores, sizes_alone=sizes_alone)
     return Found(len(SEALED) + len(small) + len(listed) + len(of_scores), wrong)
@@ -170,21 +159,9 @@ def _of_scores(run_folder: str) -> tuple[dict[str, Written], dict[str, str]]:
     for name in storage.entries(storage.join(run_folder, scores.FOLDER)):
         folder = f"{scores.FOLDER}/{name}"
         try:
-            if (score := scores.opened(run_folder, name)) is not None:
-                files |= {
-                    f"{folder}/{shard}.parquet": Written(each["bytes"], each["sha256"])
-                    for shard, each in score.files.items()
-                }
+            score = scores.opened(run_folder, name)
+            for shard, each in score.files.items() if score else ():
+                files[f"{folder}/{shard}.parquet"] = Written(each["bytes"], each["sha256"])
         except UnreadableError as error:
             wrong[f"{folder}/manifest.json"] = str(error).partition("manifest.json: ")[2]
     return files, wrong
-
-
-def _by_manifest(run_folder: str, facts: Mapping[str, object]) -> dict[str, Written]:
-    """Settings and card by the manifest, which has no sizes of them."""
-    of_card = facts.get("card")
-    digests = {**dict.fromkeys(CARD), **(of_card if isinstance(of_card, dict) else {})}
-    digests[SETTINGS] = facts.get("settings_sha256")
-    paths = {name: storage.join(run_folder, name) for name in digests}
-    sizes = {name: storage.stamp(path).size if storage.exists(path) else 0 for name, path in paths.items()}
-    return {name: Written(size, str(digests[name])) for name, size in sizes.items()}

@@ -278,8 +278,7 @@ def own_reason(name: str) -> str:
 def order_of(stage: Stage, reason: str) -> tuple[int, str]:
     """The place of a reason in its stage: rules of a run's own follow the built-in ones, and those of scores, by name.
 
-    Raises:
-        ValueError: the stage has no such reason.
+    ValueError where the stage has no such reason.
     """
     is_own = reason.startswith(OWN) and stage in (Stage.JUDGE, Stage.IMAGE)
     if is_own or (stage is Stage.SELECT and reason.startswith(OF_SELECT)):
@@ -288,11 +287,7 @@ def order_of(stage: Stage, reason: str) -> tuple[int, str]:
 
 
 def drop_where(mask: pa.BooleanArray, reason: str) -> Verdict:
-    """Verdict of one rule: `reason` where `mask` holds, null elsewhere.
-
-    Raises:
-        ValueError: the mask has a null, which would keep the row silently.
-    """
+    """Verdict of one rule: `reason` where `mask` holds, null elsewhere; a null in it would keep the row silently."""
     if mask.null_count:
         raise ValueError(
             f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict"
@@ -311,20 +306,18 @@ def ask(rules: Iterable[Rule], columns: Columns, config: Any, name_row: Callable
 def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:
     """The final verdict of n rows, and every reason that holds for each.
 
-    Args:
-        verdicts: at least one and at most 63, each of one rule (its dictionary has one reason), of the same length, in
-            the order of `REASONS`, rules of a run's own last.
-
-    Returns:
-        The first verdict that is not null (dictionary<string>[n]), and all reasons that hold
-        (dictionary<list<string>>[n], with one entry for each combination that occurs).
-
-    Raises:
-        ValueError: the dictionary of a verdict has two reasons.
+    Of `verdicts` there are at least one and at most 63, each of one rule (its dictionary has one reason), in the order
+    of `REASONS`, rules of a run's own last. Returns the first that is not null (dictionary<string>[n]), and all reasons
+    that hold (dictionary<list<string>>[n], with one entry for each combination that occurs).
     """
     kind = pa.uint8() if len(verdicts) <= 8 else pa.uint16() if len(verdicts) <= 16 else pa.uint64()
     held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
-    reasons = [_only_reason(verdict) for verdict in verdicts]
+    reasons = list[str]()
+    for verdict in verdicts:
+        reason, *others = cast(Any, verdict.dictionary).to_pylist()
+        if others:
+            raise ValueError(f"a verdict of {reason} knows {', '.join(others)} too; give each rule one of its own")
+        reasons.append(reason)
     for bit, verdict in enumerate(verdicts):
         if verdict.null_count < len(verdict):  # in most batches, most rules hold for no row
             held = pc.bit_wise_or(held, pc.if_else(verdict.is_valid(), pa.scalar(1 << bit, kind), pa.scalar(0, kind)))
@@ -334,10 +327,3 @@ def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArra
     every = pa.array([[reasons[bit] for bit in combination] for combination in combinations], pa.list_(pa.string()))
     of_reasons = pa.DictionaryArray.from_arrays(first.take(which.indices), pa.array(reasons, pa.string()))
     return of_reasons, pa.DictionaryArray.from_arrays(which.indices, every)
-
-
-def _only_reason(verdict: Verdict) -> str:
-    reason, *others = cast(Any, verdict.dictionary).to_pylist()
-    if others:
-        raise ValueError(f"a verdict of {reason} knows {', '.join(others)} too; give each rule a verdict of its own")
-    return reason

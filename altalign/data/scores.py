@@ -52,11 +52,7 @@ class Score:
         return storage.stamp(path).size == file["bytes"]
 
     def read(self, shard: str) -> bytes:
-        """The file of a shard.
-
-        Raises:
-            UnreadableError: it is missing, or not as it was written.
-        """
+        """The file of a shard; UnreadableError where it is missing, or not as it was written."""
         path = self.path(shard)
         data = storage.read_bytes(path) if storage.exists(path) else b""
         if hashlib.sha256(data).hexdigest() != self.files[shard]["sha256"]:
@@ -64,11 +60,7 @@ class Score:
         return data
 
     def values(self, shard: str, names: Sequence[str] = ()) -> pa.Table:
-        """These columns of a shard's samples, or key and all, in the order of the shard.
-
-        Raises:
-            UnreadableError: the file is missing, or not as it was written.
-        """
+        """These columns of a shard's samples, or key and all, in the order of the shard."""
         path, data = self.path(shard), pa.BufferReader(self.read(shard))
         try:
             return pq.ParquetFile(data, pre_buffer=False).read(
@@ -80,12 +72,7 @@ class Score:
 
 
 def manifest(facts: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A manifest, with what it says of files in columns.
-
-    Args:
-        facts: what the values rest on.
-        entries: of each file the name of its shard, `of`, `rows`, `bytes`, `sha256`, and `nulls` of each column.
-    """
+    """A manifest: what the values rest on, and of each file `_COLUMNS` and the `nulls` of each column, in columns."""
     nulls = {column: [entry["nulls"][column] for entry in entries] for column in facts["columns"]}
     return {**facts, "shards": {**{name: [entry[name] for entry in entries] for name in _COLUMNS}, "nulls": nulls}}
 
@@ -96,11 +83,7 @@ def folder_of(run_folder: str, name: str) -> str:
 
 
 def opened(run_folder: str, name: str) -> Score | None:
-    """A score of a run; None where it has none of the name.
-
-    Raises:
-        UnreadableError: its manifest is not as it was written.
-    """
+    """A score of a run; None where it has none of the name."""
     folder = folder_of(run_folder, name)
     facts = storage.read_sealed(storage.join(folder, "manifest.json"))
     if not facts:

@@ -120,9 +120,6 @@ class ShardWriter:
         """Append a sample, the bytes from its first header to the next one's in another shard.
 
         Its image was at `tar_offset` there; returns where it is in this one, which is all that differs.
-
-        Raises:
-            ValueError: the bytes are not of that sample.
         """
         place = self.bytes + _BLOCK
         before, after = (b'"tar_offset":%d,' % at for at in (tar_offset, place))
@@ -177,8 +174,7 @@ def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int
 def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> tuple[bytes, str]:
     """Image and caption in `data`, the bytes of `pair_range`.
 
-    Raises:
-        ValueError: the bytes are not of that pair: the tar is cut, or is not the side-car's.
+    ValueError where the bytes are not of that pair: the tar is cut, or is not the side-car's.
     """
     _, length = pair_range(0, tar_bytes, caption_bytes)
     caption_at = length - caption_bytes
@@ -194,20 +190,14 @@ def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> t
 def samples(tar_file: BinaryIO) -> Iterator[Sample]:
     """The samples of a shard in order, from the tar alone. It only reads forward, so a pipe will do.
 
-    Raises:
-        ValueError: the file is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this
-            order.
+    ValueError where it is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this order.
     """
     pieces = iter(lambda: tar_file.read(_HELD_BYTES), b"")
     return map(decoded, members(pieces))
 
 
 def members(tar: Iterable[bytes]) -> Iterator[Members]:
-    """The same of a tar in pieces, each sample as its three members, whose names and content nobody has looked at.
-
-    Raises:
-        ValueError: the file is a cut tar or none.
-    """
+    """The same of a tar in pieces, each sample as its three members, whose names and content nobody has looked at."""
     sample: Members = []
     for member in _members(iter(tar)):
         sample.append(member)
@@ -219,11 +209,7 @@ def members(tar: Iterable[bytes]) -> Iterator[Members]:
 
 
 def decoded(members: Members) -> Sample:
-    """The sample of three members.
-
-    Raises:
-        ValueError: they are not an image, a txt and a json of one key, in this order, or the json is none of that key.
-    """
+    """The sample of three members; ValueError as of `key_of`, or where the json is none of that key."""
     key = key_of(members)
     (_, image), (_, txt), (_, row) = members
     columns = json.loads(row)
@@ -238,11 +224,7 @@ def decoded(members: Members) -> Sample:
 
 
 def key_of(members: Members) -> str:
-    """The key in the names of three members.
-
-    Raises:
-        ValueError: they are not an image, a txt and a json of one key, in this order.
-    """
+    """The key in the names of three members; ValueError where they are no image, txt and json of one key, in order."""
     (image_name, _), (txt_name, _), (json_name, _) = members
     key, _, suffix = image_name.partition(".")
     if suffix not in _SUFFIXES or txt_name != f"{key}.txt" or json_name != f"{key}.json":
@@ -251,11 +233,7 @@ def key_of(members: Members) -> str:
 
 
 def extension(image_format: str) -> str:
-    """The file extension, without a dot, of an image format.
-
-    Raises:
-        ValueError: the format is none of `EXTENSIONS`.
-    """
+    """The file extension, without a dot, of an image format."""
     if image_format not in EXTENSIONS:
         raise ValueError(f"image format {image_format!r}: there are {', '.join(EXTENSIONS)}")
     return EXTENSIONS[image_format]

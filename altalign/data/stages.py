@@ -107,11 +107,7 @@ def is_made_of_others(run_folder: str) -> bool:
 
 
 def check_curated(run_folder: str) -> None:
-    """Refuse a run that was made of other runs: no curation can go on with it.
-
-    Raises:
-        UsageError: it was.
-    """
+    """Refuse a run that was made of other runs: no curation can go on with it."""
     if is_made_of_others(run_folder):
         facts = storage.read_json(storage.join(run_folder, "run.json"))["stages"][SELECT].get("reads", {})
         folders, verb = ", ".join(facts.get("folders", [])), facts.get("operation", "")
@@ -123,11 +119,7 @@ def check_curated(run_folder: str) -> None:
 
 @contextmanager
 def own_files(run_folder: str) -> Iterator[None]:
-    """Around code that reads a run: an error about a file in its folder is reported as damage to the run.
-
-    Raises:
-        DamagedError: a file of the run cannot be read, or is not there.
-    """
+    """Around code that reads a run: an error about a file in its folder becomes a DamagedError with its repair."""
     try:
         yield
     except UnreadableError as error:
@@ -155,12 +147,7 @@ def maker(path: str) -> str | None:
         return "fetch"
     if path in _WRITTEN_AT_THE_END:
         return STAGES[-1]
-    return next(
-        (
-            stage
-            for stage, outputs in OUTPUTS.items()
-            for output in outputs
-            if path == output or path.startswith(f"{output}/")
-        ),
-        None,
-    )
+    for stage, outputs in OUTPUTS.items():
+        if any(path == output or path.startswith(f"{output}/") for output in outputs):
+            return stage
+    return None

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -17,11 +18,7 @@ class Allowed(NamedTuple):
 
 
 def allowed(entry: str) -> Allowed:
-    """Parse `127.0.0.1`, `10.0.0.0/8`, `127.0.0.1:8080`, `::1`, `fd00::/8` or `[::1]:8080`.
-
-    Raises:
-        ValueError: the entry is none of these.
-    """
+    """Parse `127.0.0.1`, `10.0.0.0/8`, `127.0.0.1:8080`, `::1`, `fd00::/8` or `[::1]:8080`; else ValueError."""
     with_port = _WITH_PORT.fullmatch(entry)
     try:
         if with_port is None:
@@ -32,11 +29,7 @@ def allowed(entry: str) -> Allowed:
         address = ipaddress.IPv4Address(v4) if v6 is None else ipaddress.IPv6Address(v6)
         return Allowed(ipaddress.ip_network(address), port)
     except ValueError:
-        raise ValueError(f"{entry!r} is no address; give {_hint(entry)}") from None
-
-
-def _hint(entry: str) -> str:
-    try:
-        return f'the network as "{ipaddress.ip_network(entry, strict=False)}"'
-    except ValueError:
-        return '"127.0.0.1", "10.0.0.0/8", "127.0.0.1:8080", "::1", "fd00::/8" or "[::1]:8080"'
+        hint = '"127.0.0.1", "10.0.0.0/8", "127.0.0.1:8080", "::1", "fd00::/8" or "[::1]:8080"'
+        with suppress(ValueError):
+            hint = f'the network as "{ipaddress.ip_network(entry, strict=False)}"'
+        raise ValueError(f"{entry!r} is no address; give {hint}") from None

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any, NamedTuple, Self, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from altalign import storage
@@ -44,22 +45,13 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str, overrides: Sequence[str] = ()) -> Self:
-        """Read a TOML file and apply `section.key=value` overrides (a value that is not TOML is a string).
-
-        Raises:
-            UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type or is out of
-                range.
-        """
+        """Read a TOML file and apply `section.key=value` overrides (a value that is not TOML is a string)."""
         values = _read(path)
         return cls._checked(values, str(path), [_apply(values, override) for override in overrides])
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()) -> Self:
-        """Check values, with overrides as those of `load`; `where` names them in errors.
-
-        Raises:
-            UsageError: naming every mistake, one a line.
-        """
+        """Check values, with overrides as those of `load`; `where` names them in the UsageError, a line a mistake."""
         plain = _plain(values, where)
         return cls._checked(plain, where, [_apply(plain, override) for override in overrides])
 
@@ -84,17 +76,13 @@ _TELLING = {
 
 
 def _plain(values: object, where: str) -> Any:
-    """Values of a Python program as TOML would give them: tuples are lists, and paths are text.
-
-    Raises:
-        UsageError: a name is no text; in errors of pydantic it would look like a place in a list.
-    """
+    """Values of a Python program as TOML would give them: tuples are lists, and paths are text."""
     if isinstance(values, (list, tuple)):
         return [_plain(entry, where) for entry in values]
     if not isinstance(values, Mapping):
         return os.fspath(values) if isinstance(values, os.PathLike) else values
     for name in values:
-        if not isinstance(name, str):
+        if not isinstance(name, str):  # in errors of pydantic it would look like a place in a list
             raise UsageError(f"{where}: {name!r} is no name of a setting; give text, as in a settings file")
     return {name: _plain(value, f"{where} {name}") for name, value in values.items()}
 
@@ -125,12 +113,13 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **both}
 
 
-def stage_of(cls: type[BaseModel], name: str) -> str | None:
-    """The stage that reads the setting of this dotted name (None: no stage's result depends on it).
+def twice(names: Sequence[str]) -> str | None:
+    """The first name that is there a second time."""
+    return next((name for number, name in enumerate(names) if name in names[:number]), None)
 
-    Raises:
-        KeyError: there is no such setting.
-    """
+
+def stage_of(cls: type[BaseModel], name: str) -> str | None:
+    """The stage that reads the setting of this dotted name (None: no stage's result depends on it)."""
     stage, owner = None, cls
     for part in name.split("."):
         if owner is None:
@@ -148,13 +137,12 @@ def _read(path: Path | str) -> dict[str, Any]:
         repair = f"`{command('init', str(path))}` writes one"
         raise UsageError(f"{path}: data, where a settings file (TOML) is meant; {repair}")
     try:
-        is_remote = storage.is_remote(str(path))
-        data = storage.read_bytes(str(path)) if is_remote else Path(path).read_bytes()
-        text = data.decode("utf-8-sig")  # editors on Windows begin a file with a byte-order mark
-        return tomllib.loads(text)
+        data = storage.read_bytes(str(path))
+        return tomllib.loads(data.decode("utf-8-sig"))  # editors on Windows begin a file with a byte-order mark
     except IsADirectoryError:
-        meant = "a folder, where a settings file (TOML) is meant; give the path of the file"
-        raise UsageError(f"{path}: {meant}") from None
+        raise UsageError(
+            f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file"
+        ) from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such settings file; give the path of a TOML file") from None
     except OSError as error:
@@ -196,11 +184,7 @@ def _value(text: str) -> Any:
 
 
 def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, Any]:
-    """The values of a settings file without settings that were removed, where these say what holds now.
-
-    Raises:
-        ValueError: one says something else; the message names it, and what to do.
-    """
+    """The values of a settings file without settings that were removed, where these say what holds now."""
     kept = dict(values)
     for name, (now, advice) in removed.items():
         section, _, setting = name.rpartition(".")  # one without a section is of these values themselves
@@ -210,11 +194,12 @@ def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, An
         if (value := table[setting]) != now:
             where = f"[{section}] " * bool(section)
             raise ValueError(f"{where}{setting} = {value!r}: there is no such setting any more; {advice}")
+        left = {other: value for other, value in table.items() if other != setting}
         if not section:
-            del kept[setting]
-            continue
-        kept[section] = {other: value for other, value in table.items() if other != setting}
-        if not kept[section]:
+            kept = left
+        elif left:
+            kept[section] = left
+        else:
             del kept[section]
     return kept
 
@@ -242,20 +227,6 @@ _REPAIRS = {
 _SHOWN = 80  # characters of a value that are shown
 
 
-class _Place(NamedTuple):
-    """Where a mistake is."""
-
-    names: tuple[str, ...]  # of sections and settings, outermost first
-    sections: tuple[str, ...]  # the names that are sections
-    number: int | None  # of the [[section]], from 1; None where there is only one
-    setting: str  # what is wrong in the section, such as "ports" or "ports entry 2"; empty for the section itself
-    owner: type[BaseModel]  # class that has, or should have, the last name
-
-    @property
-    def is_entry(self) -> bool:  # of a list of values
-        return " entry " in self.setting
-
-
 def settings_of(annotation: object) -> type[BaseModel] | None:
     """The settings class inside the type of a section, a list of sections, or a list of names or tables; else None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -265,39 +236,16 @@ def settings_of(annotation: object) -> type[BaseModel] | None:
 
 def _sentence(
     cls: type[BaseModel],
-    values: Mapping[str, object],
+    values: Mapping[str, Any],
     where: str,
     overridden: Sequence[tuple[str, ...]],
     mistake: ErrorDetails,
 ) -> str:
     """One line about one mistake in `values`; they come from the file `where`, except those that `--set` gave."""
     kind, value = mistake["type"], mistake["input"]
-    place = _place(cls, values, mistake)
-    given = [name for name in overridden if all(map(str.__eq__, name, place.names))]
-    if given:  # such as `--set text.words_at_least`
-        override = given[-1]
-        names = override if len(override) > len(place.names) else filter(None, (*place.sections, place.setting))
-        here = f"--set {'.'.join(names)}"
-    else:  # such as `configs/mine.toml [text] words_at_least`
-        section = ".".join(place.sections)
-        header = f"[[{section}]] number {place.number}" if place.number else f"[{section}]"
-        here = " ".join(filter(None, (where, section and header, place.setting)))
-    if kind == "extra_forbidden":
-        return f"{here}: no such {'setting' if place.setting else 'section'} ({_hint(cls, place)})"
-    if kind == "value_error":
-        return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"
-    if kind == "missing":
-        return f"{here}: {_REPAIRS[kind]}"
-    if not place.setting and kind != "too_short":
-        name = ".".join(place.names)
-        named = f"--set {name}" if given else f"{where} {name}"
-        return f"{named} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
-    return f"{here} = {_shown(value)}: {_repair(place, mistake)}"
-
-
-def _place(cls: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetails) -> _Place:
-    names, sections, setting, number = [], [], "", None
-    owner, inside = cls, cls
+    names, sections = list[str](), list[str]()  # of sections and settings, outermost first; those that are sections
+    setting, number = "", None  # what is wrong in the section, such as "ports entry 2"; of the [[section]], from 1
+    owner, inside = cls, cls  # the class that has, or should have, the last name
     for part in mistake["loc"]:
         if isinstance(part, int) and not setting:
             is_one_of_many = isinstance(values[names[0]], list) and len(values[names[0]]) > 1
@@ -309,14 +257,31 @@ def _place(cls: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetail
             names.append(part)
             field = owner.model_fields.get(part)
             inside = settings_of(field.annotation) if field else None
-            value = mistake["input"]
             is_table = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
-            is_section = _is_section(field.annotation) if field else is_table
-            if is_section and not setting:
+            if (_is_section(field.annotation) if field else is_table) and not setting:
                 sections.append(part)
             else:
                 setting += f", {part}" if setting else part
-    return _Place(tuple(names), tuple(sections), number, setting, owner)
+    given = [name for name in overridden if all(map(str.__eq__, name, names))]
+    if given:  # such as `--set text.words_at_least`
+        here = f"--set {'.'.join(given[-1] if len(given[-1]) > len(names) else filter(None, (*sections, setting)))}"
+    else:  # such as `configs/mine.toml [text] words_at_least`
+        section = ".".join(sections)
+        header = f"[[{section}]] number {number}" if number else f"[{section}]"
+        here = " ".join(filter(None, (where, section and header, setting)))
+    is_entry = " entry " in setting  # of a list of values
+    if kind == "extra_forbidden":
+        hint = _hint(cls, owner, names[-1], is_entry=is_entry)
+        return f"{here}: no such {'setting' if setting else 'section'} ({hint})"
+    if kind == "value_error":
+        return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"
+    if kind == "missing":
+        return f"{here}: {_REPAIRS[kind]}"
+    if not setting and kind != "too_short":
+        name = ".".join(names)
+        named = f"--set {name}" if given else f"{where} {name}"
+        return f"{named} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
+    return f"{here} = {_shown(value)}: {_repair(owner.model_fields.get(names[-1]), mistake, is_entry=is_entry)}"
 
 
 def _is_section(annotation: object) -> bool:
@@ -324,13 +289,13 @@ def _is_section(annotation: object) -> bool:
     return isinstance(inner, type) and issubclass(inner, BaseModel)
 
 
-def _hint(cls: type[BaseModel], place: _Place) -> str:
+def _hint(cls: type[BaseModel], owner: type[BaseModel], name: str, *, is_entry: bool) -> str:
     """The setting that was meant: the same name in another section, or the nearest one here."""
-    elsewhere = [] if place.is_entry else _sections_with(cls, place.names[-1])
+    elsewhere = [] if is_entry else _sections_with(cls, name)
     if elsewhere:
         return f"it belongs to [{elsewhere[0]}]"
-    near = difflib.get_close_matches(place.names[-1], place.owner.model_fields, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(place.owner.model_fields)}"
+    near = difflib.get_close_matches(name, owner.model_fields, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(owner.model_fields)}"
 
 
 def _sections_with(cls: type[BaseModel], key: str, section: str = "") -> list[str]:
@@ -341,16 +306,16 @@ def _sections_with(cls: type[BaseModel], key: str, section: str = "") -> list[st
     return sections
 
 
-def _repair(place: _Place, mistake: ErrorDetails) -> str:
+def _repair(field: FieldInfo | None, mistake: ErrorDetails, *, is_entry: bool) -> str:
     """What to do, with an example: the default or, where that is empty and text was given for a list, a list of it."""
     repair = _REPAIRS.get(mistake["type"])
     if repair is None:
         return mistake["msg"][0].lower() + mistake["msg"][1:]
-    value, field = mistake["input"], place.owner.model_fields.get(place.names[-1])
+    value = mistake["input"]
     default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
-    if isinstance(default, list) and place.is_entry:
+    if isinstance(default, list) and is_entry:
         default = next(iter(default), None)
-    is_list = field is not None and get_origin(field.annotation) is list and not place.is_entry
+    is_list = field is not None and get_origin(field.annotation) is list and not is_entry
     if default in (None, "", []):
         default = [value] if is_list and isinstance(value, str) else None
     example = "" if default is None else f", such as {_shown(default)}"

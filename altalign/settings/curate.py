@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from altalign import __version__, storage
 from altalign.machine.cores import cores
 from altalign.settings import allowed_addresses
-from altalign.settings.common import TAKE_IT_OUT, ReadBy, Removed, Settings, without_removed
+from altalign.settings.common import TAKE_IT_OUT, ReadBy, Removed, Settings, twice, without_removed
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
@@ -87,7 +87,7 @@ class InputSettings(Settings):
     @field_validator("keep_columns")
     @classmethod
     def _kept_once(cls, names: list[str]) -> list[str]:
-        if wrong := next((name for name in names if names.count(name) > 1), None):
+        if wrong := twice(names):
             raise ValueError(f'"{wrong}" is named twice; name it once')
         return names
 
@@ -129,9 +129,8 @@ def _check_own(filters: list[str], own: Own) -> None:
             raise ValueError(
                 f'filters: "{entry}" names no function; give MODULE:FUNCTION, such as "my_rules:no_prices"'
             )
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
-    if twice is not None:
-        raise ValueError(f'filters: two functions are named "{twice}", and so would be their reasons; rename one')
+    if (name := twice(names)) is not None:
+        raise ValueError(f'filters: two functions are named "{name}", and so would be their reasons; rename one')
     if len(filters) > _OWN_AT_MOST:
         raise ValueError(f"filters: {len(filters)} functions, and at most {_OWN_AT_MOST} can be asked; join some")
     if unknown := [name for name in own if name not in names]:
@@ -334,10 +333,8 @@ class DecontaminateSettings(Settings):
 
     @model_validator(mode="after")
     def _test_sets_have_names_of_their_own(self) -> Self:
-        names = [each.name for each in self.named_sets]
-        twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
-        if twice is not None:
-            raise ValueError(f'two test sets are named "{twice}"; give names: {{name = "…", path = "…"}}')
+        if name := twice([each.name for each in self.named_sets]):
+            raise ValueError(f'two test sets are named "{name}"; give names: {{name = "…", path = "…"}}')
         return self
 
     @field_validator("embedder")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from altalign.data.schema import SAMPLE
-from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, without_removed
+from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, twice, without_removed
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Kind = Literal["text", "language", "image", "similarity", "linear", "noise", "own"]
@@ -102,7 +102,6 @@ class ScoreConfig(Settings):
     @field_validator("score")
     @classmethod
     def _names_differ(cls, value: list[ScoreSettings]) -> list[ScoreSettings]:
-        names = [each.name for each in value]
-        if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
-            raise ValueError(f'two scores are named "{twice}"; rename one')
+        if name := twice([each.name for each in value]):
+            raise ValueError(f'two scores are named "{name}"; rename one')
         return value

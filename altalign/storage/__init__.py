@@ -202,7 +202,11 @@ def mappable(path: str) -> str:
 
 def each(work: Callable[[_T], _R], things: Iterable[_T], *, place: str) -> Iterator[_R]:
     """The result of `work` for each thing, in order: one after the other on a disk, many at a time in a store."""
-    return at(place).each(work, things) if is_remote(place) else map(work, things)
+    if not is_remote(place):
+        return map(work, things)
+    from altalign.storage import objects
+
+    return objects.each(work, things)
 
 
 # What is there -------------------------------------------------------------------------------------------------------

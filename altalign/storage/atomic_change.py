@@ -66,7 +66,7 @@ class Change:
 
     def path(self, name: str) -> str:
         """Where a new file waits."""
-        return storage.join(self.run_folder, *self._at.get(name, f"{FOLDER}/{name}").split("/"))
+        return storage.join(self.run_folder, self._at.get(name, f"{FOLDER}/{name}"))
 
     def commit(self, deleted: Iterable[str] = (), *, work: str = "") -> None:
         """Have the run changed: all new files come, and these files and folders go.
@@ -86,9 +86,7 @@ class Change:
 def settle(run_folder: str) -> None:
     """Finish a change that was decided and not finished; call it before anything of a run is read.
 
-    Raises:
-        UsageError: another command is at work on the run, or nobody may write there.
-        DamagedError: a new file is gone.
+    UsageError where another command is at work on the run, DamagedError where a new file is gone.
     """
     if storage.exists(storage.join(run_folder, FOLDER, _PLAN)):
         with storage.locked(run_folder):
@@ -96,11 +94,7 @@ def settle(run_folder: str) -> None:
 
 
 def check_none(run_folder: str) -> None:
-    """Refuse to go on where a change was decided since the run was opened.
-
-    Raises:
-        UsageError: one does.
-    """
+    """Refuse to go on where a change was decided since the run was opened."""
     if storage.exists(storage.join(run_folder, FOLDER, _PLAN)):
         raise UsageError(f"{run_folder}: another command has changed it meanwhile; run this one again")
 
@@ -111,8 +105,8 @@ def _finish(run_folder: str) -> None:
     comes, goes, at = (plan.get(name, {}) for name in ("comes", "goes", "at"))
 
     def place(name: str) -> None:  # unless that was done before
-        waiting = storage.join(run_folder, *at.get(name, f"{FOLDER}/{name}").split("/"))
-        target = storage.join(run_folder, *name.split("/"))
+        waiting = storage.join(run_folder, at.get(name, f"{FOLDER}/{name}"))
+        target = storage.join(run_folder, name)
         if storage.exists(waiting):
             storage.move(waiting, target)
         elif not storage.exists(target) or storage.stamp(target).size != comes[name][0]:
@@ -126,14 +120,14 @@ def _finish(run_folder: str) -> None:
         if _LAST in comes:
             place(_LAST)
         for name in goes:
-            path = storage.join(run_folder, *name.split("/"))
+            path = storage.join(run_folder, name)
             storage.delete_units([path]) if name == "work" else storage.delete(path)
-    if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, *work.split("/"))) == "folder":
+    if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, work)) == "folder":
         storage.move_folder(moved, storage.join(run_folder, "work"))
         # of what is deleted next, a part is no whole work/
         storage.write_sealed(storage.join(folder, _PLAN), {**plan, "work": ""}, durable=plan.get("durable", False))
     if plan.get("durable"):
-        places = {storage.join(run_folder, *name.split("/")): None for name in comes}
+        places = {storage.join(run_folder, name): None for name in comes}
         storage.sync(storage.Block(deleted={*places, *block.deleted}))
     storage.delete(storage.join(run_folder, ADDING))  # of the run as it was
     with storage.noted() as block:

@@ -53,11 +53,7 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
 
 @contextmanager
 def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
-    """Names the folder in the error of a full disk.
-
-    Raises:
-        FullDiskError: no space is left.
-    """
+    """Makes the error of a full disk a FullDiskError, which names the folder."""
     try:
         yield
     except OSError as error:
@@ -171,10 +167,7 @@ def _make_folder(folder: Path) -> None:
 def sync(files: Iterable[str], folders: Iterable[str]) -> None:
     """Have the disk keep these files, and the names in these folders; of a store there is nothing to do.
 
-    All at once: a file system writes its journal for many together.
-
-    Raises:
-        FullDiskError: no space is left.
+    All at once: a file system writes its journal for many together. FullDiskError where no space is left.
     """
     work = [(_sync_file, Path(file)) for file in files if not is_remote(file)]
     work += [(_sync_folder, Path(folder)) for folder in folders if not is_remote(folder)]
@@ -213,11 +206,7 @@ class GrowingFile:
         self._file, self._target, self.bytes = file, target, size
 
     def write(self, data: bytes) -> None:
-        """Add bytes. They are with the system when this returns, so they outlive the process.
-
-        Raises:
-            FullDiskError: no space is left.
-        """
+        """Add bytes. They are with the system when this returns, so they outlive the process."""
         left = memoryview(data)
         with naming_a_full_disk(str(self._target.parent), self._target.name):
             while left:
@@ -278,11 +267,7 @@ def temporary(folder: str) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: str, place: Path | None = None) -> Iterator[None]:
-    """Hold a run folder against other commands of this machine, without waiting; `place`: of the lock, if elsewhere.
-
-    Raises:
-        UsageError: another process holds it, or nobody may write there.
-    """
+    """Hold a run folder against other commands of this machine, without waiting; `place`: of the lock, if elsewhere."""
     place = place or Path(folder, "log", "lock")
     with ExitStack() as stack:
         try:
@@ -336,11 +321,7 @@ def holder_of(place: Path) -> str | None:
 
 
 def cache_folder() -> Path:
-    """`ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command is at work.
-
-    Raises:
-        UsageError: nothing can be written there.
-    """
+    """`ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command is at work."""
     named = os.environ.get("ALTALIGN_CACHE")
     place = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "altalign"
     try:
@@ -373,9 +354,6 @@ def copied(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
     """The local copy of a remote file with this stamp, for all processes; `fetch` writes it if there is none.
 
     Copies that were not used for a day go.
-
-    Raises:
-        FullDiskError: no space is left for it.
     """
     place = standing_for(json.dumps([path, stamp.to_json()]), "copies") / paths.name(path)
     with _held(place.parent.with_suffix(".lock"), blocking=True):

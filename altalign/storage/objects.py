@@ -340,12 +340,7 @@ class GrowingObject(local.GrowingFile):
         self._sending: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Add bytes.
-
-        Raises:
-            FullDiskError: no space is left for temporary files, or in the store.
-            StoreError: the store does not take the object.
-        """
+        """Add bytes."""
         with self._lock:
             super().write(data)
             if time.monotonic() >= self._due_s and (self._sending is None or self._sending.done()):
@@ -561,11 +556,7 @@ def _lock(folder: str) -> Path:
 
 
 def check(path: str) -> None:
-    """Ask for an object that cannot exist, to see whether the store answers and lets us in.
-
-    Raises:
-        UsageError: it does not, and why.
-    """
+    """Ask for an object that cannot exist, to see whether the store answers and lets us in."""
     place = Place.parse(path)
     if re.search(r"[*?[]", place.bucket):
         raise UsageError(f"{path}: the name of a bucket is no glob; give it in full")

@@ -105,18 +105,14 @@ def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
 
 
 def write_any(path: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """Write a whole table as one file, unless it has no rows."""
+    """The same, unless it has no rows."""
     if len(rows):
         write(path, rows, schema)
 
 
 @contextmanager
 def reading(path: str) -> Iterator[pq.ParquetFile]:
-    """An open Parquet file.
-
-    Raises:
-        UnreadableError: the file is no Parquet, is cut off, or contradicts its footer.
-    """
+    """An open Parquet file; UnreadableError where it is none, is cut off, or contradicts its footer."""
     try:
         with storage.open_read(path) as file:
             parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
@@ -211,11 +207,7 @@ def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yields the batches, and checks that together they have so many rows: damaged pages may end Arrow silently.
-
-    Raises:
-        pa.ArrowInvalid: they have fewer or more rows.
-    """
+    """Yields the batches, and checks that together they have so many rows: damaged pages may end Arrow silently."""
     for batch in batches:
         rows -= batch.num_rows
         yield batch

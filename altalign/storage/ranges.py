@@ -6,7 +6,6 @@ A few files are kept open, and the disk is asked for the next ranges while earli
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, zip_longest
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from altalign import storage
@@ -56,26 +55,20 @@ class Ranges:
             file.close()
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the ranges in order, and asks the disk for ranges up to `AHEAD` before they are due.
-
-        Raises:
-            Interrupted: a signal has asked the command to end.
-        """
-        for first in islice(self._ranges, AHEAD):
-            if first is not None:
-                self._ask_for(first)
-        for current, coming in zip_longest(self._ranges, islice(self._ranges, AHEAD, None)):
+        """Yields the ranges in order, and asks the disk for ranges up to `AHEAD` before they are due."""
+        asked_for = 0
+        for place, current in enumerate(self._ranges):
             interrupts.check()
-            if coming is not None:
-                self._ask_for(coming)
+            for coming in self._ranges[asked_for : place + AHEAD + 1]:
+                if coming is not None:
+                    with suppress(OSError):  # raised when the range is read
+                        length = coming.length or _UNKNOWN_BYTES
+                        storage.ask_for(coming.path, self.opened(coming.path), coming.offset, length)
+            asked_for = place + AHEAD + 1
             yield current
 
     def read(self, range_: Range) -> bytes:
-        """The bytes of a range that has a length.
-
-        Raises:
-            UnreadableError: the file is missing, ends before the range does or is not as it was, or the disk fails.
-        """
+        """The bytes of a range that has a length; UnreadableError where the file lacks them or is not as it was."""
         path, offset, length, stamp = range_
         assert length is not None
         try:
@@ -100,8 +93,3 @@ class Ranges:
             file = self._files[path] = storage.open_read(path)
         self._files.move_to_end(path)
         return file
-
-    def _ask_for(self, coming: Range) -> None:
-        """Let the disk or the store begin; errors are raised when the range is read."""
-        with suppress(OSError):
-            storage.ask_for(coming.path, self.opened(coming.path), coming.offset, coming.length or _UNKNOWN_BYTES)

@@ -32,12 +32,7 @@ _AHEAD_BYTES = 64 << 20
 
 
 def source(path: str) -> Source:
-    """What a path is read from.
-
-    Raises:
-        FileNotFoundError: there is no such file; it has the path as its `filename`.
-        StoreError: anything else that the store, the server or the network says.
-    """
+    """What a path is read from; FileNotFoundError with the path, StoreError for anything else that goes wrong."""
     if is_of_web(path):
         from altalign.storage.web import WebFile  # its client takes half a second to import
 

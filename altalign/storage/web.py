@@ -138,11 +138,7 @@ class WebFile:
 
 
 def mappable(path: str) -> str:
-    """A local copy; the whole file is downloaded once.
-
-    Raises:
-        StoreError: the server tells neither its size nor its version, so that no copy is known to be of it.
-    """
+    """A local copy; the whole file is downloaded once."""
     info = _info(path)
     version = Stamp(info["size"] or 0, 0, _version(info))
     if info["size"] is None and not version.digest:
@@ -160,11 +156,7 @@ def mappable(path: str) -> str:
 
 
 def check(path: str) -> None:
-    """See whether the server answers. A missing file is not refused here.
-
-    Raises:
-        UsageError: it does not answer, or refuses; or the path is none of the Hub's, or the package for it is missing.
-    """
+    """See whether the server answers. A missing file is not refused here."""
     if not path.startswith(_HUB) and "*" in path:
         raise UsageError(f"{path}: a web server does not list its files; name each of them")
     try:

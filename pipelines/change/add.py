@@ -264,8 +264,8 @@ def _take_over(before: Run, run: Run, marks: Marks[Facts], units: Set[str] | Non
     def link(name: str) -> None:
         mark = before.mark(marks.step, name)
         for path in vouched.named(storage.read_sealed(mark)):
-            if storage.exists(source := before.path(*path.split("/"))):  # a missing one is made anew
-                storage.link(source, run.path(*path.split("/")))
+            if storage.exists(source := before.path(path)):  # a missing one is made anew
+                storage.link(source, run.path(path))
         storage.link(mark, run.mark(marks.step, name))
 
     names = (name for name in before.finished(marks.step) if units is None or name in units)
@@ -379,10 +379,10 @@ def _switch(before: Run, parent: Parent, grown: Run) -> str:
     old, new = listing.read(before.folder), listing.read(grown.folder)
     for name, written in new.items():
         if old.get(name) != written:
-            change.take(name, grown.path(*name.split("/")), written)
+            change.take(name, grown.path(name), written)
     logs = {storage.relative(path, grown.folder) or path for path in storage.files_below(grown.path("log", "fetch"))}
     for name in (*listing.CARD, listing.FILE, listing.SETTINGS, "run.json", "manifest.json", *sorted(logs)):
-        path = grown.path(*name.split("/"))
+        path = grown.path(name)
         change.take(name, path, listing.digest(path))
     here = {storage.relative(path, before.folder) or path for path in storage.files_below(before.path("log", "fetch"))}
     deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs)]

@@ -29,7 +29,7 @@ def lineage(parent: Parent, operation: str, settings: Mapping[str, Any]) -> dict
 
 def write_funnel(run: Run, change: Change, update: Callable[[dict[str, Any]], None]) -> None:
     """Write `audit/funnel.parquet`; `update` changes a row of what is in the shards, where there are such rows."""
-    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
+    rows = parquet.read_table(run.path(FUNNEL.path)).to_pylist()
     for row in rows:
         if row["step"] == "shards":
             update(row)

@@ -6,7 +6,7 @@ They are `altalign retry`, `altalign add --test-set` and `altalign curate --repa
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from altalign import storage, terminal
 from altalign.data import listing
@@ -66,15 +66,21 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
             return 0
         for is_first in (True, False):
             numbers = dict[str, list[int]]()
-            for name, outcomes in failed.items():
-                is_new = {n: outcome.reason is DropReason.HTTP_NOT_ASKED for n, outcome in outcomes.items()}
-                numbers[name] = [n for n in outcomes if is_new[n] == is_first]
+            for name, failures in failed.items():
+                is_new = {n: failure.reason is DropReason.HTTP_NOT_ASKED for n, failure in failures.items()}
+                numbers[name] = [n for n in failures if is_new[n] == is_first]
             if any(numbers.values()):
                 reopen.reopen(run, "fetch")
                 _forget(run, numbers)
                 curate.finish(run, grounds, pipeline_options, until="fetch")
         if failed:  # now, for finishing may delete the journals
-            ended = f"{images:,} asked again: {_how_it_ended(run, failed)}"
+            came, again = 0, Counter[str]()
+            for name, numbers_of_unit in failed.items():
+                outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
+                came += sum(outcomes[number].reason is None for number in numbers_of_unit)
+                again.update(log.status_of(outcomes[n]) for n in numbers_of_unit if outcomes[n].reason is not None)
+            counted = [f"{came:,} came", *(f"{n:,} {why}" for why, n in again.most_common())]
+            ended = f"{images:,} asked again: {', '.join(counted)}"
         curate.finish(run, grounds, pipeline_options)
     if ended:
         terminal.stderr().print(ended, soft_wrap=True)
@@ -83,15 +89,12 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
 
 def _failed_images(run: Run, reasons: Sequence[str]) -> dict[str, dict[int, Outcome]]:
     """The images that are asked for again, by name of their unit, then by number."""
-    by_unit = {}
+    by_unit = dict[str, dict[int, Outcome]]()
     for name in journal.names(run.work(FETCHED.step)):
-        outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
-        by_unit[name] = {
-            number: outcome
-            for number, outcome in outcomes.items()
-            if (outcome.reason in reasons if reasons else may_pass(outcome.reason, outcome.http_code))
-        }
-    return {name: failed for name, failed in by_unit.items() if failed}
+        for number, outcome in journal.read(run.work(FETCHED.step, name)).outcomes.items():
+            if outcome.reason in reasons if reasons else may_pass(outcome.reason, outcome.http_code):
+                by_unit.setdefault(name, {})[number] = outcome
+    return by_unit
 
 
 def _forget(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
@@ -103,16 +106,6 @@ def _forget(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
             rows = survivors(run, unit)
             urls = rows.take(first_of_each_image(rows))["image_url"].to_pylist()
             log.restate(run, unit["name"], outcomes, urls)
-
-
-def _how_it_ended(run: Run, failed: Mapping[str, Mapping[int, Outcome]]) -> str:
-    """What became of the images that were asked for again."""
-    came, again = 0, Counter[str]()
-    for name, numbers in failed.items():
-        outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
-        came += sum(outcomes[number].reason is None for number in numbers)
-        again.update(log.status_of(outcomes[number]) for number in numbers if outcomes[number].reason is not None)
-    return ", ".join([f"{came:,} came", *(f"{n:,} {why}" for why, n in again.most_common())])
 
 
 # Test sets -----------------------------------------------------------------------------------------------------------
@@ -141,14 +134,6 @@ def add_test_sets(config: CurateConfig, flags: list[str]) -> int:
 # Repair --------------------------------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
-    """What is damaged: what marks vouch for, why each file is made anew, and why others cannot be."""
-
-    of_marks: list[Damage]
-    anew: Mapping[str, str]
-    stays: Mapping[str, str]
-
-
 def repair(config: CurateConfig, flags: list[str]) -> int:
     """Make anew what is damaged and can be; returns 1 if something stays damaged. `flags` go to Beam.
 
@@ -162,25 +147,24 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
                 f"{run.folder}: not finished; `altalign curate` goes on with it, and makes anew what is damaged"
             )
         reopen.decide(run, rerun=None)
-        plan = _planned(run)
-        if plan.anew:
-            marks.unmark(run, plan.of_marks)
+        of_marks, anew, stays = _planned(run)
+        if anew:
+            marks.unmark(run, of_marks)
             reopen.write_settings(run)
             curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
-            left = [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in plan.stays]
-            if left:
+            if left := [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in stays]:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")
-    for path, why in sorted(plan.anew.items()):
+    for path, why in sorted(anew.items()):
         out.print(terminal.shown(f"{path}: {why}; made anew"), highlight=False, soft_wrap=True)
-    for path, why in sorted(plan.stays.items()):
+    for path, why in sorted(stays.items()):
         out.print(terminal.shown(f"{path}: {why}"), style="yellow", highlight=False, soft_wrap=True)
-    if not plan.anew and not plan.stays:
+    if not anew and not stays:
         out.print(f"{terminal.shown(run.folder)}: nothing is damaged", highlight=False, soft_wrap=True)
-    return AltalignError.exit_code if plan.stays else 0
+    return AltalignError.exit_code if stays else 0
 
 
-def _planned(run: Run) -> Plan:
-    """Look at every file of a finished run, and at what is in its `work/`."""
+def _planned(run: Run) -> tuple[list[Damage], dict[str, str], dict[str, str]]:
+    """Look at every file of a run: what marks vouch for, why each file is made anew, and why others cannot be."""
     wrong, damages = listing.look(run.folder, sizes_alone=False).wrong, marks.look(run)
     web = {damage.path for damage in damages if marks.is_from_the_web(run, damage)}
     of_marks = [damage for damage in damages if damage.path not in web]
@@ -208,4 +192,4 @@ def _planned(run: Run) -> Plan:
             anew[path] = why
         else:
             stays[path] = f"{why}; it cannot be made anew: {gone}"
-    return Plan(of_marks, anew, stays)
+    return of_marks, anew, stays

@@ -226,7 +226,6 @@ def find(runs: tuple[Parent, ...], run: Run, unit: Unit) -> CommonFacts:
 
 
 def _rows(run: Parent, *columns: str) -> Iterator[pa.Table]:
-    """These columns of each shard."""
     return (run.sidecar(shard.name, columns) for shard in run.shards)
 
 

@@ -26,7 +26,7 @@ from altalign.data.stages import REMOVED_FILE, REPORT, own_files
 from altalign.errors import AltalignError
 from altalign.machine import processes
 from altalign.pipelines.change import conclude, rows_to_remove
-from altalign.pipelines.change.rows_to_remove import ImagesGone, InDropped, InShard
+from altalign.pipelines.change.rows_to_remove import InDropped, InShard
 from altalign.pipelines.derive import copy_scores, copy_shards, parents
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
@@ -54,7 +54,8 @@ class Removal:
     in_shards: Sequence[InShard]
     in_dropped: Sequence[InDropped]
     rows: pa.Table  # all that go
-    images: ImagesGone  # that no shard has afterwards
+    images: frozenset[str]  # that no shard has afterwards
+    images_of_sources: Counter[str | None]  # how many of these; None: of any source
     tests: frozenset[shard_images.Test]  # that are near to what goes, where nearness counts
     forgets_work: bool  # something goes, or what was dropped may be in `work/` alone
 
@@ -118,7 +119,7 @@ def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, 
         verb, shards = "is" if len(removal.in_shards) == 1 else "are", many(len(removal.in_shards), "shard")
         lines.append(
             f"{many(removal.pairs, 'pair')} {'would go' if is_dry_run else 'goes' if removal.pairs == 1 else 'go'}, "
-            f"{many(len(removal.images.image_ids), 'image')} that no other pair has, and "
+            f"{many(len(removal.images), 'image')} that no other pair has, and "
             f"{many(len(rows) - removal.pairs, 'dropped row')}"
         )
         lines.append(f"{shards} {'would be' if is_dry_run else verb} written anew ({size / 1e6:,.1f} MB)")
@@ -168,9 +169,10 @@ def find(parent: Parent, request: Request, *, near: float | None) -> Removal:
         request, wider = request.with_images(images), wider.with_images(images)
     keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
     in_dropped = rows_to_remove.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
-    gone, rows = rows_to_remove.images_gone(parent, in_shards), rows_to_remove.together(in_shards, in_dropped)
+    gone, of_sources = rows_to_remove.images_gone(parent, in_shards)
+    rows = rows_to_remove.together(in_shards, in_dropped)
     forgets_work = bool(len(rows)) or not parent.config.audit.keep_dropped
-    return Removal(request, in_shards, in_dropped, rows, gone, tests, forgets_work)
+    return Removal(request, in_shards, in_dropped, rows, gone, of_sources, tests, forgets_work)
 
 
 def _images(
@@ -204,7 +206,7 @@ def remove(
     stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in removal.in_shards}
     values = partial(copy_scores.of_rows_that_stay, stay)
     deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
-    deleted += rows_to_remove.purge_log(change, gone.with_images(removal.images.image_ids))
+    deleted += rows_to_remove.purge_log(change, gone.with_images(removal.images))
     change.write_table(REMOVED_FILE, _removed(run, removal, by, because, is_asked=lineage is None))
     counts, failed = _counts(parent, removal)
     failed.check(counts)
@@ -217,12 +219,12 @@ def remove(
             less.subtract(facts.source_bytes)
 
     def update(row: dict[str, Any]) -> None:  # of the funnel
-        row["images"] -= removal.images.by_source[row["source"]]
+        row["images"] -= removal.images_of_sources[row["source"]]
         row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
 
     conclude.write_funnel(run, change, update)
     lineage = lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})
-    images, newest = len(removal.images.image_ids), parent.generations
+    images, newest = len(removal.images), parent.generations
     conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=images, newest=newest)
 
 

@@ -62,7 +62,7 @@ def in_dropped(folder: str, request: Request, keys: frozenset[str]) -> list[InDr
     gone = Request(keys=keys)
 
     def look(name: str) -> InDropped | None:
-        rows = parquet.read_table(storage.join(folder, *name.split("/")), _OF_DROPPED)
+        rows = parquet.read_table(storage.join(folder, name), _OF_DROPPED)
         matching = rows.filter(pa.array(request.matches(rows)))
         points = gone.matches(rows.select(["kept_key"]).rename_columns(["key"])).any()
         return InDropped(name, matching) if len(matching) or points else None
@@ -76,7 +76,7 @@ def copies(folder: str, above: float) -> pa.Table:
 
     Those that other images connect with it have no cosine, and count as near.
     """
-    files = [parquet.read_table(storage.join(folder, *name.split("/")), _OF_DROPPED) for name in dropped_files(folder)]
+    files = [parquet.read_table(storage.join(folder, name), _OF_DROPPED) for name in dropped_files(folder)]
     is_copy = pc.field("reason") == DropReason.NEAR_DUPLICATE_IN_POOL.value
     is_near = is_copy & (pc.field("similarity").is_null() | (pc.field("similarity") > above))
     return pa.concat_tables([DROPPED.empty_table().select(_OF_DROPPED), *(rows.filter(is_near) for rows in files)])
@@ -105,15 +105,8 @@ def together(in_shards: Sequence[InShard], in_dropped: Sequence[InDropped]) -> p
     return pa.concat_tables(tables)
 
 
-class ImagesGone(NamedTuple):
-    """The images that leave the shards altogether: their ids, and how many of each source; None: of any source."""
-
-    image_ids: frozenset[str]
-    by_source: Counter[str | None]
-
-
-def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> ImagesGone:
-    """Which images no shard has any more."""
+def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> tuple[frozenset[str], Counter[str | None]]:
+    """Which images no shard has any more, and how many of each source; None: of any source."""
     going = Counter(pair for each in in_shards for pair in _images_of_sources(each.rows))
     images = pa.array(sorted({image for image, _ in going}), pa.string())
 
@@ -129,7 +122,7 @@ def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> ImagesGone:
     by_source = Counter[str | None](source for _, source in going.keys() - left.keys())
     gone = frozenset(image for image, _ in going) - {image for image, _ in left}
     by_source[None] = len(gone)
-    return ImagesGone(gone, by_source)
+    return gone, by_source
 
 
 def _images_of_sources(rows: pa.Table) -> Iterator[tuple[str, str]]:
@@ -146,7 +139,7 @@ def purge_dropped(change: Change, in_dropped: Iterable[InDropped], gone: Request
     """
 
     def write(each: InDropped) -> str | None:
-        rows = parquet.read_table(storage.join(change.run_folder, *each.name.split("/")))  # `select` has a column more
+        rows = parquet.read_table(storage.join(change.run_folder, each.name))  # `select` has a column more
         left = _without(rows, gone)
         if not len(left):
             return each.name
@@ -193,7 +186,7 @@ def purge_audit(change: Change, gone: Request, rows: pa.Table, tests: Collection
         return before.filter(pa.array(~np.array(goes, bool)))
 
     for table in (SAMPLES, GALLERY, FREQUENT, HOSTS):
-        path = storage.join(change.run_folder, *table.path.split("/"))
+        path = storage.join(change.run_folder, table.path)
         if storage.exists(path):
             before = parquet.read_table(path).cast(table.schema)
             left = stays(table, before)
@@ -209,7 +202,7 @@ def purge_log(change: Change, gone: Request) -> list[str]:
     files = sorted(storage.files_below(storage.join(change.run_folder, "log")))
     names, emptied = [storage.relative(path, change.run_folder) or path for path in files], list[str]()
     for name in (name for name in names if name.endswith(".jsonl")):
-        lines = storage.read_bytes(storage.join(change.run_folder, *name.split("/"))).splitlines(keepends=True)
+        lines = storage.read_bytes(storage.join(change.run_folder, name)).splitlines(keepends=True)
         left = [line for line in lines if not is_line_of(line, gone)]
         if left and len(left) < len(lines):
             with change.writing(name) as file:

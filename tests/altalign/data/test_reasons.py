@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.data.reasons import KEPT, REASONS, WORDS, DropReason, Stage, drop_where, reasons_of
+from altalign.data.reasons import REASONS, WORDS, DropReason, Stage, drop_where, reasons_of
 
 # The contract's table, in its order.
 CONTRACT = {
@@ -49,10 +49,6 @@ def test_every_reason_belongs_to_one_stage_but_seven_to_two() -> None:
     assert uses == {reason: 2 if reason in of_two else 1 for reason in WORDS}
 
 
-def test_no_reason_is_called_as_what_stays() -> None:
-    assert KEPT not in WORDS
-
-
 def test_a_null_in_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="text_too_short: the mask has 1 nulls"):
         drop_where(pa.array([True, None, False]), "text_too_short")
@@ -62,11 +58,6 @@ def test_a_verdict_is_the_reason_or_null() -> None:
     verdict: Any = drop_where(pa.array([True, False]), "text_too_short")
     assert verdict.type.value_type == pa.string()
     assert verdict.to_pylist() == ["text_too_short", None]
-
-
-def test_no_rows_have_no_verdict() -> None:
-    empty = drop_where(pa.array([], pa.bool_()), "text_too_short")
-    assert (len(empty), empty.type.value_type) == (0, pa.string())
 
 
 @given(masks)
@@ -108,10 +99,3 @@ def test_a_verdict_of_a_sliced_mask_is_a_slice_of_the_verdict(rows: list[list[bo
     expected = [RULES[0] if holds else None for holds in mask.to_pylist()]
     verdict: Any = drop_where(mask.slice(min(start, len(rows))), RULES[0])
     assert verdict.to_pylist() == expected[start:]
-
-
-def test_one_rule_is_enough() -> None:
-    verdict: Any = drop_where(pa.array([True, False]), DropReason.NOT_IN_ARCHIVE)
-    found: Any = reasons_of([verdict])
-    assert found[1].to_pylist() == [["not_in_archive"], []]
-    assert found[0].to_pylist() == ["not_in_archive", None]
