@@ -30,9 +30,6 @@ def serve(folder: Path, port: int = PORT) -> None:
     """Serve the demo web in `folder` until Ctrl-C.
 
     Writes its pairs with the addresses of this server, and prints the server's address.
-
-    Raises:
-        UsageError: the folder has no demo web, or the port is taken.
     """
     with server(folder, port) as running:
         write_served(folder, running.server_port)
@@ -61,11 +58,7 @@ def write_served(folder: Path, port: int) -> None:
 
 
 def server(folder: Path, port: int = 0) -> "DemoServer":
-    """A server of the demo web in `folder`, bound to a port (0: a free one) and not yet running.
-
-    Raises:
-        UsageError: the folder has no demo web, or the port is taken.
-    """
+    """A server of the demo web in `folder`, bound to a port (0: a free one) and not yet running."""
     if not (folder / INDEX).is_file():
         repair = f"write one with `{command('demo', str(folder))}`"
         raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); {repair}")

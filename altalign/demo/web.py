@@ -126,9 +126,6 @@ def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
     """Write the demo web into `folder`: *.warc.gz, their index, pairs.csv, test-set/, README.md.
 
     The same arguments give the same bytes.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
     (folder / "test-set").mkdir(parents=True, exist_ok=True)
     web = _Web(folder, Random(seed))

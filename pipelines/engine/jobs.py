@@ -72,11 +72,7 @@ _SERVERS: dict[str, tuple[str, Callable[[PipelineOptions], SubprocessJobServer]]
 
 @contextmanager
 def started(run: Run, given: PipelineOptions) -> Iterator[None]:
-    """Around the pipelines of a run: starts a job server, if the engine has one and the user named none.
-
-    Raises:
-        UsageError: neither Beam nor the job server knows a flag of the user.
-    """
+    """Around the pipelines of a run: starts a job server, if the engine has one and the user named none."""
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     if runner in ("prism", *MASTER_FLAGS) and not portable.job_endpoint:
         _silence_beam()
@@ -98,11 +94,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
 
 @contextmanager
 def serving(runner: str, given: PipelineOptions, log: str) -> Iterator[str]:
-    """The endpoint of a runner's job server, which lives as long as the block; what it prints goes to a file.
-
-    Raises:
-        AltalignError: it does not start, or does not answer while the block uses it.
-    """
+    """The endpoint of a runner's job server, which lives as long as the block; what it prints goes to a file."""
     name, (command, endpoint) = _SERVERS[runner][0], _command(runner, given)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     with Path(log).open("wb") as file:
@@ -233,9 +225,6 @@ def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipel
 
     A job that a cluster gives up after workers have begun is begun again, unless a unit has left an error; it
     continues with the units that are not finished.
-
-    Raises:
-        AltalignError: no worker has begun to work within the time that one takes.
     """
     runner = run.config.engine.runner
     if runner in (*MASTER_FLAGS, "dataflow"):
@@ -291,9 +280,6 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
 
     Workers of other machines may write elsewhere. A network file system may show their marks late: clients of NFS
     cache a folder for a minute.
-
-    Raises:
-        AltalignError: marks are missing.
     """
     end = time.monotonic() + (MARKS_SHOW_WITHIN_S if run.config.engine.runner in MASTER_FLAGS else 0.0)
     while missing := {unit["name"] for unit in units}.difference(run.finished(step)):

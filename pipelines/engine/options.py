@@ -65,11 +65,7 @@ _VIEWS = WeakKeyDictionary[Options, dict[type[Any], Any]]()  # beside the option
 
 
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
-    """Beam options of a runner; `flags` are the user's own, after `--`.
-
-    Raises:
-        UsageError: the runner cannot be had, or cannot honour a setting or a flag.
-    """
+    """Beam options of a runner; `flags` are the user's own, after `--`."""
     _check_flags(flags)
     if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
@@ -100,11 +96,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
 
 
 def check_places(config: CurateConfig) -> None:
-    """Refuse files that workers of Dataflow would not see.
-
-    Raises:
-        UsageError: the error names the first such file and its setting.
-    """
+    """Refuse files that workers of Dataflow would not see."""
     if config.engine.runner != "dataflow":
         return
     read_or_written = [("[run] folder", config.run.folder)]
@@ -188,11 +180,7 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
 
 
 def jar_of(runner: str, given: PipelineOptions) -> str:
-    """The path of the job server's jar: named by a flag or the environment, or made by `make jars`.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The path of the job server's jar: named by a flag or the environment, or made by `make jars`."""
     spark, flink = given.view_as(SparkRunnerOptions), given.view_as(FlinkRunnerOptions)
     flag = spark.spark_job_server_jar if runner == "spark" else flink.flink_job_server_jar
     variable = os.environ.get(_JARS[runner])

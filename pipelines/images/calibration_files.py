@@ -66,11 +66,7 @@ def save(folder: str, calibration: Calibration, facts: Mapping[str, object]) -> 
 
 
 def load(folder: str) -> Calibration:
-    """Read a calibration.
-
-    Raises:
-        UnreadableError: a file of it is missing or damaged.
-    """
+    """Read a calibration."""
     path = storage.join(folder, FILE)
     head = storage.read_json(path)
     if head.get("version") != VERSION or not {"embedder", "similarity_above", "is_mapped"} <= head.keys():
@@ -96,11 +92,7 @@ def load(folder: str) -> Calibration:
 
 
 def named(folder: str, embedder: "Embedder") -> Calibration:
-    """The calibration that `[decontaminate] calibration` names, for the embedder of the settings.
-
-    Raises:
-        UsageError: it is none, or one of another embedder.
-    """
+    """The calibration that `[decontaminate] calibration` names, for the embedder of the settings."""
     where = f"[decontaminate] calibration = {folder!r}"
     if not storage.exists(storage.join(folder, FILE)):
         repair = "give a folder that `altalign calibrate` wrote, relative to the working directory"

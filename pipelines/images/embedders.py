@@ -47,11 +47,7 @@ class Embedder:
 
 
 def load(name: str) -> Embedder:
-    """The embedder of a setting. `images.hooks_of` keeps it for as long as its files are the same.
-
-    Raises:
-        UsageError: its file or a package that it needs is missing, or they do not fit.
-    """
+    """The embedder of a setting. `images.hooks_of` keeps it for as long as its files are the same."""
     return _dct(name) if name == "dct" else _phash(name) if name == "phash" else _of_model(name)
 
 

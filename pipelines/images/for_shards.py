@@ -55,13 +55,7 @@ class StoredImage(NamedTuple):
 def images(
     samples: Iterable[FetchedSample], settings: ShardsSettings, *, threads: int
 ) -> Generator[tuple[Row, StoredImage]]:
-    """The row of each sample and its image as it is stored; with one thread, all is made in the calling thread.
-
-    Raises:
-        UnreadableError: the bytes are not those that were fetched.
-        AltalignError: there is too little memory.
-        Interrupted: a signal has asked the command to end.
-    """
+    """The row of each sample and its image as it is stored; with one thread, all is made in the calling thread."""
     with nullcontext() if threads == 1 else OF_PROCESS.shared(threads) as pool:
 
         def begin(each: FetchedSample) -> Future[StoredImage]:

@@ -55,11 +55,7 @@ def _hooks(blocked: tuple[str, ...], model: str, embedder: str, _changed: tuple[
 
 
 def hooks_of(config: CurateConfig) -> Hooks:
-    """The hooks of these settings, loaded once a process.
-
-    Raises:
-        UsageError: a list or a model cannot be loaded.
-    """
+    """The hooks of these settings, loaded once a process."""
     changed = tuple(storage.stamp(name) if storage.exists(name) else None for name in files_named(config))
     return _hooks(tuple(config.image.blocked_hashes), config.image.nsfw.model, config.decontaminate.embedder, changed)
 
@@ -88,11 +84,7 @@ class Outcome(NamedTuple):
 
 
 def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks) -> Measured:
-    """Decode an image once and measure all that the image rules ask for. `url` names it in errors.
-
-    Raises:
-        AltalignError: there is too little memory for it.
-    """
+    """Decode an image once and measure all that the image rules ask for. `url` names it in errors."""
     colour, most = hooks.colour, config.pixels_at_most
     with enough_memory(url, data, colour=colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
         decoded = pixels.decode(data, pixels_at_most=most, colour=colour, short_side_px=hooks.short_side_px)
@@ -112,11 +104,7 @@ def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks
 
 
 def decoded(data: bytes, *, name: str, config: ImageSettings, hooks: Hooks) -> pixels.Decoded:
-    """An image that is none of the pool, decoded as those of the pool are. `name` is its name in errors.
-
-    Raises:
-        AltalignError: there is too little memory for it.
-    """
+    """An image that is none of the pool, decoded as those of the pool are. `name` is its name in errors."""
     most = config.pixels_at_most
     with enough_memory(name, data, colour=hooks.colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
         return pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px)
@@ -158,12 +146,7 @@ def columns(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def load_block_lists(paths: Sequence[str]) -> BlockList:
-    """Read `[image] blocked_hashes`.
-
-    Raises:
-        UsageError: a file cannot be read, a line is no hash, or PDQ hashes are listed and the package `pdqhash` is
-            missing.
-    """
+    """Read `[image] blocked_hashes`."""
     block_list = BlockList.parse((path, _text(path, "[image] blocked_hashes")) for path in paths)
     if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
         raise UsageError(
@@ -174,11 +157,7 @@ def load_block_lists(paths: Sequence[str]) -> BlockList:
 
 
 def blocked_urls(settings: FetchSettings) -> BlockList:
-    """Reads `[fetch] blocked_urls`, once a process.
-
-    Raises:
-        UsageError: a file cannot be read, or a line is no hash.
-    """
+    """Reads `[fetch] blocked_urls`, once a process."""
     changed = tuple(storage.stamp(path) if storage.exists(path) else None for path in settings.blocked_urls)
     return _blocked_urls(tuple(settings.blocked_urls), changed)
 
@@ -223,9 +202,6 @@ def load_nsfw_model(path: str) -> NsfwModel:
     """Load `[image.nsfw] model` and try it on a gray image.
 
     It is an ONNX file with a TOML of its name beside it (`altalign.filters.model_inputs.Classifier`).
-
-    Raises:
-        UsageError: either file is missing or wrong, they do not fit each other, or the package onnxruntime is missing.
     """
     model = NsfwModel(onnx.image_graph(path, f"[image.nsfw] model = {path!r}", model_inputs.Classifier, extra="nsfw"))
     try:

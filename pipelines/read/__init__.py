@@ -5,7 +5,6 @@ A broken record, line or row costs that one; a file that cannot be read at all i
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import assert_never
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
@@ -42,10 +41,6 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
     """Refuses, before any work, files that do not fit the settings of their input.
 
     A broken file passes; reading it raises the error.
-
-    Raises:
-        UsageError: a folder instead of a file, a missing file, a name without a known format, or a column that is
-            missing or has the wrong type.
     """
     if settings.kind == "folder":
         with suppress(UnreadableError):
@@ -74,24 +69,15 @@ def is_direct(path: str, settings: InputSettings) -> bool:
 
 
 def read(path: str, settings: InputSettings, named: str = "") -> Iterator[Stretch]:
-    """Yields all that a file holds, in order; rows name it as they are told to, or as it is named in its folder.
-
-    Raises:
-        UnreadableError: the file cannot be read as a whole.
-        UsageError: a table does not fit the settings (as `check`).
-    """
+    """Yields all that a file holds, in order; rows name it as they are told to, or as it is named in its folder."""
     named = named or table.shown_name(storage.name(path))
-    match settings.kind:
-        case "warc":
-            return warc.read(path)
-        case "wat":
-            return warc.read_metadata(path)
-        case "table":
-            return table.read(path, settings, named)
-        case "webdataset":
-            reader = webdataset.read_side_car if may_be_empty(path, settings) else webdataset.read
-            return reader(path, settings, named)
-        case "folder":
-            raise ValueError(f"{path}: a folder is read in parts, by folder.read")
-        case _:
-            assert_never(settings.kind)
+    if settings.kind == "warc":
+        return warc.read(path)
+    if settings.kind == "wat":
+        return warc.read_metadata(path)
+    if settings.kind == "table":
+        return table.read(path, settings, named)
+    if settings.kind == "webdataset":
+        reader = webdataset.read_side_car if may_be_empty(path, settings) else webdataset.read
+        return reader(path, settings, named)
+    raise ValueError(f"{path}: a folder is read in parts, by folder.read")

@@ -64,11 +64,7 @@ class File(NamedTuple):
 
 
 def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
-    """The parts of a folder, in the order of names, of about `IMAGES_PER_PART` images each.
-
-    Raises:
-        UsageError: it holds no image, or a folder in it cannot be read.
-    """
+    """The parts of a folder, in the order of names, of about `IMAGES_PER_PART` images each."""
     names = _names(FolderPart(folder, "", None, _GONE), settings)
     if not any(map(_is_image, names)):
         others = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
@@ -88,11 +84,7 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
 
 
 def files(part: FolderPart, settings: InputSettings) -> list[File]:
-    """The files of a part, in order: images and, where captions are beside them, those.
-
-    Raises:
-        UnreadableError: they are not those that the run began with.
-    """
+    """The files of a part, in order: images and, where captions are beside them, those."""
     of_part = list(_files(part.folder, _names(part, settings)))
     if _stamp(of_part, settings) != part.stamp:
         raise UnreadableError(f"{part.folder}: changed since the run began; run the same command again, it says how")
@@ -109,12 +101,7 @@ def _in(named: str, name: str) -> str:
 
 
 def check(folders: Sequence[str], settings: InputSettings) -> None:
-    """Refuse, before any work, a table of captions that does not fit.
-
-    Raises:
-        UsageError: it lacks a column, names no file that is there, or there are several folders.
-        UnreadableError: it is broken.
-    """
+    """Refuse, before any work, a table of captions that does not fit."""
     if not settings.captions:
         return
     if len(folders) > 1:
@@ -139,9 +126,6 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
     """Yields the candidates of a part; their names begin with that of the folder, where it has one.
 
     The place of an image is its number in `of_part` (`files`), as offset, and its length.
-
-    Raises:
-        UnreadableError: a file, or the table of captions, cannot be read.
     """
     gatherer = Gatherer(part.folder, partial(columns.extracted, settings))
     for number, url, captions in _samples(part, of_part, settings, gatherer):

@@ -60,13 +60,7 @@ class Part:
 
 
 def parts(test_set: TestSet) -> list[Part]:
-    """The parts of a test set, in the order of paths.
-
-    Raises:
-        UsageError: nothing is there, it holds no image or an archive that is not read here, or a table lacks the
-            column or has one of another type.
-        UnreadableError: a Parquet file is broken, or a folder or file cannot be read.
-    """
+    """The parts of a test set, in the order of paths."""
     root, files = _files(test_set)
     made: list[Part] = []
     images: list[str] = []
@@ -91,11 +85,7 @@ def parts(test_set: TestSet) -> list[Part]:
 
 
 def images(part: Part) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of every image of a part, in order.
-
-    Raises:
-        UnreadableError: a file, or a row of a table, cannot be read.
-    """
+    """Name and bytes of every image of a part, in order."""
     first = part.paths[0]
     if part.row_group is not None:
         yield from _images_of_table(part)

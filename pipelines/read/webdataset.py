@@ -60,11 +60,7 @@ class _Sample:
 
 
 def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
-    """Yields all samples of a tar, in the order of their first members; their names begin with this one.
-
-    Raises:
-        UnreadableError: the file is no tar, or is cut off.
-    """
+    """Yields all samples of a tar, in the order of their first members; their names begin with this one."""
     if storage.stamp(path).size == 0:
         return
     gatherer = Gatherer(path, partial(columns.extracted, settings))

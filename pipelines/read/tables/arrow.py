@@ -46,11 +46,7 @@ class Table:
 
 @contextmanager
 def reading(path: str) -> Iterator[Table]:
-    """An open Arrow file.
-
-    Raises:
-        UnreadableError: it is none, is cut off, or contradicts itself.
-    """
+    """An open Arrow file."""
     with readable(path, "Arrow"), pa.memory_map(storage.mappable(path)) as file:
         try:
             if file.read(len(_MAGIC)) == _MAGIC:
@@ -73,12 +69,7 @@ def reading(path: str) -> Iterator[Table]:
 
 
 def listed(folder: str) -> Sequence[str]:
-    """The files of a data set that was saved to a folder, in order; of any other folder, the folder itself.
-
-    Raises:
-        UsageError: it holds several splits.
-        UnreadableError: what says which files there are is damaged.
-    """
+    """The files of a data set that was saved to a folder, in order; of any other folder, the folder itself."""
     splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
         names = ", ".join(shown(str(name)) for name in splits)

@@ -9,9 +9,8 @@ import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import orjson
 
@@ -39,11 +38,7 @@ _BOM = "\ufeff"
 
 
 def form_of(path: str) -> Form:
-    """The format of a table, from the name of its file.
-
-    Raises:
-        UsageError: the name has no ending of a table.
-    """
+    """The format of a table, from the name of its file."""
     name = PurePath(storage.name(path))
     compressed = name.suffix.lower() in _COMPRESSIONS
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
@@ -87,8 +82,7 @@ def opened(path: str) -> BinaryIO:
     return decompressed(file, compression) if compression else file
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """The values of the needed columns, None where a JSON object lacks one, and of kept ones (`extras.encode`)."""
 
     values: tuple[str | None, ...]
@@ -97,8 +91,7 @@ class Row:
     size: int  # bytes in the file, at least
 
 
-@dataclass(frozen=True, slots=True)
-class Bad:
+class Bad(NamedTuple):
     """A row that cannot be read: where it begins, in bytes of the decompressed text, and why."""
 
     offset: int

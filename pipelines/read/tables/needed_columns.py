@@ -39,12 +39,7 @@ def url_caption_page(settings: InputSettings) -> tuple[str, str, str]:
 
 
 def check(path: str, settings: InputSettings) -> None:
-    """Refuse a table without the columns that settings name. Only the footer of Parquet is read.
-
-    Raises:
-        UsageError: a column is missing, there twice or of another type; or settings want images of a table of text.
-        UnreadableError: the file is broken.
-    """
+    """Refuse a table without the columns that settings name. Only the footer of Parquet is read."""
     form = form_of(path)
     if form not in BINARY and settings.image_column:
         what = f'image_column = "{settings.image_column}", but only Parquet and Arrow tables hold images'

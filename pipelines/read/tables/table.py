@@ -35,12 +35,7 @@ def is_direct(path: str, settings: InputSettings) -> bool:
 
 
 def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
-    """Yields all rows of a table; their names begin with this one.
-
-    Raises:
-        UnreadableError: the file is broken as a whole.
-        UsageError: as `needed_columns.check`.
-    """
+    """Yields all rows of a table; their names begin with this one."""
     form = form_of(path)
     if form in BINARY:
         if not is_empty(path):
@@ -71,11 +66,7 @@ class Direct(NamedTuple):
 
 
 def direct(path: str, settings: InputSettings) -> Direct | None:
-    """How the text passes read a table that `is_direct`; None for one with texts so long that they have to be cut.
-
-    Raises:
-        UnreadableError: the file is no Parquet, or its footer contradicts itself.
-    """
+    """How the text passes read a table that `is_direct`; None for one with texts so long that they have to be cut."""
     with parquet.reading(path) as table, storage.open_read(path) as file:
         pages = check_pages(path, table, needed_columns.columns(settings))
         size = footers.sizes(file, table, pages, rows_at_most=parquet.ROWS_PER_BATCH)
@@ -110,9 +101,6 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
     """Yields row and bytes of the images in these rows (rising numbers) of a Parquet or Arrow table.
 
     Of Parquet only row groups that hold such rows are read, each once.
-
-    Raises:
-        UnreadableError: the file is broken.
     """
     numbers = np.fromiter(rows, np.int64)
     if form_of(path) == "arrow":
