@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection, PValue
@@ -133,21 +132,14 @@ class MapUnits(beam.PTransform[Any, Any]):
 
     def __init__(self, run: Run, marks: Marks[F], work: Callable[[Run, U], F], **threads: Any):
         super().__init__()
-        self._run, self._work, self._threads = run, InProcesses(_MapUnit(run, marks, work)), threads
+        self._run, self._work, self._threads = run, InProcesses(functools.partial(_done, run, marks, work)), threads
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished."""
         return input_or_inputs | "DoUnits" >> pooled(self._run, self._work, **self._threads)
 
 
-@dataclass(frozen=True)
-class _MapUnit(Generic[U, F]):
+def _done(run: Run, marks: Marks[F], work: Callable[[Run, U], F], unit: U) -> list[str]:
     """Does a unit of a step, if it is not finished; returns its name."""
-
-    run: Run
-    marks: Marks[F]
-    work: Callable[[Run, U], F]
-
-    def __call__(self, unit: U) -> list[str]:
-        map_unit(self.run, self.marks, unit, self.work)
-        return [unit["name"]]
+    map_unit(run, marks, unit, work)
+    return [unit["name"]]

@@ -107,22 +107,18 @@ def check_pages(file: BinaryIO, every: Sequence[Chunk], columns: Collection[int]
                 raise pa.ArrowInvalid(f"a page of {packed} bytes in {place}, which has at most {left} left")
             if unpacked > max(_UNPACKED_AT_MOST, _TIMES_AT_MOST * packed):
                 raise pa.ArrowInvalid(f"a page of {packed} bytes in {place} that unpacks to {unpacked}")
-            _count_in(pages, header, unpacked)
             at += packed
+            pages.bytes += unpacked
+            of_kind = next((name for name in _OF_KIND if name in header), 0)
+            about = header.get(of_kind, {})
+            values = about.get(1, 0)
+            if header.get(_KIND) == _DICTIONARY:
+                pages.dictionary_bytes, pages.dictionary_values = unpacked, values
+                continue
+            pages.value_bytes = max(pages.value_bytes, -(-unpacked // max(1, values)))
+            if pages.begins_plain is None:
+                pages.begins_plain = about.get(_OF_KIND.get(of_kind)) not in _OF_DICTIONARY
     return every_page
-
-
-def _count_in(pages: Pages, header: dict[int, Any], unpacked: int) -> None:
-    of_kind = next((name for name in _OF_KIND if name in header), 0)
-    about = header.get(of_kind, {})
-    values = about.get(1, 0)
-    pages.bytes += unpacked
-    if header.get(_KIND) == _DICTIONARY:
-        pages.dictionary_bytes, pages.dictionary_values = unpacked, values
-        return
-    pages.value_bytes = max(pages.value_bytes, -(-unpacked // max(1, values)))
-    if pages.begins_plain is None:
-        pages.begins_plain = about.get(_OF_KIND.get(of_kind)) not in _OF_DICTIONARY
 
 
 def _page(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
@@ -244,9 +240,12 @@ def sizes(
             column = table.schema.column(pages.chunk.column)
             a_row = pages.chunk.values / pages.chunk.rows
             row_bytes += a_row * pages.value_bytes
-            if column.path == image and _is_repeated(pages):
-                dictionaries[column.path] = None
-            elif column.path == image:
+            if column.path == image:
+                # whether its values stand in so many rows that they are worth keeping apart, by their mean
+                mean = pages.dictionary_bytes / max(1, pages.dictionary_values)
+                if mean * pages.chunk.values > _REPEATED * pages.bytes:
+                    dictionaries[column.path] = None
+                    continue
                 rows = min(rows, max(1, _BATCH_OF_IMAGES_BYTES // max(1, pages.dictionary_bytes)))
             elif column.physical_type == "BYTE_ARRAY":
                 longest = _longest(file, table, pages)
@@ -262,12 +261,6 @@ def sizes(
         if row_bytes > _SHORT_ROW_BYTES:
             rows = min(rows, max(1, int(BATCH_BYTES // row_bytes)))
     return Sizes(rows, list(dictionaries))
-
-
-def _is_repeated(pages: Pages) -> bool:
-    """Whether values of a dictionary stand in so many rows that they are worth keeping apart, by their mean."""
-    mean = pages.dictionary_bytes / max(1, pages.dictionary_values)
-    return mean * pages.chunk.values > _REPEATED * pages.bytes
 
 
 def _longest(file: BinaryIO, table: pq.ParquetFile, pages: Pages) -> int:
