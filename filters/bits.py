@@ -117,7 +117,7 @@ def address_of(_typing_context: object, array: Kind) -> Intrinsic:
 
 
 @njit(nogil=True)
-def load_index(address: int, k: int) -> Any:
+def load_index(address: int, k: Any) -> Any:
     """Item k of an array of 8-byte integers."""
     return np.int64(load64(address, k * 8))
 
