@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from altalign.demo import web
 from altalign.machine import memory, startup
 from tests import made_once, process_state
-from tests.end_to_end.runs import ROOT, Finished, altalign, listed, tree, write_input
 from tests.object_stores import servers
 from tests.object_stores.servers import Server
+from tests.support.curations import ROOT, Finished, altalign, listed, tree, write_input
 
 # A shell that starts us in the background has both ignored, which our children would inherit: tests of interrupts would
 # then test nothing.

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from altalign.settings.common import dump
-from tests.end_to_end.runs import write_input
+from tests.support.curations import write_input
 from tests.test_containerfile import copied
 from tests.test_layers import LINKS, MODULES, ROOT
 from tests.train.test_training_run import settings

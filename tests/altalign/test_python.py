@@ -25,9 +25,9 @@ from altalign import errors, storage
 from altalign.audit.opened import Run
 from altalign.data.schema import COUNTS, DROPPED, SAMPLE
 from tests import made_once
-from tests.end_to_end.runs import Finished, environ, tree, write_input
-from tests.end_to_end.runs import altalign as command
 from tests.object_stores.servers import Server
+from tests.support.curations import Finished, environ, tree, write_input
+from tests.support.curations import altalign as command
 
 pytestmark = pytest.mark.runs
 

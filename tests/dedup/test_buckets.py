@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.dedup.buckets import nearest_clusters, share_bucket
-from tests.dedup.vectors import copies, dot, drawn
+from tests.support.vectors import copies, dot, drawn
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=200)
 

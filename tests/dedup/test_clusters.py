@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from altalign.dedup import clusters
 from altalign.dedup.dot_products import largest
-from tests.dedup.vectors import copies, dot, drawn, quantised
+from tests.support.vectors import copies, dot, drawn, quantised
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=40)
 

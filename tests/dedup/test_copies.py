@@ -8,7 +8,7 @@ from altalign.dedup.copies import TRANSFORMS, copies_of
 from altalign.dedup.embed import dct_coefficients
 from altalign.filters.pixels import gray
 from altalign.filters.thumbnails import thumbnail
-from tests.filters.pictures import picture
+from tests.support.pictures import picture
 
 SIZES = {  # width and height of the copies of an image of 200 x 100; those not named have its own
     "half the size": (100, 50),

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.dedup.dot_products import NORM_AT_MOST, largest, packed, padded, squared_norms
-from tests.dedup.vectors import dot, drawn
+from tests.support.vectors import dot, drawn
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 

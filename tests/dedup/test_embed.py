@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from altalign.dedup import embed
 from altalign.dedup.embed import COEFFICIENTS, FREQUENCIES, NORM, Map, dct_coefficients, learn_map, mirrored, quantized
-from tests.dedup.vectors import DISPATCHED, printed
+from tests.support.vectors import DISPATCHED, printed
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 thumbnails = hnp.arrays(np.uint8, st.tuples(st.integers(0, 4), st.just(32), st.just(32)))

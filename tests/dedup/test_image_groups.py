@@ -9,7 +9,7 @@ from altalign.dedup import image_groups
 from altalign.dedup.buckets import nearest_clusters
 from altalign.dedup.image_groups import cosines_with_staying, groups, join, replaced, train_cells
 from altalign.dedup.near_duplicates import Pairs
-from tests.dedup.vectors import copies, drawn, groups_by_search, is_near, pairs_by_loops, pairs_by_matrix
+from tests.support.vectors import copies, drawn, groups_by_search, is_near, pairs_by_loops, pairs_by_matrix
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from altalign.dedup import near_duplicates
 from altalign.dedup.near_duplicates import Pairs, find_pairs, is_above, nearest
-from tests.dedup.vectors import copies, drawn, is_near, pairs_by_loops, pairs_by_matrix, quantised
+from tests.support.vectors import copies, drawn, is_near, pairs_by_loops, pairs_by_matrix, quantised
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=150)
 

@@ -14,7 +14,7 @@ from altalign.dedup.clusters import train
 from altalign.dedup.image_groups import join
 from altalign.dedup.near_duplicates import TestSide as Side  # a name that pytest would take for a test's
 from altalign.dedup.near_duplicates import find_pairs
-from tests.dedup.vectors import DISPATCHED, printed
+from tests.support.vectors import DISPATCHED, printed
 
 MACHINES = {
     "as it is": {},

@@ -25,7 +25,7 @@ from altalign.pipelines.read import test_sets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.curate import TestSet as NamedSet
 from tests.docs.blocks import ROOT, blocks
-from tests.filters.pictures import encoded, picture
+from tests.support.pictures import encoded, picture
 
 GUIDE = ROOT / "docs" / "guides" / "decontaminate.md"
 LIST = ROOT / "docs" / "guides" / "test-sets-of-the-paper.toml"

@@ -7,8 +7,8 @@ import pytest
 
 from tests.docs.blocks import ROOT, blocks, prints
 from tests.docs.test_docs import run_block
-from tests.train.run_folders import picture
-from tests.train.trained_folders import write_trained
+from tests.support.run_folders import picture
+from tests.support.trained_folders import write_trained
 
 GUIDE = ROOT / "docs" / "guides" / "exchange.md"
 

@@ -26,7 +26,7 @@ _AT_START = "from tests.end_to_end import blows\n\nblows.install()\n"
 
 def environ(folder: Path) -> dict[str, str]:
     """What the environment of a process needs to be struck by what is wanted in this folder."""
-    from tests.end_to_end.runs import ROOT
+    from tests.support.curations import ROOT
 
     at_start = folder / "at-start"
     at_start.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from altalign.errors import UsageError
 from altalign.machine.children import ending_with_us
 from altalign.pipelines.engine.options import jar_of
-from tests.end_to_end.runs import environ
 from tests.object_stores.servers import free_port
+from tests.support.curations import environ
 from tools import jars
 
 STARTS_WITHIN_S = 180  # watchdogs, for machines that are busy

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.runs import Finished, write_input
 from tests.end_to_end.scored import scored_run
+from tests.support.curations import Finished, write_input
 from tests.web_server.running import WebServer
 
 

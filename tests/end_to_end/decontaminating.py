@@ -19,8 +19,8 @@ from altalign.data.stages import STAGES
 from altalign.demo import draw
 from altalign.demo.scenes import random_scene
 from altalign.pipelines.near import index
-from tests.end_to_end.runs import rows_in
-from tests.filters.pictures import encoded
+from tests.support.curations import rows_in
+from tests.support.pictures import encoded
 
 CONFIG = """
 [run]

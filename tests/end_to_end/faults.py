@@ -29,7 +29,7 @@ from altalign.cli import main
 from altalign.data.stages import STAGES
 from altalign.pipelines.web import journal, log
 from altalign.storage import local
-from tests.end_to_end.runs import ROOT
+from tests.support.curations import ROOT
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 TAKE_SPACE = ("open", "os.mkdir", "write")

@@ -24,9 +24,9 @@ from hypothesis import settings as budget
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.pipelines.read.pages.archives import response
 from tests.reference.curation import Candidate, ImageFacts
 from tests.strategies import SHA256S
+from tests.support.archives import response
 from tests.support.tars import tar
 
 

@@ -22,8 +22,8 @@ from altalign.filters.identity import image_hash
 from altalign.filters.one_caption import hash_of_bigram, hash_of_text, hash_of_word
 from altalign.settings.curate import TextSettings
 from tests.end_to_end.inputs import Part, Picture
-from tests.end_to_end.runs import rows_in, summary
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
+from tests.support.curations import rows_in, summary
 
 STAGES = CURATED
 # What is told of a dropped row; a file's name and offset belong to broken records alone.

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import made_once
-from tests.end_to_end.runs import Finished, altalign
 from tests.pipelines import score_models
+from tests.support.curations import Finished, altalign
 
 SCORES = """
 [[score]]

@@ -16,9 +16,9 @@ from PIL import Image
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.change import add as adding
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, counted, flip, tree, write_input
-from tests.pipelines.read.pages import archives
+from tests.support import archives
+from tests.support.curations import CONFIG, counted, flip, tree, write_input
+from tests.support.finished_runs import rows_of
 
 pytestmark = pytest.mark.runs
 

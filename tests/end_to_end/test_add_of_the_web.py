@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import tree
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
+from tests.support.curations import tree
+from tests.support.finished_runs import rows_of
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs

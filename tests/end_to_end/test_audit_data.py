@@ -23,9 +23,9 @@ from altalign.filters.one_caption import folded, hash_of_bigram, hash_of_text, h
 from altalign.pipelines.figures import image_figures, text_figures
 from tests.end_to_end.inputs import Part, placed, write_parts
 from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
-from tests.end_to_end.runs import Finished
 from tests.end_to_end.test_tables_against_duckdb import repeated_words
 from tests.reference.curation import Settings, tables
+from tests.support.curations import Finished
 
 pytestmark = pytest.mark.runs
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 from altalign.cli import main
 from altalign.data.stages import OF_FETCHED, STAGES
-from tests.end_to_end.runs import fails, summary, tree
 from tests.end_to_end.test_errors import CASES
-from tests.filters.pictures import encoded
-from tests.pipelines.read.pages.archives import response
+from tests.support.archives import response
+from tests.support.curations import fails, summary, tree
+from tests.support.pictures import encoded
 
 pytestmark = pytest.mark.faults
 

@@ -12,7 +12,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.data.stages import STAGES
-from tests.end_to_end.runs import fails, rows_in, summary, tree
+from tests.support.curations import fails, rows_in, summary, tree
 
 pytestmark = pytest.mark.faults
 

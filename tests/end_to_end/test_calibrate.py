@@ -18,10 +18,10 @@ from PIL import Image
 from altalign.cli import main
 from altalign.machine.threads import in_threads
 from altalign.pipelines.images import calibration_files
-from tests.end_to_end.runs import tree
-from tests.filters.pictures import encoded
 from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
+from tests.support.curations import tree
+from tests.support.pictures import encoded
 
 pytestmark = pytest.mark.runs
 

@@ -18,8 +18,8 @@ import pytest
 
 from tests.end_to_end import blows, clusters
 from tests.end_to_end.clusters import Cluster, of_environment, wait_for
-from tests.end_to_end.runs import Finished, altalign, command, environ, listed, tree
 from tests.object_stores.servers import free_port
+from tests.support.curations import Finished, altalign, command, environ, listed, tree
 
 pytestmark = pytest.mark.cluster
 

@@ -41,9 +41,9 @@ from tests.end_to_end.decontaminating import (
     planted,
     write_pool,
 )
-from tests.end_to_end.runs import rows_in, summary, tree
-from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
+from tests.support.curations import rows_in, summary, tree
+from tests.support.pictures import encoded
 from tests.support.tars import tar
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures

@@ -20,8 +20,8 @@ from tests.end_to_end.decontaminating import (
     judged,
     names,
 )
-from tests.end_to_end.runs import somebodys_prism, tree
-from tests.filters.pictures import encoded
+from tests.support.curations import somebodys_prism, tree
+from tests.support.pictures import encoded
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 

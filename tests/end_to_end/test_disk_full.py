@@ -12,8 +12,8 @@ import pytest
 
 from altalign.cli import main
 from altalign.data.stages import REPORT
-from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
-from tests.end_to_end.runs import environ, tree
+from tests.support.curations import environ, tree
+from tests.support.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 
 pytestmark = pytest.mark.faults
 

@@ -13,8 +13,8 @@ import pytest
 
 from altalign.cli import main
 from altalign.pipelines import curate
-from tests.end_to_end.mounts import read_only, skip_where_nothing_can_be_mounted
-from tests.end_to_end.runs import ROOT, environ, fails, tree
+from tests.support.curations import ROOT, environ, fails, tree
+from tests.support.mounts import read_only, skip_where_nothing_can_be_mounted
 
 pytestmark = pytest.mark.faults
 

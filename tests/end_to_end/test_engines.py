@@ -15,10 +15,10 @@ import pytest
 from altalign import storage
 from tests.end_to_end import blows
 from tests.end_to_end.clusters import need_job_server, of_environment, wait_for
-from tests.end_to_end.mounts import UNSHARE
-from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
 from tests.end_to_end.scored import prepared, scores_of
 from tests.end_to_end.test_add import config, write_parts
+from tests.support.curations import ROOT, Finished, altalign, command, environ, listed, tree
+from tests.support.mounts import UNSHARE
 
 pytestmark = pytest.mark.java
 

@@ -23,8 +23,8 @@ from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.stages import fetch
 from altalign.storage import objects
-from tests.end_to_end.runs import tree, write_input
 from tests.object_stores.servers import Server
+from tests.support.curations import tree, write_input
 
 pytestmark = pytest.mark.faults
 

@@ -18,8 +18,8 @@ from altalign.cli import main
 from altalign.data.reasons import WORDS
 from altalign.data.stages import STAGES
 from tests import made_once
-from tests.end_to_end.runs import Finished, altalign, command, environ, rows_in, tree, write_input
-from tests.pipelines.read.pages import archives
+from tests.support import archives
+from tests.support.curations import Finished, altalign, command, environ, rows_in, tree, write_input
 
 pytestmark = pytest.mark.runs
 

@@ -23,11 +23,11 @@ from altalign.cli import main
 from altalign.data.key import image_id
 from altalign.data.stages import REPORT, STAGES
 from altalign.storage import atomic_change
-from tests.altalign.audit.runs import rows_of
 from tests.end_to_end import faults
 from tests.end_to_end.faults import Ended
-from tests.end_to_end.runs import CONFIG, tree, write_input
 from tests.end_to_end.web_inputs import Asked, answers, in_journals, pictures, requests, write_web_input
+from tests.support.curations import CONFIG, tree, write_input
+from tests.support.finished_runs import rows_of
 from tests.web_server.pictures import picture
 from tests.web_server.running import WebServer
 

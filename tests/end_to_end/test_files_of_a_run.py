@@ -11,7 +11,7 @@ import pytest
 from altalign.cli import main
 from altalign.data.listing import FILE, NOT_LISTED
 from altalign.data.stages import REPORT
-from tests.end_to_end.runs import flip, tree, write_input
+from tests.support.curations import flip, tree, write_input
 
 pytestmark = pytest.mark.runs
 

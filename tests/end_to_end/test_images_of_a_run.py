@@ -12,8 +12,8 @@ from PIL import Image
 from altalign.cli import main
 from altalign.filters import pixels
 from altalign.pipelines.stages import fetch
-from tests.end_to_end.runs import fails, tree
-from tests.filters.pictures import encoded
+from tests.support.curations import fails, tree
+from tests.support.pictures import encoded
 from tests.support.tars import tar
 
 pytestmark = pytest.mark.faults

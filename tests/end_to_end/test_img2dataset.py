@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import rows_in
+from tests.support.curations import rows_in
 from tests.web_server.running import WebServer
 
 PROGRAM = os.environ.get("IMG2DATASET", "") or shutil.which("img2dataset")

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import rows_in
-from tests.pipelines.read.img2dataset import Asked, write
-from tests.pipelines.read.pages import archives
 from tests.pipelines.read.tables.test_arrow import saved
+from tests.support import archives
+from tests.support.curations import rows_in
+from tests.support.img2dataset import Asked, write
 from tests.web_server.pictures import picture
 from tests.web_server.running import WebServer
 

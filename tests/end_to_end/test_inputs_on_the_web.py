@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import fails, tree, write_input
 from tests.object_stores.web import HUB, Web, serving
+from tests.support.curations import fails, tree, write_input
 
 pytestmark = pytest.mark.runs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.runs import Finished, altalign, environ, listed, tree, write_input
+from tests.support.curations import Finished, altalign, environ, listed, tree, write_input
 
 pytestmark = pytest.mark.faults
 

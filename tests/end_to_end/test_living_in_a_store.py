@@ -20,9 +20,9 @@ from altalign import storage
 from altalign.cli import main
 from altalign.data.stages import REPORT
 from altalign.storage import parquet
-from tests.end_to_end.runs import ROOT, environ, tree
 from tests.end_to_end.test_object_stores import in_a_bucket, tree_of
 from tests.object_stores.servers import ONE_STORE, Server
+from tests.support.curations import ROOT, environ, tree
 from tests.support.tars import tar
 
 pytestmark = pytest.mark.stores

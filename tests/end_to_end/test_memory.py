@@ -11,7 +11,7 @@ from PIL import Image
 
 from altalign.cli import main
 from altalign.machine.memory import MB
-from tests.end_to_end.runs import command, environ, tree
+from tests.support.curations import command, environ, tree
 
 pytestmark = pytest.mark.faults
 

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import CONFIG, refused, summary, tree, write_input
-from tests.pipelines.read.pages.archives import response, write
+from tests.support.archives import response, write
+from tests.support.curations import CONFIG, refused, summary, tree, write_input
+from tests.support.finished_runs import rows_of
 
 pytestmark = pytest.mark.runs
 

@@ -22,9 +22,9 @@ from altalign.cli import main
 from altalign.pipelines.web import journal
 from altalign.storage import objects, parquet
 from tests.end_to_end.clusters import need_job_server
-from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
 from tests.object_stores.servers import Server
+from tests.support.curations import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.stores

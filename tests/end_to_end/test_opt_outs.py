@@ -18,7 +18,7 @@ from PIL import Image
 
 from altalign.cli import main
 from tests.end_to_end.web_inputs import dropped, kept
-from tests.filters.pictures import encoded
+from tests.support.pictures import encoded
 
 pytestmark = pytest.mark.runs
 

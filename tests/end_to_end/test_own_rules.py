@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from tests.end_to_end.runs import ROOT, altalign, rows_in, summary, tree
-from tests.filters.pictures import encoded
+from tests.support.curations import ROOT, altalign, rows_in, summary, tree
+from tests.support.pictures import encoded
 
 pytestmark = pytest.mark.runs
 

@@ -17,7 +17,7 @@ from altalign.cli import main
 from altalign.data.stages import STAGES
 from tests.end_to_end import faults
 from tests.end_to_end.power_cuts import Recording, after_cut, recorded
-from tests.end_to_end.runs import tree, write_input
+from tests.support.curations import tree, write_input
 
 pytestmark = pytest.mark.faults
 

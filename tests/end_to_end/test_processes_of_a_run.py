@@ -14,7 +14,7 @@ from altalign.cli import main
 from altalign.machine.cores import cores
 from tests.end_to_end import blows
 from tests.end_to_end.clusters import of_environment, wait_for
-from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
+from tests.support.curations import ROOT, Finished, altalign, command, environ, listed, tree
 
 pytestmark = pytest.mark.runs
 

@@ -21,8 +21,8 @@ from altalign.data.stages import REPORT
 from altalign.machine import processes
 from altalign.pipelines.images import embedders
 from altalign.pipelines.near import shard_images
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import counted, summary, tree, write_input
+from tests.support.curations import counted, summary, tree, write_input
+from tests.support.finished_runs import rows_of
 
 pytestmark = pytest.mark.runs
 

@@ -16,9 +16,9 @@ from PIL import Image
 from altalign.cli import main
 from altalign.data.key import image_id
 from altalign.pages.frame import data_uri
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import rows_in
-from tests.filters.pictures import encoded
+from tests.support.curations import rows_in
+from tests.support.finished_runs import rows_of
+from tests.support.pictures import encoded
 
 pytestmark = pytest.mark.runs
 

@@ -17,8 +17,8 @@ from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
 from altalign.filters import one_caption
 from tests import made_once
-from tests.altalign.audit.report.chromium import browser, opened
 from tests.end_to_end.scored import rows
+from tests.support.chromium import browser, opened
 
 pytestmark = pytest.mark.runs
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import fails, summary, tree
+from tests.support.curations import fails, summary, tree
+from tests.support.finished_runs import rows_of
 
 pytestmark = pytest.mark.runs
 

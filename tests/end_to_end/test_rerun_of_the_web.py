@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import tree
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, tries, write_web_input
+from tests.support.curations import tree
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from tests.filters.pictures import encoded
-from tests.pipelines.read.pages.archives import record, response, write
+from tests.support.archives import record, response, write
+from tests.support.pictures import encoded
 
 pytestmark = [pytest.mark.runs, pytest.mark.everyday]
 

@@ -9,7 +9,7 @@ import pytest
 from altalign.cli import main
 from altalign.data.stages import STAGES
 from tests import made_once
-from tests.end_to_end.runs import Finished, altalign, summary, tree
+from tests.support.curations import Finished, altalign, summary, tree
 
 pytestmark = pytest.mark.runs
 

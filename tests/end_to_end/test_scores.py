@@ -18,8 +18,8 @@ import pytest
 from altalign.cli import main
 from altalign.data import shards
 from altalign.filters import concepts
-from tests.end_to_end.runs import Finished, altalign, killed, refused, tree
 from tests.end_to_end.scored import SCORES, prepared, rows, scores_of
+from tests.support.curations import Finished, altalign, killed, refused, tree
 
 pytestmark = pytest.mark.runs
 

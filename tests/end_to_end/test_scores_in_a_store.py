@@ -7,9 +7,9 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from tests.end_to_end.runs import Finished
 from tests.end_to_end.scored import prepared, scores_of
 from tests.object_stores.servers import Server
+from tests.support.curations import Finished
 
 pytestmark = pytest.mark.stores
 

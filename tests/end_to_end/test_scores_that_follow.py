@@ -8,8 +8,8 @@ import pytest
 
 from altalign.cli import main
 from altalign.data import scores
-from tests.end_to_end.runs import Finished, killed, tree
 from tests.end_to_end.scored import prepared, rows, scores_of
+from tests.support.curations import Finished, killed, tree
 
 pytestmark = pytest.mark.runs
 

@@ -16,7 +16,7 @@ from PIL import Image
 from altalign import storage
 from altalign.cli import main
 from altalign.errors import FullDiskError
-from tests.altalign.audit.runs import rows_of
+from tests.support.finished_runs import rows_of
 
 pytestmark = pytest.mark.runs
 

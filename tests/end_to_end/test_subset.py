@@ -21,8 +21,8 @@ from altalign.pipelines.derive.parents import of_unit, opened_in_order, samples_
 from altalign.pipelines.derive.subset import keys_of
 from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run
-from tests.altalign.audit.runs import rows_of
-from tests.end_to_end.runs import summary, write_input
+from tests.support.curations import summary, write_input
+from tests.support.finished_runs import rows_of
 
 pytestmark = pytest.mark.runs
 

@@ -19,11 +19,11 @@ from altalign.pipelines.trial import prediction
 from altalign.pipelines.trial import sample as drawing
 from altalign.pipelines.trial.prediction import Outcomes
 from altalign.pipelines.trial.sample import Sample
-from tests.altalign.audit.runs import rows_of
 from tests.end_to_end import faults
-from tests.end_to_end.runs import altalign, refused, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, pictures, write_web_input
 from tests.object_stores.servers import Server
+from tests.support.curations import altalign, refused, tree, write_input
+from tests.support.finished_runs import rows_of
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs

@@ -21,7 +21,6 @@ from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.web.calls import Response
 from altalign.pipelines.web.client import Client
-from tests.end_to_end.runs import altalign, summary, tree
 from tests.end_to_end.web_inputs import (
     Asked,
     answers,
@@ -34,8 +33,9 @@ from tests.end_to_end.web_inputs import (
     tries,
     write_web_input,
 )
-from tests.filters.pictures import encoded
-from tests.pipelines.read import img2dataset
+from tests.support import img2dataset
+from tests.support.curations import altalign, summary, tree
+from tests.support.pictures import encoded
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs
@@ -386,7 +386,7 @@ def test_nothing_is_left_open_after_a_run(server: WebServer, folder: Path) -> No
 
 def test_the_demo_over_http_gives_the_pairs_of_its_archives(folder: Path) -> None:
     from altalign.demo import serve, web
-    from tests.end_to_end.runs import ROOT
+    from tests.support.curations import ROOT
 
     web.write(folder / "demo-web", pages_a_site=8)
     running = serve.server(folder / "demo-web")

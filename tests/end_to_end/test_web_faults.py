@@ -18,7 +18,6 @@ import pytest
 from altalign.cli import main
 from altalign.pipelines.web.client import Client
 from altalign.settings.curate import FetchSettings
-from tests.end_to_end.runs import altalign, command, environ, somebodys_prism, summary, tree
 from tests.end_to_end.web_inputs import (
     Asked,
     answers,
@@ -31,6 +30,7 @@ from tests.end_to_end.web_inputs import (
     tries,
     write_web_input,
 )
+from tests.support.curations import altalign, command, environ, somebodys_prism, summary, tree
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.faults

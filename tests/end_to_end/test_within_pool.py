@@ -25,11 +25,11 @@ from altalign.pipelines.near import index
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run.image_tables import FEATURES, FETCHED, kept_images
 from altalign.settings.curate import CurateConfig
-from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end import faults
-from tests.end_to_end.runs import rows_in, summary, tree
-from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
+from tests.support.curations import rows_in, summary, tree
+from tests.support.pictures import encoded
+from tests.support.vectors import groups_by_search, pairs_by_matrix
 
 pytestmark = pytest.mark.runs
 

@@ -18,7 +18,7 @@ from altalign.eval.encoded import Encoder, Features
 from altalign.eval.outcomes import intervals
 from altalign.eval.sets import ImageSet, captioned_set
 from altalign.eval.settings import EvalSets
-from tests.filters.pictures import encoded
+from tests.support.pictures import encoded
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "cases" / "caption_metrics.json").read_text())
 NAMES = list(GOLDEN["written"])

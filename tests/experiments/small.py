@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.data import Absent
 from experiments.plan import Experiment
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 
 EXPERIMENT = Experiment.model_validate(
     {

@@ -10,7 +10,7 @@ from PIL import Image, ImageCms
 
 from altalign.filters import pixels
 from altalign.filters.image_headers import HAS_HEIF
-from tests.filters.pictures import encoded, picture
+from tests.support.pictures import encoded, picture
 
 needs_heif = pytest.mark.skipif(not HAS_HEIF, reason="the extra heif is not installed")
 FIRST_BYTES = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"

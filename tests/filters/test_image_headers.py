@@ -7,7 +7,7 @@ from PIL import Image
 
 from altalign.filters.image_headers import opened, sniff
 from altalign.filters.pixels import decode, peak_bytes, to_stored
-from tests.filters.pictures import FORMATS, encoded, picture
+from tests.support.pictures import FORMATS, encoded, picture
 
 
 def test_formats_are_told_by_their_first_bytes() -> None:

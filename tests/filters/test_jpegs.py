@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from altalign.filters import jpegs
-from tests.filters.pictures import encoded
+from tests.support.pictures import encoded
 
 IN_MEMORY = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
 

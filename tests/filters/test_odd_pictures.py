@@ -13,7 +13,7 @@ from webdataset import autodecode
 
 from altalign.filters import pixels
 from altalign.filters.image_headers import is_plain_jpeg
-from tests.filters.pictures import chunk, encoded, picture
+from tests.support.pictures import chunk, encoded, picture
 
 SIDE = 48
 BLOCKS = picture(6, 6).resize((SIDE, SIDE), Image.Resampling.NEAREST)

@@ -20,8 +20,8 @@ from PIL import Image, ImageFile
 from altalign.filters import pixels
 from altalign.filters.image_headers import ROW_AT_MOST_PX, sniff
 from altalign.filters.pixels import decode, gray, to_stored
-from tests.filters.pictures import FORMATS, chunk, encoded, one_bit_png, picture
 from tests.shared_data import SHARED, needs_shared
+from tests.support.pictures import FORMATS, chunk, encoded, one_bit_png, picture
 
 LIMIT = 178_956_970
 ORIENTATION = 0x0112

@@ -11,7 +11,7 @@ from PIL import Image
 
 from altalign.filters.pixels import gray
 from altalign.filters.thumbnails import SIDE_PX, thumbnail
-from tests.filters.pictures import picture
+from tests.support.pictures import picture
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=15)
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from tests.filters.pictures import encoded
 from tests.hostile.cases import after, before
-from tests.pipelines.read.pages.archives import record, response
+from tests.support.archives import record, response
+from tests.support.pictures import encoded
 
 NEIGHBOURS = "http://neighbours.example"  # of tables and metadata: their images are in an archive of their own
 MARK = b"00c0ffee"  # in the URL or the bytes of a picture: each case has its own, so that no two have one pair

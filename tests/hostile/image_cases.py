@@ -12,7 +12,7 @@ from PIL import Image
 from tests.hostile.cases import NONE, Case
 from tests.hostile.files import gzipped, host, picture, warc
 from tests.hostile.web_cases import CAPTION, SHOWN
-from tests.pipelines.read.pages.archives import response
+from tests.support.archives import response
 
 DAMAGED: Mapping[str, int] = {"image_damaged": 1}
 UNDECODABLE: Mapping[str, int] = {"image_undecodable": 1}

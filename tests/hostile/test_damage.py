@@ -18,7 +18,7 @@ from altalign.filters import pixels
 from altalign.settings.curate import InputSettings
 from tests.hostile.files import link, metadata, padded, picture
 from tests.hostile.image_cases import KINDS, noise
-from tests.pipelines.read.pages import archives
+from tests.support import archives
 from tests.support.tars import tar
 
 RECORDS = 5

@@ -18,7 +18,7 @@ from altalign.pipelines.read.pages import records
 from altalign.pipelines.read.tables import lines, table
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
-from tests.pipelines.read.pages import archives
+from tests.support import archives
 
 TABLE = InputSettings(kind="table", paths=["-"])
 

@@ -18,7 +18,7 @@ from tests.hostile.files import (
     warc,
     wat,
 )
-from tests.pipelines.read.pages.archives import record, response, zstd
+from tests.support.archives import record, response, zstd
 
 SHOWN = b"<img src=it.png alt='a picture on a bad page'>"
 CAPTION = "a picture on a bad page"

@@ -13,7 +13,7 @@ from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
 from altalign.train.settings.training import DataSettings, TokenizerSettings
 from tests.object_stores.servers import Server
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 
 pytestmark = pytest.mark.stores
 

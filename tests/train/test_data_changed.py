@@ -14,9 +14,9 @@ from altalign.train.data import steps_of_pair
 from altalign.train.data.steps_of_pair import Trained
 from altalign.train.data.training_data import samples_of
 from altalign.train.settings.training import TrainConfig
-from tests.train.run_folders import Pair, pairs, write_run
+from tests.support.run_folders import Pair, pairs, write_run
+from tests.support.trained_folders import write_trained
 from tests.train.test_training_run import STEPS, settings, written
-from tests.train.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
 

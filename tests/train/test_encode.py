@@ -10,7 +10,7 @@ import torch
 
 from altalign import cli
 from altalign.train.exchange.encoders import opened
-from tests.train.run_folders import pairs, picture, write_run
+from tests.support.run_folders import pairs, picture, write_run
 from tests.train.test_training_run import written
 
 pytestmark = pytest.mark.trained

@@ -18,7 +18,7 @@ from altalign.train.exchange import encoders
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import ClassLearner
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_training_run import TORCHRUN, WATCHDOG_S, started, written
 
 pytestmark = pytest.mark.trained

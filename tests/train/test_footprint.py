@@ -12,7 +12,7 @@ from altalign.errors import UsageError
 from altalign.train import loop
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_training_run import written
 
 CPU = torch.device("cpu")

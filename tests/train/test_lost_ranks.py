@@ -16,7 +16,7 @@ from altalign.train.data import tokenizer
 from altalign.train.data.order import Order, Sampler
 from altalign.train.settings.training import TokenizerSettings, TrainConfig
 from altalign.train.step.learner import model_of
-from tests.train.run_folders import Pair, pairs, write_run
+from tests.support.run_folders import Pair, pairs, write_run
 from tests.train.test_training_run import TORCHRUN, WATCHDOG_S, lines, reached, started, written
 
 TWO = ["torch.distributed.run", "--nproc-per-node", "2", *TORCHRUN]

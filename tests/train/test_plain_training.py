@@ -30,7 +30,7 @@ from altalign.train.settings.training import TrainConfig
 from altalign.train.step.accumulation import chunk_seed
 from altalign.train.step.learner import Learner, model_of
 from altalign.train.step.loss import contrastive_loss
-from tests.train.run_folders import Pair, pairs, write_run
+from tests.support.run_folders import Pair, pairs, write_run
 from tests.train.test_training_run import written
 
 pytestmark = pytest.mark.trained

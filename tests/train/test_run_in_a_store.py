@@ -17,9 +17,9 @@ import pytest
 
 from altalign import cli, storage
 from altalign.train.run import checkpoints
-from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.object_stores.servers import ONE_STORE, Server
-from tests.train.run_folders import pairs, write_run
+from tests.support.mounts import UNSHARE, skip_where_nothing_can_be_mounted
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_sharded_run import free_port
 from tests.train.test_training_run import AT, ROOT, STEPS, WATCHDOG_S, started, written
 from tests.warm.python import warm

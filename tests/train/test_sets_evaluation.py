@@ -11,7 +11,7 @@ from PIL import Image
 
 from altalign import cli
 from altalign.eval.results import compare
-from tests.train.trained_folders import write_trained
+from tests.support.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
 SET = '[[set]]\nname = "a"\ntask = '

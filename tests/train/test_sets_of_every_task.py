@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from altalign import cli
-from tests.filters.pictures import encoded
-from tests.train.trained_folders import CAPTIONS, write_trained
+from tests.support.pictures import encoded
+from tests.support.trained_folders import CAPTIONS, write_trained
 
 pytestmark = pytest.mark.trained
 SETS = """

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from altalign import cli
 from altalign.train.exchange.encoders import trained
 from altalign.train.run import checkpoints, sharded_tensors
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_training_run import STEPS, TORCHRUN, WATCHDOG_S, lines, measured, settings, started, written
 
 pytestmark = pytest.mark.trained

@@ -27,7 +27,7 @@ from altalign.settings.common import dump
 from altalign.train import loop
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
-from tests.train.run_folders import Pair, pairs, picture, write_run, write_score
+from tests.support.run_folders import Pair, pairs, picture, write_run, write_score
 from tests.warm.python import warm
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from altalign import cli
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_training_run import WATCHDOG_S, reached, settings, started, written
 
 STEPS = 4

@@ -22,12 +22,12 @@ from altalign.train.nlip import phases
 from altalign.train.run import checkpoints, object_store_sync
 from altalign.train.settings.training import TrainConfig
 from tests.object_stores.servers import Server
+from tests.support.run_folders import pairs, picture, write_run
+from tests.support.trained_folders import write_trained
 from tests.train import test_sweep
 from tests.train.nlip.phased import PHASES, config
-from tests.train.run_folders import pairs, picture, write_run
 from tests.train.test_data_changed import ADDED, BATCH, BEFORE, LEFT, REMOVED, told, write_curated
 from tests.train.test_training_run import STEPS, written
-from tests.train.trained_folders import write_trained
 
 pytestmark = [pytest.mark.stores, pytest.mark.trained]
 SETS = """

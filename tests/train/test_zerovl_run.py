@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from altalign import cli
 from altalign.settings.common import dump
 from altalign.train.run import checkpoints
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_training_run import (
     AT,
     STEPS,

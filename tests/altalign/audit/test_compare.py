@@ -19,9 +19,9 @@ from altalign.audit import compare
 from altalign.cli import main as altalign
 from altalign.data.schema import DROPPED
 from altalign.errors import DamagedError, UsageError
-from tests.altalign.audit import runs
-from tests.altalign.audit.report.chromium import WIDTHS, browser, opened
-from tests.end_to_end.runs import write_input
+from tests.support import finished_runs as runs
+from tests.support.chromium import WIDTHS, browser, opened
+from tests.support.curations import write_input
 
 pytestmark = pytest.mark.runs
 OTHER = ("--set", "text.words_at_most=4", "--set", "image.short_side_above_px=225", "--set", "text.vocabulary_size=200")

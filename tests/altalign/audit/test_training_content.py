@@ -10,7 +10,7 @@ import pytest
 from altalign.audit import training_content
 from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
-from tests.altalign.audit.runs import copied, curated, rows_of
+from tests.support.finished_runs import copied, curated, rows_of
 
 pytestmark = pytest.mark.runs
 

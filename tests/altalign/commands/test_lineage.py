@@ -14,8 +14,8 @@ from altalign.data.schema import REMOVED
 from altalign.train.data.training_data import samples_of
 from altalign.train.run import checkpoints
 from altalign.train.settings.training import TrainConfig
-from tests.train.run_folders import pairs, write_run
-from tests.train.trained_folders import write_trained
+from tests.support.run_folders import pairs, write_run
+from tests.support.trained_folders import write_trained
 
 STEPS, BATCH = 5, 4  # of `write_trained`
 

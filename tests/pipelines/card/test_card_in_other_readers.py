@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import rows_in, write_input
+from tests.support.curations import rows_in, write_input
 
 pytestmark = [pytest.mark.runs, pytest.mark.filterwarnings("ignore")]  # of their dependencies, of any kind
 

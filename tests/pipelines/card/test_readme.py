@@ -17,7 +17,7 @@ from altalign.data.schema import SAMPLE
 from altalign.pipelines.card import COLUMNS, CardFacts, croissant, hub_licence, size_category
 from altalign.pipelines.card import readme as readme_of
 from altalign.settings.curate import CurateConfig
-from tests.end_to_end.runs import rows_in, tree, write_input
+from tests.support.curations import rows_in, tree, write_input
 
 
 def facts_of(*, pairs: int = 1_234, notes: tuple[str, ...] = (), **sections: Any) -> CardFacts:

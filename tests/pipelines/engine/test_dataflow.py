@@ -37,7 +37,7 @@ from altalign.pipelines.run import progress
 from altalign.pipelines.run.text_tables import EXTRACTED
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.settings.curate import CurateConfig, EngineSettings
-from tests.end_to_end.runs import CONFIG, write_input
+from tests.support.curations import CONFIG, write_input
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "europe-docker.pkg.dev/project/images/altalign:0.1.0"

@@ -18,7 +18,7 @@ from altalign.pipelines.engine import jobs
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.settings.curate import EngineSettings
-from tests.end_to_end.runs import environ
+from tests.support.curations import environ
 from tests.support.runs import run_of
 
 PATIENCE_S = 300

@@ -29,7 +29,7 @@ from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, GROUPED_SURVI
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.stages import extract, fetch, judge, tables
 from altalign.settings.curate import CurateConfig
-from tests.end_to_end.runs import write_input
+from tests.support.curations import write_input
 
 
 class Pair(NamedTuple):

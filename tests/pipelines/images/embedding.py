@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from altalign.pipelines.images import embedders
-from tests.filters.pictures import picture
+from tests.support.pictures import picture
 
 IMAGE = np.asarray(picture(320, 240))
 OTHER = np.ascontiguousarray(IMAGE[::-1, :, ::-1])

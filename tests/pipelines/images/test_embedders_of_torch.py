@@ -17,8 +17,8 @@ from PIL import Image
 from altalign import cli
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines.images import embedders
-from tests.filters.pictures import encoded
 from tests.pipelines.images.embedding import FLAT, IMAGE, OTHER, check_same_whoever_asks, cosine, features
+from tests.support.pictures import encoded
 
 ROOT = Path(__file__).parents[3]
 

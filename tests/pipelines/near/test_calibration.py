@@ -24,8 +24,8 @@ from altalign.pipelines.near import calibration_report, comparing
 from altalign.pipelines.near.calibration_report import Findings, Looked
 from altalign.pipelines.near.comparing import Labelled, Pool, PoolImage, Search
 from altalign.settings.curate import CurateConfig
-from tests.filters.pictures import encoded
 from tests.shared_data import SHARED, needs_shared
+from tests.support.pictures import encoded
 
 LOWEST = Map(np.zeros(COEFFICIENTS, np.int32), np.eye(DIMENSIONS, COEFFICIENTS, dtype=np.int32))
 NO_BUCKETS = Buckets(np.eye(1, DIMENSIONS, dtype=np.int16), 10, 0)

@@ -13,7 +13,7 @@ from altalign.data.stages import maker
 from altalign.dedup import clusters as k_means
 from altalign.filters import pixels
 from altalign.pipelines.images import embedders
-from tests.train.run_folders import Pair, pairs, picture, write_run
+from tests.support.run_folders import Pair, pairs, picture, write_run
 
 ALIKE, OTHERS = 70, 70
 

@@ -19,7 +19,7 @@ from altalign.pipelines.run import outputs
 from altalign.pipelines.run.image_tables import CELLS, COMPARED, FEATURES, FETCHED, FETCHED_ROW, FETCHED_ROWS, REPLACED
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
-from tests.dedup.vectors import copies, drawn, groups_by_search, pairs_by_matrix
+from tests.support.vectors import copies, drawn, groups_by_search, pairs_by_matrix
 
 ABOVE, DIMENSIONS, PER_FETCH_UNIT = 0.975, 64, 100
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from tests.pipelines.read.pages import archives
+from tests.support import archives
 
 IN_HAND = '[run]\nfolder = "run"\n[input]\npaths = ["{}"]\nkind = "{}"\n'
 

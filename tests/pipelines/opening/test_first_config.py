@@ -15,9 +15,9 @@ from PIL import Image
 
 from altalign.cli import main
 from tests.hostile.files import picture
-from tests.pipelines.read.img2dataset import Asked, write
-from tests.pipelines.read.pages import archives
 from tests.pipelines.read.tables.test_arrow import rows, saved
+from tests.support import archives
+from tests.support.img2dataset import Asked, write
 
 
 def _images(**texts: str) -> None:

@@ -15,8 +15,8 @@ from altalign.cli import main
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import folder
 from altalign.settings.curate import InputSettings
-from tests.end_to_end.runs import fails, tree
 from tests.hostile.files import picture
+from tests.support.curations import fails, tree
 
 CONFIG = '[run]\nfolder = "run"\n[input]\nkind = "folder"\npaths = ["photos"]\n'
 

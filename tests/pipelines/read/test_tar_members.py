@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from altalign.pipelines.read import tar_members
-from tests.pipelines.read.pages.archives import compress
+from tests.support.archives import compress
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 

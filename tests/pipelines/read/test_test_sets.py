@@ -21,8 +21,8 @@ from altalign import cli
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import test_sets
 from altalign.settings.curate import TestSet as NamedSet  # a name that pytest does not take for a class of tests
-from tests.filters.pictures import FORMATS, encoded, picture
-from tests.pipelines.read.pages.archives import zstd
+from tests.support.archives import zstd
+from tests.support.pictures import FORMATS, encoded, picture
 from tests.support.tars import tar as tar_of
 
 PNG = encoded(picture(24, 18), "png")

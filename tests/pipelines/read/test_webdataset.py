@@ -15,10 +15,10 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.settings.curate import InputSettings
 from tests.hostile.files import picture
-from tests.pipelines.read import img2dataset
-from tests.pipelines.read.img2dataset import Asked
-from tests.pipelines.read.pages.archives import compress
-from tests.pipelines.read.pages.archives import read_all as read_all_of
+from tests.support import img2dataset
+from tests.support.archives import compress
+from tests.support.archives import read_all as read_all_of
+from tests.support.img2dataset import Asked
 from tests.support.tars import tar
 
 SETTINGS = InputSettings(kind="webdataset", paths=["-"])

@@ -22,7 +22,7 @@ from altalign.pipelines.run import marks
 from altalign.pipelines.run.units import Format, Run, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
-from tests.end_to_end.runs import write_input
+from tests.support.curations import write_input
 
 DECLARED = dict(zip(STAGES, (extract, tables, judge, fetch, decontaminate, write), strict=True))
 WRITTEN = list(chain.from_iterable(module.WRITES for module in DECLARED.values()))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.pipelines.web.dead_hosts import DEAD
+from tests.support.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 
 ROOT = Path(__file__).parents[3]
 HOSTS, TIMEOUT_S = 10_000, 5.0

@@ -15,7 +15,7 @@ from altalign.filters import pixels
 from altalign.train.data import augment
 from altalign.train.data.augment import UndecodableError, chosen, decode, evaluation_pixels, resize
 from altalign.train.settings.data import DataSettings
-from tests.train.run_folders import picture
+from tests.support.run_folders import picture
 
 KEY = "0123456789abcdef0123456789abcdef"
 

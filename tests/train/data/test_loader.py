@@ -28,7 +28,7 @@ from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.settings.training import DataSettings, TokenizerSettings
-from tests.train.run_folders import Pair, pairs, write_run
+from tests.support.run_folders import Pair, pairs, write_run
 
 SETTINGS = {"resize_px": 20, "crop_px": 16}
 ZEROVL = {
@@ -329,7 +329,7 @@ def test_errors_of_what_is_made_ahead_come_as_they_are() -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.train.run_folders import pairs
+from tests.support.run_folders import pairs
 from tests.train.data.test_loader import made
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from altalign.train.data.order import Order, Sampler
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import train
 from altalign.train.settings.training import DataSettings, TokenizerSettings
+from tests.support.run_folders import Pair, picture, write_run
 from tests.train.data.test_augment import encoded, image_of, kinds, turned
-from tests.train.run_folders import Pair, picture, write_run
 
 KEY = "0123456789abcdef0123456789abcdef"
 CPU = torch.device("cpu")

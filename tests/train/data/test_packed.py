@@ -13,8 +13,8 @@ from altalign import cli
 from altalign.train.data import packed
 from altalign.train.data.samples import Samples
 from altalign.train.settings.training import DataSettings
+from tests.support.run_folders import picture
 from tests.support.tars import tar
-from tests.train.run_folders import picture
 from tests.train.test_training_run import written
 
 

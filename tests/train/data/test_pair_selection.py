@@ -18,7 +18,7 @@ from altalign.train.data.runs import Runs, Selection
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.training_data import samples_of
 from altalign.train.settings.training import TrainConfig
-from tests.train.run_folders import Pair, pairs, write_run, write_score
+from tests.support.run_folders import Pair, pairs, write_run, write_score
 
 TYPES: Mapping[str, pa.DataType] = {"clean": pa.float32(), "language": pa.string()}
 WHERE = "clean >= 0.25 AND (language = 'en' OR source = 'b') AND NOT caption LIKE '%7%'"

@@ -23,7 +23,7 @@ from altalign.eval.sets import captioned_set
 from altalign.train.data import index
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples, key_of
-from tests.train.run_folders import Pair, pairs, write_run
+from tests.support.run_folders import Pair, pairs, write_run
 
 
 def everything(samples: Samples) -> list[tuple[str, str, str, bytes]]:

@@ -9,7 +9,7 @@ from altalign.train.data.order import global_batches
 from altalign.train.data.steps_of_pair import Seen, Trained
 from altalign.train.data.training_data import samples_of
 from altalign.train.settings.training import TrainConfig
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 
 
 def config_of(folder: Path, **data: object) -> TrainConfig:

@@ -18,8 +18,8 @@ from altalign.train.exchange.encoders import Trained, trained
 from altalign.train.model.image_tower import FACTORS
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import model_of
-from tests.train.run_folders import picture
-from tests.train.trained_folders import write_trained
+from tests.support.run_folders import picture
+from tests.support.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
 
@@ -175,7 +175,7 @@ def test_every_caption_embeds_in_open_clip_as_here_once_its_cleaning_is_off(
     import open_clip
 
     from altalign.train.exchange.encoders import opened
-    from tests.train import trained_folders
+    from tests.support import trained_folders
 
     letters = sorted({letter for caption in ODD_CAPTIONS for letter in caption if not letter.isspace()})
     words = [*trained_folders.CAPTIONS, *(f"{letter} a{letter}" for letter in letters), *ODD_CAPTIONS]

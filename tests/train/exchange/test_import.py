@@ -18,9 +18,9 @@ from altalign.train.exchange.encoders import opened, trained
 from altalign.train.model.image_tower import ImageTower, align_names
 from altalign.train.model.text_tower import TextTower
 from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
-from tests.train.run_folders import pairs, picture, write_run
+from tests.support.run_folders import pairs, picture, write_run
+from tests.support.trained_folders import write_trained
 from tests.train.test_training_run import written
-from tests.train.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
 

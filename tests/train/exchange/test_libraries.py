@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from altalign import cli
-from tests.train.trained_folders import write_trained
+from tests.support.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
 

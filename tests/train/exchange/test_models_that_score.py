@@ -20,8 +20,8 @@ from altalign.pipelines.score import scoring
 from altalign.pipelines.score.scorers import Batch
 from altalign.settings.score import ScoreConfig
 from altalign.train.exchange.encoders import opened, trained
-from tests.train.run_folders import picture
-from tests.train.trained_folders import write_trained
+from tests.support.run_folders import picture
+from tests.support.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
 

@@ -17,8 +17,8 @@ from altalign.train.model.text_tower import BartTower, Captioner
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.nlip import CaptionerSettings
 from altalign.train.settings.training import TextTowerSettings, TokenizerSettings, TrainConfig
+from tests.support.run_folders import pairs, write_run
 from tests.train.bart_folder import write_bart
-from tests.train.run_folders import pairs, write_run
 
 CAPTIONS = ["Red kites over the sea", "the kite", "Kités, <mask> over  THE seas \U0001f642", "a red kite & 3 blue seas"]
 

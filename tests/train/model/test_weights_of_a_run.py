@@ -10,8 +10,8 @@ from altalign.train.data import tokenizer
 from altalign.train.exchange import encoders
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.settings.training import TokenizerSettings
+from tests.support.trained_folders import write_trained
 from tests.train.small_towers import captions, image_settings, images, text_settings
-from tests.train.trained_folders import write_trained
 
 IMAGE = {"architecture": "b0", "width": 0.5, "depth": 0.3, "padding": "keras", "embedding_width": 16}
 TEXT = {"layers": 2, "width": 32, "heads": 2}

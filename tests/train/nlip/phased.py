@@ -23,7 +23,7 @@ from altalign.train.report import page
 from altalign.train.run import checkpoints
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import Learner
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.warm import trainer
 
 PHASES: list[dict[str, Any]] = [

@@ -24,8 +24,8 @@ from altalign.train.exchange import encoders, export
 from altalign.train.nlip import captions, concepts, noise, phases
 from altalign.train.settings.training import TrainConfig
 from altalign.train.step.learner import Learner
+from tests.support.run_folders import pairs, write_run
 from tests.train.nlip.phased import PHASES, config
-from tests.train.run_folders import pairs, write_run
 
 
 def stopped(real: Callable[..., Any], at: int) -> Callable[..., Any]:
@@ -81,7 +81,7 @@ def test_captions_do_not_depend_on_what_is_written_with_them(tmp_path: Path) -> 
 
 
 def test_a_training_without_a_captioner_writes_no_captions(tmp_path: Path) -> None:
-    from tests.train.trained_folders import write_trained
+    from tests.support.trained_folders import write_trained
 
     run = write_trained(tmp_path / "run")
     with pytest.raises(UsageError, match=r"trained without a \[captioner\]"):
@@ -149,7 +149,7 @@ def test_the_vocabulary_is_the_nouns_that_are_seen_often_enough() -> None:
 
 
 def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
-    from tests.train.trained_folders import write_trained
+    from tests.support.trained_folders import write_trained
 
     curated = write_run(tmp_path / "curated", pairs(12))
     model = write_trained(tmp_path / "model")
@@ -177,7 +177,7 @@ def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
 
 
 def test_concepts_that_were_stopped_go_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.train.trained_folders import write_trained
+    from tests.support.trained_folders import write_trained
 
     monkeypatch.setattr(concepts, "_PART", 5)
     curated, model = write_run(tmp_path / "curated", pairs(12)), write_trained(tmp_path / "model")

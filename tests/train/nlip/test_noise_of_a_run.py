@@ -16,9 +16,9 @@ from altalign.train.data.noise_estimates import table_of
 from altalign.train.exchange import encoders
 from altalign.train.nlip import noise, phases
 from altalign.train.settings.training import TrainConfig
+from tests.support.run_folders import pairs, write_run
+from tests.support.trained_folders import write_trained
 from tests.train.pairs import drawn, plain_losses
-from tests.train.run_folders import pairs, write_run
-from tests.train.trained_folders import write_trained
 
 SMALL = {
     "data": {"resize_px": 36, "crop_px": 32, "workers": 0},

@@ -8,7 +8,7 @@ import pytest
 from altalign.train.report import page
 from altalign.train.report.curves import Chart
 from altalign.train.report.page import NoiseView, Seen
-from tests.altalign.audit.report.chromium import browser, opened
+from tests.support.chromium import browser, opened
 
 HOSTILE = '<script>alert(1)</script>\u202e"&'
 PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from altalign import cli
-from tests.train.run_folders import pairs, write_run
+from tests.support.run_folders import pairs, write_run
 from tests.train.test_training_run import ROOT, STEPS, every_line, lines, weights, written
 
 _BLOCK, _HEAD = 32_768, struct.Struct("<IHB")  # of LevelDB's log format: checksum, length, kind

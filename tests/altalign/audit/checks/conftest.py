@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.altalign.audit import runs
-from tests.end_to_end.runs import Finished
+from tests.support import finished_runs as runs
+from tests.support.curations import Finished
 
 
 @pytest.fixture

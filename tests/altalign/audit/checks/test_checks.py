@@ -23,9 +23,9 @@ from altalign.data.reasons import REASONS, WORDS, DropReason, Stage
 from altalign.data.schema import DROPPED
 from altalign.data.shards import Sample
 from altalign.filters import identity, words
-from tests.altalign.audit import runs
-from tests.altalign.audit.runs import checks_of, failing
-from tests.end_to_end.runs import flip
+from tests.support import finished_runs as runs
+from tests.support.curations import flip
+from tests.support.finished_runs import checks_of, failing
 
 pytestmark = pytest.mark.runs
 

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from altalign.filters import pixels
-from tests.altalign.audit import runs
-from tests.altalign.audit.runs import checks_of, failing, not_asked
+from tests.support import finished_runs as runs
+from tests.support.finished_runs import checks_of, failing, not_asked
 
 pytestmark = pytest.mark.runs
 

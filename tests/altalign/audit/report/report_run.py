@@ -31,8 +31,8 @@ from altalign.data.audit_tables import (
     AuditTable,
 )
 from altalign.data.schema import COUNTS
-from tests.filters.pictures import encoded
 from tests.reference.curation import RULES_OF_MEASURE
+from tests.support.pictures import encoded
 
 COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
 

@@ -17,8 +17,8 @@ from altalign.audit.report import page
 from altalign.audit.report.page import Numbers
 from altalign.audit.run_folder import RunFolder
 from tests.altalign.audit.report import report_run
-from tests.altalign.audit.report.chromium import WIDTHS, Tab, browser, opened
 from tests.altalign.audit.report.report_run import PASSED, picture, sample
+from tests.support.chromium import WIDTHS, Tab, browser, opened
 
 pytestmark = pytest.mark.browser
 OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true })"

@@ -16,7 +16,7 @@ import pytest
 
 from tests.altalign.audit.report import report_run
 from tests.altalign.audit.report.report_run import Candidate
-from tests.end_to_end.runs import environ
+from tests.support.curations import environ
 
 pytestmark = pytest.mark.runs
 

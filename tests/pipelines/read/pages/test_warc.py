@@ -18,9 +18,9 @@ from altalign.errors import UnreadableError
 from altalign.pipelines import read
 from altalign.pipelines.read.pages import records
 from altalign.settings.curate import InputSettings
-from tests.pipelines.read.pages.archives import image, page, record, response, write, zstd
-from tests.pipelines.read.pages.archives import read_all as read_all_of
 from tests.shared_data import SHARED, needs_shared
+from tests.support.archives import image, page, record, response, write, zstd
+from tests.support.archives import read_all as read_all_of
 
 SETTINGS = InputSettings(paths=["-"])
 

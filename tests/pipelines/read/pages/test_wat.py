@@ -5,7 +5,7 @@ import json
 import pytest
 
 from altalign.settings.curate import InputSettings
-from tests.pipelines.read.pages.archives import read_all, record, write
+from tests.support.archives import read_all, record, write
 
 SETTINGS = InputSettings(kind="wat", paths=["-"])
 

@@ -15,7 +15,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.read.tables import arrow, columns, table
 from altalign.settings.curate import InputSettings
-from tests.pipelines.read.pages.archives import read_all
+from tests.support.archives import read_all
 
 IMAGES: list[bytes | None] = [b"one", None, b"", b"two", b"one"]
 

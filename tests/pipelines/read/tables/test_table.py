@@ -16,8 +16,8 @@ from altalign.pipelines import read
 from altalign.pipelines.read.stretches import STRETCH_ROWS
 from altalign.pipelines.read.tables import needed_columns, table
 from altalign.settings.curate import InputSettings
-from tests.pipelines.read.pages.archives import compress
-from tests.pipelines.read.pages.archives import read_all as read_all_of
+from tests.support.archives import compress
+from tests.support.archives import read_all as read_all_of
 
 
 def an_input(**values) -> InputSettings:

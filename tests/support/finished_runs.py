@@ -18,7 +18,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
 from altalign.data import shards
 from altalign.data.schema import COUNTS
-from tests.end_to_end.runs import write_input
+from tests.support.curations import write_input
 
 
 def curated(folder: Path, *args: str, rows: int = 600, code: int = 0) -> Path:

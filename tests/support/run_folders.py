@@ -17,7 +17,7 @@ from altalign.data import scores
 from altalign.data.key import image_id, sample_key
 from altalign.data.schema import SCHEMA_VERSION
 from altalign.data.shards import ShardWriter, write_sidecar
-from tests.filters.pictures import encoded
+from tests.support.pictures import encoded
 
 
 @dataclass(frozen=True)
