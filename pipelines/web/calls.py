@@ -1,7 +1,7 @@
 """What is asked for and what comes of it: URLs, requests, tries, calls. Data alone; `fetching` carries it out."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -119,7 +119,8 @@ class Request:
     address: str | None = None  # that was connected to, or tried last
     status: int | None = None  # None before the answer
     bytes: int = 0  # of the body that have arrived, before decoding
-    is_held_up: bool = False  # it waits for this machine: for room for its body, or for a lookup's turn
+    waits: bool = False  # for this machine: for room for its body, or for a lookup's turn
+    waits_with: Callable[[], bool] = lambda: False  # whether another request waits for the turn of a lookup they share
     share: int = 0  # bytes of the budget that its body holds
     # for the schedule
     begin_s: float = 0.0  # when it was made
@@ -129,14 +130,19 @@ class Request:
     seen_s: float = 0.0  # and when that was
     is_overdue: bool = False  # it is being ended because its time is over
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it waits for this machine."""
+        return self.waits or (self.address is None and self.waits_with())
+
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """While this machine is to blame for a wait."""
-        self.is_held_up = True
+        self.waits = True
         try:
             yield
         finally:
-            self.is_held_up = False
+            self.waits = False
 
 
 @dataclass(frozen=True, slots=True)

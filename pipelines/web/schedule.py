@@ -36,7 +36,7 @@ class Budget:
         """Reserves as many of all bytes as one body needs at most."""
         self._most, self._call_soon = bytes_at_most, call_soon_threadsafe
         self._open_to_all = bytes_at_most - min(reserved_bytes, bytes_at_most)
-        self._waiting, self._room = 0, asyncio.Event()
+        self._waiting = dict[asyncio.Future[None], tuple[Request, int]]()
         self.used = 0
         self.on_room: Callable[[], None] = lambda: None  # called in the loop after bytes came back
 
@@ -46,16 +46,15 @@ class Budget:
 
     async def take(self, request: Request, count: int) -> None:
         """Gives the body of a request `count` more bytes, as soon as they are free; it is held up meanwhile."""
-        most = self._most if request.share else self._open_to_all
-        while self.used + count > most and self.used != request.share:  # one larger than the whole budget comes alone
-            self._waiting += 1
-            try:
-                with request.held_up():
-                    await self._room.wait()
-            finally:
-                self._waiting -= 1
-        request.share += count
-        self.used += count
+        if self._grants(request, count):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = request, count
+        try:
+            with request.held_up():
+                await turn
+        finally:
+            self._waiting.pop(turn, None)
 
     def end(self, request: Request, kept: int = 0) -> None:
         """Ends a share: its body has arrived or never will. `kept` bytes stay in flight until they are given back."""
@@ -69,9 +68,20 @@ class Budget:
 
     def _free(self, count: int) -> None:
         self.used -= count
-        self._room.set()  # all that wait see for themselves, in the order in which they came
-        self._room = asyncio.Event()
+        # in the order in which they came; no others are woken: there may be as many as threads for each image
+        for turn, (request, needed) in list(self._waiting.items()):
+            if not turn.done() and self._grants(request, needed):
+                del self._waiting[turn]
+                turn.set_result(None)
         self.on_room()
+
+    def _grants(self, request: Request, count: int) -> bool:
+        most = self._most if request.share else self._open_to_all
+        if self.used + count > most and self.used != request.share:  # one larger than the whole budget comes alone
+            return False
+        request.share += count
+        self.used += count
+        return True
 
 
 class Schedule:

@@ -112,6 +112,8 @@ class Transport:
         self._closing = self._session({"Connection": "close"}, force_close=True)
 
     def _session(self, headers: dict[str, str], **connector: Any) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_dns_cache_hit.append(self._resolver.share)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=self._resolver,
@@ -134,6 +136,7 @@ class Transport:
             max_headers=HEADERS_AT_MOST,
             read_bufsize=READ_AHEAD_BYTES,
             middlewares=(_once,),
+            trace_configs=[trace],
         )
 
     def _socket(self, info: Any) -> socket.socket:
@@ -245,14 +248,18 @@ class _CheckedResolver(AbstractResolver):
 
     def __init__(self, resolve: Resolve, addresses: Addresses, at_once: int):
         self._resolve, self._addresses = resolve, addresses
-        self._turn = asyncio.Semaphore(min(at_once, LOOKUPS_AT_ONCE))
+        self._turn, self._queued = asyncio.Semaphore(min(at_once, LOOKUPS_AT_ONCE)), set[str]()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         request = _REQUEST.get()
-        with request.held_up():  # no server is to blame while others are looked up
-            await self._turn.acquire()
+        self._queued.add(host)
+        try:
+            with request.held_up():  # no server is to blame while others are looked up
+                await self._turn.acquire()
+        finally:
+            self._queued.discard(host)
         try:
             async with asyncio.timeout(LOOKUP_S):
                 addresses = await self._resolve(host.rstrip("."))
@@ -269,6 +276,11 @@ class _CheckedResolver(AbstractResolver):
             flags = socket.AI_NUMERICHOST
             results.append(ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=flags))
         return results
+
+    async def share(self, *call: Any) -> None:
+        """Told by the library, in its task, of a request whose host another one looks up, or has looked up."""
+        host = call[-1].host
+        _REQUEST.get().waits_with = lambda: host in self._queued
 
     async def close(self) -> None:
         """Does nothing: it holds nothing."""

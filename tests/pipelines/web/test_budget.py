@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import given, settings
@@ -85,6 +86,35 @@ def test_a_body_that_leaves_while_it_waits_leaves_nothing() -> None:
         budget.end(second)
         budget.end(first)
         assert (budget.used, budget.has_room(1)) == (0, True)
+
+    asyncio.run(main())
+
+
+def test_bytes_that_come_back_wake_only_whom_they_are_enough_for() -> None:
+    """A slow consumer gives back one body at a time, and as many wait as there are threads."""
+    waits = list[Request]()
+
+    class Noted(Request):
+        def held_up(self) -> AbstractContextManager[None]:
+            waits.append(self)
+            return super().held_up()
+
+    async def main() -> None:
+        budget, begun = Budget(100, 0, asyncio.get_running_loop().call_soon), list[Request]()
+        await budget.take(first := body(), 100)
+
+        async def read(request: Request) -> None:
+            await budget.take(request, 100)
+            begun.append(request)
+            await asyncio.sleep(0)
+            budget.end(request)
+
+        requests = [Noted(Target.parse("http://a.test/"), BODY_BYTES, keeps_alive=True) for _ in range(20)]
+        reading = [asyncio.create_task(read(request)) for request in requests]
+        await asyncio.sleep(0)
+        budget.end(first)
+        await asyncio.gather(*reading)
+        assert begun == waits == requests  # each once, in order
 
     asyncio.run(main())
 
