@@ -129,9 +129,10 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
             check_decodable(image, width)
             with _one_at_a_time(width * height):
                 upright, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
+                upright = np.asarray(upright)  # a copy of a large image, so here
         except DECODER_ERRORS as error:
             return Decoded(kind, width, height, words_of(error), orientation_of(image), None)
-        return Decoded(kind, width, height, None, orientation, np.asarray(upright))
+    return Decoded(kind, width, height, None, orientation, upright)
 
 
 def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stored:

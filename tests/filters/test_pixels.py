@@ -193,6 +193,20 @@ def test_large_images_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch)
         assert all(found.pixels is not None for found in threads.map(read, [data] * 16))
 
 
+def test_a_large_image_becomes_an_array_before_the_next_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixels, "LARGE_PIXELS", 100)
+    is_alone = []
+
+    class Upright:
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            is_alone.append(pixels._LARGE.locked())  # pyright: ignore[reportPrivateUsage]
+            return np.zeros((40, 30), np.uint8)
+
+    monkeypatch.setattr(pixels, "_upright", lambda *_, **__: (Upright(), 1))
+    assert read(encoded(picture(), "png")).pixels is not None
+    assert is_alone == [True]
+
+
 def test_warnings_are_put_back_and_truncated_files_refused_whatever_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 7)
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)

@@ -72,8 +72,8 @@ def steps(run: RunFolder, counts: Rows) -> list[Step]:
     steps = []
     for name, about, rows in parts:
         by_source = {source: rows[source] for source in names}
-        if others := [source for source in rows if source not in by_source]:
-            by_source[OTHERS] = sum(rows[source] for source in others)
+        if len(in_pool) > len(names):  # at every step, whether any is left of them
+            by_source[OTHERS] = rows.total() - sum(by_source.values())
         amounts_of = {source: Amount(n, *amounts.get((name, source), (None, None))) for source, n in by_source.items()}
         number = summary["pairs"] if name == "shards" else rows.total()
         steps.append(Step(name, about, number, *amounts.get((name, None), (None, None)), amounts_of))

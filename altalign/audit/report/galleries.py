@@ -14,7 +14,7 @@ from altalign.pages import frame
 from altalign.rules import own
 from altalign.rules.reason_words import of_select
 
-PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
+PICTURES_AT_MOST = 19_000_000  # bytes of data URIs
 STRIP = 8  # pictures of a row at the top of the page
 KINDS_OF_NEAR = ("just above", "just below", "dropped")  # in audit/near_duplicates/gallery.parquet
 

@@ -78,6 +78,14 @@ def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
     }
 
 
+def test_sources_that_lose_all_pairs_stay_in_the_table(tmp_path: Path):
+    run = RunFolder.open(str(report_run.write(tmp_path, report_run.candidates(46))))
+    counts = {("extract", f"source {number:02}", "kept"): 100 - number for number in range(45)}
+    counts |= {("judge", f"source {number:02}", "kept"): 9 for number in range(funnel.SOURCES_AT_MOST)}
+    steps = funnel.steps(run, counts)
+    assert [step.by_source[funnel.OTHERS].rows for step in steps][2:] == [0] * (len(steps) - 2)
+
+
 def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate], found: Numbers):
     for stage in found.stages:
         failing = [failed for each in pool for end, failed in [report_run.outcome(each, OWN)] if end == stage.stage]
