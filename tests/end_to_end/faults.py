@@ -92,7 +92,7 @@ def on_changes(act: Callable[[Change], None]) -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         is_reading = event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR))
-        if event not in CHANGES or is_reading:
+        if event not in CHANGES or is_reading or isinstance(args[0], int):  # a descriptor is of a file that is open
             return
         path = str(args[0])
         is_no_change = event == "os.mkdir" and Path(path).exists()
