@@ -44,6 +44,7 @@ BLOCK = 512  # bytes of a tar
 
 _VERSION = 1  # of the files
 _WEIGHT = np.dtype("<f8")
+_WEIGHED = np.dtype([("pair", PAIR), ("weight", _WEIGHT)])  # while the index is made: one open file a source
 _COLUMNS = ["key", "image_id", "caption", "source", "tar_offset", "tar_bytes"]
 _CHUNK = 1 << 20  # pairs of an index that are read at a time
 
@@ -143,15 +144,15 @@ def _count(folder: str, file: str, kind: "np.dtype[Any]" = PAIR) -> int:
     return storage.stamp(path).size // kind.itemsize if storage.exists(path) else -1
 
 
-def read_pairs(path: str) -> Pairs:
+def read_pairs(path: str, kind: "np.dtype[np.void]" = PAIR) -> Pairs:
     """A file of an index, mapped into memory."""
     path = storage.mappable(path)
     size = storage.stamp(path).size
-    if size % PAIR.itemsize:
+    if size % kind.itemsize:
         raise UnreadableError(
             f"{path}: {size:,} bytes, no whole number of pairs; delete the folder it is in, and it is made again"
         )
-    return np.memmap(path, PAIR, "r") if size else np.empty(0, PAIR)
+    return np.memmap(path, kind, "r") if size else np.empty(0, kind)
 
 
 def weights_of(folder: str, facts: Mapping[str, Any]) -> dict[str, Weights]:
@@ -192,7 +193,7 @@ def _write(folder: str, runs: Runs, held_out: float, stem: str) -> tuple[dict[st
         def begun(file: str) -> BinaryIO:
             return stack.enter_context(storage.write(storage.join(folder, file)))
 
-        kept_out, files, weights = begun(HELD_OUT), list[BinaryIO](), list[BinaryIO]()
+        kept_out, files = begun(HELD_OUT), list[BinaryIO]()
         for shard, table in runs.sidecars(_COLUMNS):
             pairs, choice = _pairs(runs.shards[shard], shard, table), runs.choice(shard, table)
             out = is_held_out(pairs["image_id"][:, 0], held_out)
@@ -204,11 +205,12 @@ def _write(folder: str, runs: Runs, held_out: float, stem: str) -> tuple[dict[st
                 if name not in numbers:
                     numbers[name] = len(files)
                     files.append(begun(f"{stem}-{len(files)}.bin"))
-                    weights += [begun(f"all-weights-{len(weights)}.bin")] if has_weights else []
                 takes = (which == code) & ~out & choice.stays
-                files[numbers[name]].write(pairs[takes].tobytes())
+                rows = pairs[takes]
                 if has_weights:
-                    weights[numbers[name]].write(choice.weights[takes].astype(_WEIGHT).tobytes())
+                    rows = np.empty(len(rows), _WEIGHED)
+                    rows["pair"], rows["weight"] = pairs[takes], choice.weights[takes]
+                files[numbers[name]].write(rows.tobytes())
     return numbers, counts
 
 
@@ -233,13 +235,14 @@ def _pairs(shard: Shard, number: int, table: pa.Table) -> Pairs:
 def _choose(folder: str, numbers: Collection[int], n: int, *, has_weights: bool) -> str:
     """Write the n pairs of the smallest keys (0: all) and the sums of their weights, and delete what had all."""
     paths = [storage.join(folder, f"all-{number}.bin") for number in numbers]
-    parts = [read_pairs(path) for path in paths]
+    wholes = [read_pairs(path, _WEIGHED if has_weights else PAIR) for path in paths]
+    parts = [whole["pair"] if has_weights else whole for whole in wholes]
     if n > (total := sum(map(len, parts))):
         storage.delete(folder)
         raise UsageError(f"[data] pairs = {n:,}: there are {total:,} that are not held out; give fewer, or 0 for all")
     last, of_last = nth_key(parts, n) if n else (2**64 - 1, total)
-    for number, path, pairs in zip(numbers, paths, parts, strict=True):
-        weights, so_far = storage.join(folder, f"all-weights-{number}.bin"), 0.0
+    for number, path, whole, pairs in zip(numbers, paths, wholes, parts, strict=True):
+        so_far = 0.0
         to_sums = storage.write(storage.join(folder, f"weights-{number}.bin")) if has_weights else nullcontext()
         with storage.write(storage.join(folder, f"pairs-{number}.bin")) as file, to_sums as sums:
             for first in range(0, len(pairs), _CHUNK):
@@ -250,10 +253,9 @@ def _choose(folder: str, numbers: Collection[int], n: int, *, has_weights: bool)
                 of_last -= min(of_last, np.count_nonzero(is_last))
                 file.write(chunk[takes].tobytes())
                 if sums is not None:
-                    some = np.fromfile(weights, _WEIGHT, len(chunk), offset=first * _WEIGHT.itemsize)[takes]
+                    some = whole["weight"][first : first + _CHUNK][takes]
                     running = np.cumsum(np.r_[so_far, some])
                     so_far = float(running[-1])
                     sums.write(running[1:].astype(_WEIGHT).tobytes())
         storage.delete(path)
-        storage.delete(weights)
     return f"{last:016x}{'f' * 16}" if n else ""
