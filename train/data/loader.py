@@ -314,9 +314,16 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
         tokens, mask, *prompted = (tensor.pin_memory() for tensor in (tokens, mask, *prompted))
     _, colours, height, across = parts[0].images.shape
     images = torch.empty(len(tokens), height, across, colours, dtype=torch.uint8, pin_memory=pinned)
-    images = images.permute(0, 3, 1, 2)
-    torch.cat([part.images for part in parts], out=images)
+    torch.cat([part.images.permute(0, 2, 3, 1) for part in parts], out=images)  # as memory has them: twice as fast
     keys, sources, epochs = (
         list(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("keys", "sources", "epochs")
     )
-    return Batch(keys, sources, epochs, images, tokens, mask, (prompted[0], prompted[1]) if prompted else None)
+    return Batch(
+        keys,
+        sources,
+        epochs,
+        images.permute(0, 3, 1, 2),
+        tokens,
+        mask,
+        (prompted[0], prompted[1]) if prompted else None,
+    )
