@@ -204,9 +204,9 @@ def each(work: Callable[[_T], _R], things: Iterable[_T], *, place: str) -> Itera
     """The result of `work` for each thing, in order: one after the other on a disk, many at a time in a store."""
     if not is_remote(place):
         return map(work, things)
-    from altalign.storage import objects
+    from altalign.storage import clients
 
-    return objects.each(work, things)
+    return clients.each(work, things)
 
 
 # What is there -------------------------------------------------------------------------------------------------------
@@ -417,14 +417,23 @@ def sweep(folder: str) -> None:
 # A run as a whole ----------------------------------------------------------------------------------------------------
 
 
+def _locks(folder: str) -> Any:
+    """The module that has the lock on a run."""
+    if not is_remote(folder):
+        return local
+    from altalign.storage import tickets
+
+    return tickets
+
+
 def locked(folder: str) -> AbstractContextManager[None]:
     """Hold a run folder against a second command, in a store on any machine; UsageError where another one holds it."""
-    return at(folder).locked(folder)
+    return _locks(folder).locked(folder)
 
 
 def holder(folder: str) -> str | None:
     """The process that holds a run folder, and its machine where that is another; None where none does."""
-    return at(folder).holder(folder)
+    return _locks(folder).holder(folder)
 
 
 def temporary(folder: str) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Union, cast
 from altalign.errors import StoreError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_order
-from altalign.storage import objects
+from altalign.storage import clients, objects
 from altalign.storage.paths import is_of_web
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
             requests.append([(offset, length)])
     if not requests:
         return
-    file, own = source(path), objects.threads("reads")
+    file, own = source(path), clients.threads("reads")
     begun = (
         (request, own.submit(file.read_at, request[0][0], size), max(size, _AHEAD_BYTES // _AHEAD))
         for request in requests
@@ -122,7 +122,7 @@ class _Parts:
         while len(self._parts) >= _PARTS_KEPT:
             self._parts.popitem(last=False)[1][1].cancel()
         end = min(begin + length, self.file.size)
-        self._parts[begin] = end, objects.threads("reads").submit(self.file.read_at, begin, end - begin)
+        self._parts[begin] = end, clients.threads("reads").submit(self.file.read_at, begin, end - begin)
 
 
 class _File(io.RawIOBase):

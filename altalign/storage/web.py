@@ -19,7 +19,7 @@ import aiohttp
 from altalign import __version__
 from altalign.errors import AltalignError, StoreError, UsageError, bring, first_line
 from altalign.storage import local
-from altalign.storage.objects import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
+from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 from altalign.storage.paths import Stamp
 
 _T = TypeVar("_T")

@@ -22,7 +22,7 @@ import pytest
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.stages import fetch
-from altalign.storage import objects
+from altalign.storage import clients
 from tests.object_stores.servers import Server
 from tests.support.curations import tree, write_input
 
@@ -316,9 +316,9 @@ def lines_of(said: str, folder: Path) -> list[str]:
 @contextmanager
 def _fresh_clients() -> Iterator[None]:
     """Clients of stores that ask with this environment, and no later one."""
-    objects.forget_clients()
+    clients.forget_clients()
     yield
-    objects.forget_clients()
+    clients.forget_clients()
 
 
 def _files() -> set[str]:

@@ -21,7 +21,7 @@ import pytest
 
 from altalign import storage
 from altalign.errors import FullDiskError, StoreError, UsageError
-from altalign.storage import local, objects, parquet
+from altalign.storage import clients, local, objects, parquet, tickets
 from altalign.storage.paths import Place
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
@@ -98,9 +98,9 @@ def failing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Failing:
     def before(fault: faults.Fault) -> Iterator[None]:
         with faults.before(s3, fault) as url, monkeypatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL", url)
-            objects.forget_clients()
+            clients.forget_clients()
             yield
-        objects.forget_clients()
+        clients.forget_clients()
 
     return before
 
@@ -122,7 +122,7 @@ def test_arrow_makes_an_object_of_half_of_it_which_is_why_nothing_is_streamed(st
     place = Place.parse(f"{store.url}/half")
 
     def write_half() -> None:
-        with objects.client(place).open_output_stream(place.name) as stream:
+        with clients.client(place).open_output_stream(place.name) as stream:
             stream.write(b"x" * LARGE)
             raise ValueError("midway")
 
@@ -157,7 +157,7 @@ def test_an_upload_that_fails_in_any_part_leaves_nothing(
     storage.write_bytes(f"{s3.url}/there.bin", b"before")
     data, said = random.Random(1).randbytes(LARGE + (15 << 20)), []
     with failing(fault):
-        monkeypatch.setattr(objects, "ATTEMPTS", 2)
+        monkeypatch.setattr(clients, "ATTEMPTS", 2)
         for name in ("new", "there"):
             with pytest.raises(StoreError) as caught:
                 storage.write_bytes(f"{s3.url}/{name}.bin", data)
@@ -249,9 +249,9 @@ def test_credentials_of_a_profile_are_taken(s3: Server, tmp_path: Path, monkeypa
         monkeypatch.delenv(variable)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_PROFILE", "mine")
-    objects.forget_clients()
+    clients.forget_clients()
     storage.write_bytes(f"{s3.url}/x", b"x")
-    objects.forget_clients()
+    clients.forget_clients()
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = f"{s3.url}/run"
-    monkeypatch.setattr(objects, "REFRESH_EVERY_S", 0.01)
+    monkeypatch.setattr(tickets, "REFRESH_EVERY_S", 0.01)
     with storage.locked(run):
         end, begun, times = time.monotonic() + 60, objects.HELD[run], set[float]()
         while len(times) < 4 and time.monotonic() < end:
@@ -441,12 +441,12 @@ def test_trouble_is_one_line_that_says_what_to_do(
     when: str, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment, said = TROUBLE[when]
-    monkeypatch.setattr(objects, "ATTEMPTS", 2)
+    monkeypatch.setattr(clients, "ATTEMPTS", 2)
     path = "s3://absent/run" if when == "no bucket" else f"{s3.url}/run"
     monkeypatch.setenv("HOME", str(tmp_path))
     for name, value in environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
-    objects.forget_clients()
+    clients.forget_clients()
     for ask, kind in (
         (lambda: storage.check(path), UsageError),
         (lambda: storage.write_bytes(f"{path}/x", b"x"), StoreError),
@@ -460,7 +460,7 @@ def test_trouble_is_one_line_that_says_what_to_do(
         )
         assert line.partition(": ")[2] == said
         assert str(caught.value).startswith(path)
-    objects.forget_clients()
+    clients.forget_clients()
 
 
 def test_a_bucket_of_gcs_that_is_not_there_is_said(gcs: Server) -> None:
@@ -491,7 +491,7 @@ def test_what_clients_say_is_sorted(
 ) -> None:
     for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
-    found: Any = objects.trouble(OSError(said), "gs://bucket/x" if "google" in said else "s3://bucket/x")
+    found: Any = clients.trouble(OSError(said), "gs://bucket/x" if "google" in said else "s3://bucket/x")
     assert type(found) is kind
     assert line in str(found)
     assert "Request ID" not in str(found)
