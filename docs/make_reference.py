@@ -40,7 +40,7 @@ PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-
 OF_PAGES = "pipelines/read/pages/image_elements.py: verdicts"
 GIVEN_BY = {
     DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
-    DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
+    DropReason.PAIR_REPEATED: "pipelines/stages/group_survivors.py: group",
     DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch.py: image_bytes",
     DropReason.HTTP_STATUS: "pipelines/web/fetching.py: Fetching._try",
     DropReason.HTTP_TIMEOUT: "pipelines/web/schedule.py: Schedule.ask",
@@ -93,7 +93,7 @@ CONSTANTS = (
         "candidates of the pool for each partition of the tables",
     ),
     (
-        "altalign.pipelines.stages.judge",
+        "altalign.pipelines.stages.group_survivors",
         "ROWS_PER_PARTITION",
         "candidates of the pool for each partition of survivors",
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from altalign.pipelines.engine.options import DISK_GB, MACHINE_TYPE, MIN_RAM, NEEDED
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, ROWS_PER_UNIT
-from altalign.pipelines.stages import judge, tables
+from altalign.pipelines.stages import group_survivors, tables
 from tests.docs.blocks import ROOT
 
 GUIDE = (ROOT / "docs" / "guides" / "dataflow.md").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def test_the_table_is_what_its_formulas_give(size: str) -> None:
 
 
 def test_the_figures_it_begins_with_are_those_it_names() -> None:
-    assert tables.ROWS_PER_PARTITION == judge.ROWS_PER_PARTITION
+    assert tables.ROWS_PER_PARTITION == group_survivors.ROWS_PER_PARTITION
     for words in (
         "| 6.0 at 100 M |",
         "8.7 at 1 B and 12.5 at 10 B",

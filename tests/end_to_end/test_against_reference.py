@@ -276,10 +276,10 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
     for name, value in {
         "pipelines.run.pool.ROWS_PER_UNIT": 100,
         "pipelines.stages.tables.ROWS_PER_PARTITION": 50,
-        "pipelines.stages.judge.ROWS_PER_PARTITION": 100,
-        "pipelines.stages.judge.IMAGES_PER_UNIT": 3,
+        "pipelines.stages.group_survivors.ROWS_PER_PARTITION": 100,
+        "pipelines.stages.group_survivors.IMAGES_PER_UNIT": 3,
         "pipelines.stages.judge.SURVIVORS_BYTES": 2_000,
-        "pipelines.stages.judge.UNIT_BYTES": 500,
+        "pipelines.stages.group_survivors.UNIT_BYTES": 500,
         "storage.parquet.ROW_GROUP_BYTES": 10_000,
         "filters.words.BLOCK": 37,
         "pipelines.read.stretches.STRETCH_ROWS": 23,

@@ -27,7 +27,7 @@ from altalign.pipelines.run import outputs, pool
 from altalign.pipelines.run.image_tables import GATHERED, GATHERED_IMAGES, GATHERED_INDEX
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import Run, Unit
-from altalign.pipelines.stages import extract, fetch, judge, tables
+from altalign.pipelines.stages import extract, fetch, group_survivors, judge, tables
 from altalign.settings.curate import CurateConfig
 from tests.support.curations import write_input
 
@@ -164,7 +164,7 @@ def judged(counted: Run) -> Run:
         "judge",
         judge.Judge(counted),
         pool.units(counted),
-        list(range(judge.buckets_of(counted).partitions)),
+        list(range(group_survivors.buckets_of(counted).partitions)),
     )
     judge.conclude(counted)
     return counted

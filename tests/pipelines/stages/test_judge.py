@@ -15,8 +15,9 @@ from altalign.cli import main
 from altalign.data.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.data.schema import CANDIDATE, DROPPED
 from altalign.pipelines.run.text_tables import SURVIVOR
-from altalign.pipelines.stages import judge
-from altalign.pipelines.stages.judge import Judged, Sorted, TextMeasures
+from altalign.pipelines.stages import group_survivors, judge
+from altalign.pipelines.stages.group_survivors import Sorted
+from altalign.pipelines.stages.judge import Judged, TextMeasures
 from altalign.storage import parquet
 
 CONFIG = """
@@ -63,7 +64,8 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
             super().__init__(*args)
             sorted_rows.append(len(self.short))
 
-    monkeypatch.setattr(judge, "Sorted", Noted)
+    for module in (judge, group_survivors):
+        monkeypatch.setattr(module, "Sorted", Noted)
     found, most = [], []
     for at_most in (rows, 10):
         sorted_rows.clear()
@@ -192,8 +194,8 @@ def test_rows_that_are_read_again_are_those_in_memory(seed: int, monkeypatch: py
         return iter(batches)
 
     held = Sorted(again, size=0)
-    monkeypatch.setattr(judge, "STRETCH_BYTES", 1_000)
-    apart = Sorted(again, size=judge.HELD_BYTES + 1)
+    monkeypatch.setattr(group_survivors, "STRETCH_BYTES", 1_000)
+    apart = Sorted(again, size=group_survivors.HELD_BYTES + 1)
     assert times == 2
     assert apart.short.equals(held.short)
     assert apart.bytes.tolist() == held.bytes.tolist()

@@ -1,0 +1,183 @@
+"""Groups the survivors of `judge` by image: drops repeated pairs, and finds where each image is.
+
+What it writes is sorted by (image_id, key), one row group a fetch unit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign.data.counts import FailedCounts
+from altalign.data.reasons import DropReason, Stage
+from altalign.data.schema import DROPPED, STRINGS
+from altalign.filters import identity
+from altalign.pipelines.engine.spilled_groups import Groups, Spilled
+from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
+from altalign.pipelines.run.text_tables import GROUPED_SURVIVORS, PLACED_SURVIVOR, SURVIVOR, GroupFacts, RowGroup
+from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run
+from altalign.storage import arrays, parquet
+
+ROWS_PER_PARTITION = 200_000
+HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB
+STRETCH_BYTES = 32 << 20  # read at a time where there are more
+UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
+OF_SURVIVORS, OF_PLACES = range(2)  # kinds of slices
+
+Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
+Numbers = npt.NDArray[np.int64]  # int64[n]
+
+
+def buckets_of(run: Run) -> Groups:
+    """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
+    return Groups(pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), kinds=2)
+
+
+def partition_of(ids: Ids, count: int) -> Numbers:
+    """Which of so many partitions each id is in, int64[n]: by its first 16 bits, so that partitions are in order."""
+    return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
+
+
+class Sorted:
+    """n survivors in the order of image, key, page and place in the input.
+
+    All are in memory where they have few bytes, as most partitions. One image may have all rows of a pool, and its
+    texts may be long: then what decides the order is in memory alone, and texts are read again for each stretch.
+
+    Attributes:
+        short: n rows, in that order, with all columns but strings.
+        bytes: of the strings of each row: int64[n].
+        repeated: whether a row has the key of the one before it: bool[n].
+    """
+
+    def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]], size: int):
+        """`batches` yields them (`SURVIVOR`), the same each time that it is called; `size` is how many bytes."""
+        self._batches, self._held = batches, None
+        columns = ["key", "image_id", "file", "row", "words"]
+        if size <= HELD_BYTES:
+            rows = pa.Table.from_batches(batches(), SURVIVOR)
+            order = _order(rows, rows["page_url"])
+            self._held = rows.take(order).combine_chunks()
+            self.short, self.bytes = self._held.select(columns), _bytes(self._held)
+        else:
+            short, pages, sizes = list[pa.RecordBatch](), list[Any](), list[Numbers]()
+            for batch in batches():
+                short.append(batch.select(columns).take(np.arange(batch.num_rows)))  # a copy, so that strings can go
+                pages.append(batch["page_url"].dictionary_encode())
+                sizes.append(_bytes(batch))
+            rows, page = pa.Table.from_batches(short), cast(Any, pa.chunked_array(pages)).unify_dictionaries()
+            page = page.combine_chunks()
+            ranks = np.empty(len(page.dictionary), np.int32)  # the place of each URL among all of them
+            ranks[pc.sort_indices(page.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.int32)
+            order = _order(rows, pa.array(ranks).take(page.indices))
+            self.short, self.bytes = rows.take(order).combine_chunks(), np.concatenate(sizes)[order.to_numpy()]
+        self._order: Numbers = order.to_numpy().astype(np.int64)
+        self.repeated = _equals_previous(arrays.ids_of(self.short["key"]))
+
+    def take(self, at: Numbers) -> pa.Table:
+        """Rows by their places in the order, rising (`SURVIVOR`)."""
+        if self._held is not None:
+            return self._held.take(at).combine_chunks()
+        rows, first, taken = self._order[at], 0, list[pa.RecordBatch]()
+        rising = np.sort(rows)
+        for batch in self._batches():
+            begin, end = np.searchsorted(rising, [first, first + batch.num_rows]).tolist()
+            if begin < end:
+                taken.append(batch.take(rising[begin:end] - first))
+            first += batch.num_rows
+        return pa.Table.from_batches(taken, SURVIVOR).take(np.searchsorted(rising, rows)).combine_chunks()
+
+    def stretches(self, at: Numbers) -> Iterator[pa.Table]:
+        """The same in parts of a bounded size; all at once where all are in memory."""
+        if self._held is not None:
+            yield self.take(at)
+            return
+        number = np.cumsum(self.bytes[at]) // STRETCH_BYTES
+        for part in np.split(at, np.flatnonzero(np.diff(number)) + 1):
+            yield self.take(part)
+
+
+def _order(rows: pa.Table, page: Any) -> Any:
+    columns = {"image_id": rows["image_id"], "key": rows["key"], "page_url": page}
+    columns |= {"file": rows["file"], "row": rows["row"]}
+    by: Any = [(name, "ascending", "at_start") for name in columns]  # the stubs do not know where nulls may be placed
+    return pc.sort_indices(pa.table(columns), by)
+
+
+def _bytes(rows: pa.RecordBatch | pa.Table) -> Numbers:
+    lengths: Any = (pc.binary_length(cast(Any, rows[name])).fill_null(0) for name in STRINGS)
+    return sum((column.to_numpy(zero_copy_only=False) for column in lengths), np.zeros(rows.num_rows, np.int64))
+
+
+def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
+    """Whether each of n ids is the one before it: bool[n]."""
+    return np.r_[np.zeros(min(1, len(ids)), bool), (ids[1:] == ids[:-1]).all(axis=1)]
+
+
+def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
+    """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
+    buckets, name = buckets_of(run), f"{partition:05d}"
+    bucket = buckets.bucket(partition, OF_SURVIVORS)
+    places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, OF_PLACES)]))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _, messages in spilled.slices([bucket]):
+            reader = pa.BufferReader(messages)
+            while reader.tell() < len(messages):
+                yield pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR)
+
+    rows = Sorted(batches, spilled.size([bucket]))
+    kept, dropped = np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
+    if run.config.audit.keep_dropped and len(dropped):
+        with parquet.writing(outputs.DROPPED_ROWS[Stage.JUDGE].path(run, f"repeated-{name}"), DROPPED) as file:
+            for stretch in rows.stretches(dropped):
+                file.write_row_group(as_dropped(run, stretch))
+    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(places, PLACE)))
+    failed_counts = FailedCounts()
+    for failed, at in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
+        for file, file_rows in parquet.tally(rows.short.take(at)["file"]):
+            failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
+    return GroupFacts(groups, **failed_counts.facts())
+
+
+def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
+    """Survivors that repeat a pair, as rows of `DROPPED`."""
+    key, reason = identity.hexed(arrays.ids_of(rows["key"])), DropReason.PAIR_REPEATED.value
+    columns = {
+        **{column: rows[column] for column in (*STRINGS, "words")},
+        **{"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key},
+        **{"source": pool.sources(run, rows["file"]), "stage": Stage.JUDGE.value, "reason": reason},
+        "failed": pa.array([[reason]] * len(rows), pa.list_(pa.string())),
+    }
+    return parquet.table(columns, DROPPED)
+
+
+def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, places: npt.NDArray[np.void]) -> list[RowGroup]:
+    """Write the survivors that are kept with the places of their images, of which `places` (`PLACE`) are sorted.
+
+    A row group has so many images, or rows of so many bytes.
+    """
+    ids = arrays.ids_of(rows.short["image_id"])[kept]
+    place, has_place = first_of_each(places, as_bytes(ids))
+    first_rows = np.append(np.flatnonzero(~_equals_previous(ids)), len(kept))
+    bytes_before = np.concatenate([[0], np.cumsum(rows.bytes[kept])])[first_rows]
+    images, first, groups = len(first_rows) - 1, 0, list[RowGroup]()
+    with parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR) as file:
+        while first < images:
+            within = int(np.searchsorted(bytes_before, bytes_before[first] + UNIT_BYTES, side="right")) - 1
+            last = min(max(within, first + 1), first + IMAGES_PER_UNIT, images)
+            begin, end = first_rows[[first, last]].tolist()
+            of_group = rows.take(kept[begin:end])
+            for field in ("file", "kind", "offset", "length"):
+                of_schema = PLACED_SURVIVOR.field(f"place_{field}")
+                values = place[field][begin:end].astype(np.int64)
+                column = pa.array(values, of_schema.type, mask=~has_place[begin:end])
+                of_group = of_group.append_column(of_schema, column)
+            file.write_row_group(of_group)
+            groups.append({"rows": end - begin, "images": last - first})
+            first = last
+    return groups
