@@ -112,10 +112,10 @@ def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
 
 
-def by_image(rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The first row of each image, and the number of each row's image, int64[rows]."""
-    first_rows = first_of_each_image(rows)
-    return rows.take(first_rows), np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+def images_of(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The number of the first row of each image, int64[images], and of each row's image, int64[rows]."""
+    firsts = first_of_each_image(rows)
+    return firsts, np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(rows)]))
 
 
 # One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the

@@ -30,7 +30,7 @@ from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import marks, shard_files
-from altalign.pipelines.run.image_tables import first_of_each_image
+from altalign.pipelines.run.image_tables import images_of
 from altalign.pipelines.run.shard_tables import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
 from altalign.pipelines.score import models, scorers
@@ -188,8 +188,8 @@ def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str,
     """The scores of the shard with this path (without an ending): key and the scorer's columns, by its name."""
     names = {"key", "image_id"}.union(*(SAMPLE.names if each.reads is None else each.reads for each in lacking))
     rows = parquet.read_table(f"{stem}.parquet", [name for name in SAMPLE.names if name in names]).combine_chunks()
-    firsts, of_images = first_of_each_image(rows), [scorer for scorer in lacking if scorer.prepares]
-    whole = Batch(rows, np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(rows)])))
+    firsts, image_of = images_of(rows)
+    whole, of_images = Batch(rows, image_of), [scorer for scorer in lacking if scorer.prepares]
     parts = {scorer.name: [scorer.measure(whole)] for scorer in lacking if not scorer.prepares}
     if of_images:
         prepares = {name: prepare for scorer in of_images for name, prepare in scorer.prepares.items()}

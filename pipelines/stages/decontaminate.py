@@ -200,7 +200,7 @@ def gone(run: Run, name: str) -> Numbers:
 def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
     """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
     rows, parts = image_tables.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
-    _, image_of = image_tables.by_image(rows)
+    _, image_of = image_tables.images_of(rows)
 
     def add(reason: DropReason, images: Numbers, cosines: npt.NDArray[np.float64], more: pa.Table) -> None:
         """Add the rows of images (rising numbers); their similarity is null where the cosine is NaN."""

@@ -36,7 +36,7 @@ from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import image_tables, outputs, pool, progress, removal_list
 from altalign.pipelines.run.image_places import Kind
-from altalign.pipelines.run.image_tables import FETCHED, FetchFacts, FetchUnit, by_image, first_of_each_image
+from altalign.pipelines.run.image_tables import FETCHED, FetchFacts, FetchUnit, first_of_each_image, images_of
 from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
 from altalign.pipelines.web import client, journal, log
@@ -102,7 +102,8 @@ def requests_ahead(run: Run) -> str:
             taken += unit["images"]
             continue
         rows = image_tables.survivors(run, unit)
-        of_images, image_of = by_image(rows)
+        firsts, image_of = images_of(rows)
+        of_images = rows.take(firsts)
         from_web = {*np.flatnonzero(~_in_hand(run, of_images)).tolist()}
         from_web -= _excluded(run, rows, of_images, image_of).keys()
         image_ids: list[Any] = identity.hexed(arrays.ids_of(of_images["image_id"])).to_pylist()
@@ -116,7 +117,8 @@ def requests_ahead(run: Run) -> str:
 def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
     rows = image_tables.survivors(run, unit)
-    of_images, image_of = by_image(rows)
+    firsts, image_of = images_of(rows)
+    of_images = rows.take(firsts)
     excluded = _excluded(run, rows, of_images, image_of)
     with STRICT_PILLOW:
         match run.config.fetch.source:
