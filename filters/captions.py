@@ -254,12 +254,8 @@ def rebuild(
     Shapes: out uint8[bytes of data and fixed], out_offsets int64[n + 1].
     """
     to, of_fixed, row = 0, 0, 0
-    source, target, blocks, entries = (
-        address_of(data),
-        address_of(out),
-        address_of(table.blocks),
-        address_of(table.entries),
-    )
+    source, target = address_of(data), address_of(out)
+    blocks, entries = address_of(table.blocks), address_of(table.entries)
     out_offsets[0] = 0
     while row < needs.size:
         if needs[row] & TEXT:

@@ -72,8 +72,8 @@ def of_sidecar(names: Iterable[str]) -> list[str]:
 def joined(rows: pa.Table, shard: str, names: Sequence[str], scores: Mapping[str, Score]) -> pa.Table:
     """A shard's samples with these columns beside those of its side-car, in the order of the shard.
 
-    `rows` has of the side-car `of_sidecar(names)`, and `key` where keys of scores are compared with it; `scores` are by
-    the names of their columns. UnreadableError where a file is damaged, or has other keys than the shard.
+    `rows` has of the side-car `of_sidecar(names)`, and `key` where a name is of a score; `scores` are by the names of
+    their columns. UnreadableError where a file is damaged, or has other keys than the shard.
     """
     for score in {scores[name].name: scores[name] for name in names if name in scores}.values():
         of_score = [name for name in dict.fromkeys(names) if name in score.columns]

@@ -84,8 +84,9 @@ DROPPED = pa.schema(
     ]
 )
 
+SampleRow = dict[str, Any]  # of `SAMPLE`, in Python
+
 # The side-car of a shard: one row a sample, in the order of the tar.
-SampleRow = dict[str, Any]
 SAMPLE = pa.schema(
     [
         ("key", pa.string()),  # Name of the members in the tar.

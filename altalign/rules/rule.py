@@ -28,9 +28,8 @@ class Words:
     # A sentence for the reference and the report. The settings that it names, `SECTION.NAME` between backticks, are
     # those that the reason depends on.
     meaning: str
-    explain: str = (
-        ""  # of one row: `{setting}` is the threshold with its value, others are the row's; empty: that alone
-    )
+    # Of one row: `{setting}` is the threshold with its value, other names are the row's. Empty: the threshold alone.
+    explain: str = ""
     card: str = ""  # the meaning in a few words; empty: the first sentence of `meaning`
     why: str = ""  # why the rule is there, where it is not of the paper; empty: `meaning`
     threshold: str = ""  # the setting with the number that rows are held against, `SECTION.NAME`; empty: there is none

@@ -149,11 +149,8 @@ def _check_out(run: Run, out: str, files: list[str]) -> None:
 
 def _measure(run: Run, request: CalibrationRequest) -> Findings:
     """All that is measured, in order."""
-    settings, views, threads = (
-        run.config.decontaminate,
-        1 + run.config.decontaminate.mirrored,
-        run.config.engine.threads,
-    )
+    settings, threads = run.config.decontaminate, run.config.engine.threads
+    views = 1 + settings.mirrored
     tests, pool = _tests(run), _pool(run)
     sample = pool.distinct[: request.sample]
     _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))

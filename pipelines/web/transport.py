@@ -50,8 +50,8 @@ LOOKUPS_AT_ONCE = 512
 
 NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
-# The addresses of a host, at least one, the preferred first. It raises an OSError if there are none (a `gaierror` of
-# NOT_THERE), or the lookup failed.
+# The addresses of a host, at least one. It raises an OSError if there are none (a `gaierror` of NOT_THERE), or the
+# lookup failed.
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 

@@ -318,12 +318,5 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
     keys, sources, epochs = (
         list(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("keys", "sources", "epochs")
     )
-    return Batch(
-        keys,
-        sources,
-        epochs,
-        images.permute(0, 3, 1, 2),
-        tokens,
-        mask,
-        (prompted[0], prompted[1]) if prompted else None,
-    )
+    of_captioner = (prompted[0], prompted[1]) if prompted else None
+    return Batch(keys, sources, epochs, images.permute(0, 3, 1, 2), tokens, mask, of_captioner)

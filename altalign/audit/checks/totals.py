@@ -124,12 +124,11 @@ def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> No
         place = (generations.number_of(name), int(name.rpartition("-")[2]))
         if is_grown and before >= place:
             findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
-        while (
-            not is_grown and name != f"{number:05d}" and removed_from[f"{number:05d}"]
-        ):  # nothing was left of that one
-            number += 1
-        if not is_grown and name != f"{number:05d}":
-            findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
+        if not is_grown:
+            while name != f"{number:05d}" and removed_from[f"{number:05d}"]:  # nothing was left of that one
+                number += 1
+            if name != f"{number:05d}":
+                findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
         before, number = place, number + 1
         may_be_short = is_grown or name == last or full <= entry["rows"] + removed_from[name]
         if not (entry["rows"] == full or (may_be_short and 0 < entry["rows"] < full)):

@@ -149,8 +149,6 @@ def _vocabulary(run: RunFolder) -> Distribution:
         size = int(counted.rows[levels >= level].sum())
         if level > known.min() and 0 < size < own:
             stops[level] = f"{size:,}"
-    note, passing = (
-        " Smaller only: n-grams outside the vocabulary were not recorded.",
-        rarest.where(rarest.passes_others),
-    )
+    note = " Smaller only: n-grams outside the vocabulary were not recorded."
+    passing = rarest.where(rarest.passes_others)
     return _curve("text.vocabulary_size", "Size of the vocabulary", passing, stops, 1, note=note, missing=missing)
