@@ -206,13 +206,13 @@ def select(argv: Sequence[str]) -> int:
 
     run, is_of_keys = Run(config.run.folder, config, ()), arguments.keys_only
     if arguments.list:
-        code = subset.subset(parents.opened_in_order(of_run.run.folder, of_run), run, arguments.list, flags)
+        code = subset.subset(parents.opened(of_run.run.folder, of_run), run, arguments.list, flags)
     else:
         of_balance, tops = None, tuple(map(selecting.top, arguments.top))
         if arguments.balance:
             limit, tail, seed = arguments.balance_limit, arguments.balance_tail, arguments.balance_seed
             of_balance = balance.opened(arguments.balance, limit=limit, tail=tail, seed=seed)
-        parent = parents.opened_in_order(of_run.run.folder, of_run)
+        parent = parents.opened(of_run.run.folder, of_run)
         selection = selecting.Selection(arguments.where, tops, arguments.nulls, of_balance, is_of_keys, parent)
         code = selecting.select(selection, run, flags)
     return code if is_of_keys else after_curation(config.run.folder) or code
@@ -270,7 +270,7 @@ def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
     startup.place_kernels()
     from altalign.pipelines.derive import parents, subset
 
-    code = subset.split(parents.opened_in_order(config.run.folder, config), made, shares, near, flags)
+    code = subset.split(parents.opened(config.run.folder, config), made, shares, near, flags)
     return max(code, *(after_curation(each.run.folder) for each in made))
 
 
@@ -306,6 +306,6 @@ def merge(argv: Sequence[str]) -> int:
     if is_one:
         merging.compact(made)
         return after_curation(made.run.folder)
-    runs = [parents.opened_in_order(config.run.folder, config) for config in configs]
+    runs = [parents.opened(config.run.folder, config) for config in configs]
     code = merging.merge(runs, made, flags)
     return after_curation(made.run.folder) or code

@@ -31,8 +31,9 @@ from altalign.pipelines import curate
 from altalign.pipelines.change import remove
 from altalign.pipelines.change.conclude import conclude, lineage, write_funnel
 from altalign.pipelines.derive import choose_rows, copy_scores, copy_shards, parents
-from altalign.pipelines.derive.make_run import Making, make
-from altalign.pipelines.derive.parents import Parent, of_unit, samples_of
+from altalign.pipelines.derive.copy_shards import Numbers
+from altalign.pipelines.derive.make_run import Making, make, plan_of
+from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.shard_tables import (
     COMMON,
@@ -282,7 +283,8 @@ def _keys(rows: pa.Table) -> npt.NDArray[np.bytes_]:
 
 def choose(runs: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Which rows of a shard stay: those that one run over all the input would have kept, as far as that is known."""
-    rows = samples_of(*of_unit(runs, unit["name"]))
+    parent, shard = of_unit(runs, unit["name"])
+    rows = parent.samples(shard)
     counts = list[npt.NDArray[np.int64]]()  # on or with how many others each is; 0 of one that is not over the limit
     for kind, hashes in zip(KINDS, _hashes(rows).T, strict=True):
         over = COMMON_HASHES[kind].array(run, _ONLY)
@@ -334,18 +336,27 @@ def _compact(run: Run, parent: Parent) -> int:
             raise UsageError(
                 f"{score.folder}: has no values of shard {shard.name}; measure them with `altalign score`, or delete it"
             )
-    full, change = parents.as_one(parent), Change(run.folder, durable=run.config.run.durable)
-    names = [generations.named(1, number) for number in range(len(full.units))]
-    pieces_of = dict(zip(names, full.units, strict=True))
+    change = Change(run.folder, durable=run.config.run.durable)
+
+    def places(name: str) -> parents.Places:
+        return parents.places_of(parent.samples(of_unit((parent,), name)[1], ["image_id", "key"]))
+
+    def rows_of(name: str) -> Numbers:
+        return np.arange(of_unit((parent,), name)[1].rows)
+
+    things = [(unit["name"], unit["rows"]) for unit in plan_of((parent,), run)]
+    plan = parents.in_one_order((parent,), things, places, run.config.shards.samples_per_shard)
+    parts_of = {generations.named(1, number): parts for number, parts in enumerate(plan)}
+    names = [*parts_of]
 
     def write(name: str) -> ShardFacts:
-        pieces = pieces_of[name]
-        parts = parents.parts_of(full, pieces, np.arange(sum(piece.end - piece.begin for piece in pieces)))
         with change.noted():
-            return copy_shards.copied(change.path("shards"), name, parts)
+            return parents.write_shard((parent,), change.path("shards"), name, parts_of[name], rows_of)
 
     def values(score: Score, name: str) -> pa.Table:
-        return parents.rows_of(full, pieces_of[name], lambda shard: score.values(shard.name)).combine_chunks()
+        shards = [(of_unit((parent,), unit)[1].name, begin, end) for unit, begin, end in parts_of[name]]
+        table = pa.concat_tables([score.values(shard).slice(begin, end - begin) for shard, begin, end in shards])
+        return copy_scores.in_order_of(change.path(f"shards/{name}.parquet"), table, score.folder)
 
     made = in_threads(write, names, copy_shards.at_once(run.folder))
     shards, before = list(zip(names, made, strict=True)), {shard.name for shard in parent.shards}

@@ -15,7 +15,7 @@ from altalign.data.audit_tables import SAMPLES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import KEPT, Stage, Verdict, reasons_of
 from altalign.data.schema import DROPPED
-from altalign.pipelines.derive.parents import Parent, of_unit, shard_names_of
+from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.shard_tables import CHOSEN, CHOSEN_ROWS, ChosenFacts
@@ -85,14 +85,8 @@ def _dropped(run: Run, parents: Sequence[Parent]) -> Iterator[image_figures.Part
             continue
         rows = _shown(parquet.read_table(path), most).select(DROPPED.names)
         taken.update(parquet.values(rows, "reason"))
-        keys, (parent, pieces) = parquet.values(rows, "key"), of_unit(parents, name)
-        shards, pictures = shard_names_of(parent, pieces), dict[str, bytes | None]()
-        shards = shards.filter(pc.is_in(shards["key"], value_set=pa.array(keys, pa.string())))
-        for shard in dict.fromkeys(parquet.values(shards, "shard")):
-            of_shard = parquet.values(shards.filter(pc.field("shard") == shard), "key")
-            shown = image_figures.pictures_of(run, parent.path("shards", shard), of_shard)
-            pictures |= dict(zip(of_shard, shown, strict=True))
-        yield rows, [pictures[key] for key in keys]
+        keys, (parent, shard) = parquet.values(rows, "key"), of_unit(parents, name)
+        yield rows, list(image_figures.pictures_of(run, parent.path("shards", shard.name), keys))
 
 
 def _shown(rows: pa.Table, most: Mapping[str, int]) -> pa.Table:

@@ -11,7 +11,7 @@ from altalign.data import scores
 from altalign.data.scores import Score
 from altalign.errors import UnreadableError
 from altalign.pipelines.derive.copy_shards import Numbers
-from altalign.pipelines.derive.parents import Parent, Shard, of_unit, rows_of
+from altalign.pipelines.derive.parents import Parent, Shard, of_unit
 from altalign.pipelines.run import shard_files
 from altalign.pipelines.run.shard_tables import CHOSEN_ROWS, WRITTEN, ScoreFacts, ShardFacts, ShardUnit
 from altalign.pipelines.run.units import Marks, Run, digest
@@ -42,17 +42,12 @@ def step_of(followed: OfParents) -> Marks[ScoreFacts]:
 def follow(parents: tuple[Parent, ...], followed: OfParents, run: Run, unit: ShardUnit) -> ScoreFacts:
     """Write the scores of a shard that all its samples have."""
     name = unit["name"]
-    keys = parquet.read_table(run.path("shards", f"{name}.parquet"), ["key"])["key"]
     nulls = dict[str, dict[str, int]]()
     for score, same in followed.items():
         table = _rows(parents, same, run, unit)
-        if table is None:
-            continue
-        order = pc.index_in(keys, table["key"])  # samples of several runs come in one order
-        if len(table) != len(keys) or order.null_count:
-            raise UnreadableError(f"{same[0].folder}: its keys are not those of the shards; measure it again")
-        table = table.take(order)
-        nulls[score] = shard_files.write_score(run.path(*shard_files.score_path(score, name).split("/")), table)
+        if table is not None:
+            table = in_order_of(run.path("shards", f"{name}.parquet"), table, same[0].folder)
+            nulls[score] = shard_files.write_score(run.path(*shard_files.score_path(score, name).split("/")), table)
     return ScoreFacts(of=run.facts_of(WRITTEN, name).parquet_sha256, rows=unit["rows"], nulls=nulls)
 
 
@@ -60,14 +55,22 @@ def _rows(parents: tuple[Parent, ...], same: Sequence[Score], run: Run, unit: Sh
     """The values of a shard's samples; None where those of a parent's shard are not measured."""
     tables = list[pa.Table]()
     for name, begin, end in unit["parts"]:
-        parent, pieces = of_unit(parents, name)
+        parent, shard = of_unit(parents, name)
         score = same[parents.index(parent)]
-        shards = [parent.shards[piece.shard] for piece in pieces]
-        if not all(score.has(shard.name, shard.parquet_sha256) for shard in shards):
+        if not score.has(shard.name, shard.parquet_sha256):
             return None
-        values = rows_of(parent, pieces, lambda shard, score=score: score.values(shard.name))
+        values = parent.whole(shard, score.values(shard.name))
         tables.append(values.take(CHOSEN_ROWS.array(run, name)[begin:end]))
-    return pa.concat_tables(tables).combine_chunks()
+    return pa.concat_tables(tables)
+
+
+def in_order_of(sidecar: str, table: pa.Table, folder: str) -> pa.Table:
+    """Values with their `key`, in the order of a side-car: samples of several sequences come in one order."""
+    keys = parquet.read_table(sidecar, ["key"])["key"]
+    order = pc.index_in(keys, table["key"])
+    if len(table) != len(keys) or order.null_count:
+        raise UnreadableError(f"{folder}: its keys are not those of the shards; measure it again")
+    return table.take(order).combine_chunks()
 
 
 def conclude(run: Run, followed: OfParents, step: Marks[ScoreFacts]) -> None:

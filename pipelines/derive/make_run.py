@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import pyarrow as pa
 
 from altalign import storage, terminal
-from altalign.data import generations, listing, scores
+from altalign.data import listing, scores
 from altalign.data.audit_tables import FAILED_ROWS, FUNNEL, SAMPLES
 from altalign.data.counts import Counts, FailedCounts, FailedRow
 from altalign.data.reasons import Stage
@@ -26,7 +26,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.derive import choose_rows, copy_scores, copy_shards
 from altalign.pipelines.derive import parents as of_parents
-from altalign.pipelines.derive.copy_shards import Part
+from altalign.pipelines.derive.copy_shards import Slice
 from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
@@ -183,30 +183,23 @@ def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> 
 
 
 def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
-    """The units of each parent, in their order."""
+    """One unit a shard of each parent, in their order."""
     return [
-        ShardOfParent(
-            name=f"{number:03d}-{place:05d}", parent=number, rows=sum(end - begin for _, begin, end in pieces)
-        )
+        ShardOfParent(name=f"{number:03d}-{place:05d}", parent=number, rows=shard.rows)
         for number, parent in enumerate(parents)
-        for place, pieces in enumerate(parent.units)
+        for place, shard in enumerate(parent.shards)
     ]
 
 
 def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
-    """One unit a shard: which chosen rows of which units of a parent, in order; those of several parents in one."""
-    kept = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)]
-    per_shard = run.config.shards.samples_per_shard
+    """One unit a shard: which chosen rows of which units, in order."""
 
     def places(name: str) -> of_parents.Places:
-        rows = of_parents.samples_of(*of_unit(parents, name), ["image_id", "key"])
-        return of_parents.places_of(rows.take(CHOSEN_ROWS.array(run, name)))
+        parent, shard = of_unit(parents, name)
+        return of_parents.places_of(parent.samples(shard, ["image_id", "key"]).take(CHOSEN_ROWS.array(run, name)))
 
-    if len(parents) == 1:
-        shards = copy_shards.filled(kept, per_shard)
-    else:
-        by_parent = [[unit for unit in kept if unit[0].startswith(f"{number:03d}-")] for number in range(len(parents))]
-        shards = of_parents.merged(", ".join(parent.folder for parent in parents), by_parent, places, per_shard)
+    kept = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)]
+    shards = of_parents.in_one_order(parents, kept, places, run.config.shards.samples_per_shard)
     return [
         ShardUnit(name=f"{number:05d}", rows=sum(end - begin for _, begin, end in parts), parts=[*parts])
         for number, parts in enumerate(shards)
@@ -219,12 +212,8 @@ def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
 
 def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts:
     """Write a shard of rows of the parents' shards."""
-    sequences = dict[tuple[str, int], list[Part]]()  # each in the order of image_id and key
-    for name, begin, end in unit["parts"]:
-        for parts in of_parents.parts_of(*of_unit(parents, name), CHOSEN_ROWS.array(run, name)[begin:end]):
-            sequence = name.split("-")[0], generations.number_of(parts[0].shard)
-            sequences.setdefault(sequence, []).extend(parts)
-    return copy_shards.copied(run.path("shards"), unit["name"], sequences.values())
+    parts, chosen = starmap(Slice, unit["parts"]), partial(CHOSEN_ROWS.array, run)
+    return of_parents.write_shard(parents, run.path("shards"), unit["name"], parts, chosen)
 
 
 def _plan_files(parents: tuple[Parent, ...], _run: Run) -> list[CarriedUnit]:
@@ -316,9 +305,10 @@ def _write_keys(run: Run, making: Making, counts: Counts) -> None:
         with parquet.writing(run.path(KEYS_FILE), KEYS) as file:
             for name in run.finished(CHOSEN.step):
                 interrupts.check()
-                rows = of_parents.shard_names_of(*of_unit(making.parents, name)).take(CHOSEN_ROWS.array(run, name))
-                file.write(rows.cast(KEYS))
-                pairs += len(rows)
+                parent, shard = of_unit(making.parents, name)
+                keys = parent.samples(shard, ["key"])["key"].take(CHOSEN_ROWS.array(run, name))
+                file.write(pa.table([keys, pa.repeat(pa.scalar(shard.name), len(keys))], schema=KEYS))
+                pairs += len(keys)
         parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
     if run.config.run.durable:
         storage.sync(block)

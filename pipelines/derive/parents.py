@@ -1,12 +1,9 @@
-"""Finished runs that another run is made of: their shards, the units of their samples, in one order, and their counts.
-
-A unit is a shard or, of a run of several generations, what a shard has after `altalign merge`: stretches of several.
-"""
+"""Finished runs that another run is made of: their shards, which are the units of their samples, and their counts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, groupby
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +17,8 @@ from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import damaged, own_files
 from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
-from altalign.pipelines.derive.copy_shards import Numbers, Part, Slice, slices
+from altalign.pipelines.derive.copy_shards import Numbers, Part, Slice, copied, filled, slices
+from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.settings.curate import CurateConfig
 from altalign.storage import parquet
 
@@ -38,14 +36,6 @@ class Shard:
     parquet_sha256: str
 
 
-class Piece(NamedTuple):
-    """Rows `begin` to `end` of a shard, by its place among those of a run."""
-
-    shard: int
-    begin: int
-    end: int
-
-
 @dataclass(frozen=True)
 class Parent:
     """A finished run: its settings, its number (SHA-256 of the list of its files) and its shards in order."""
@@ -56,7 +46,6 @@ class Parent:
     shards: tuple[Shard, ...]
     lineage: Mapping[str, Any] | None = None  # of its manifest; None of a curation
     generations: int = 1
-    cuts: tuple[tuple[Piece, ...], ...] | None = None  # of several generations: what lies together (`as_one`)
 
     def path(self, *parts: str) -> str:
         """A path inside the run."""
@@ -66,10 +55,16 @@ class Parent:
         """The side-car of a shard, or some of its columns."""
         return parquet.read_table(self.path("shards", f"{shard}.parquet"), columns)
 
-    @property
-    def units(self) -> Sequence[tuple[Piece, ...]]:
-        """What each unit of its samples is of: a shard, where nothing else was cut."""
-        return self.cuts or [(Piece(place, 0, shard.rows),) for place, shard in enumerate(self.shards)]
+    def samples(self, shard: Shard, columns: Sequence[str] | None = None) -> pa.Table:
+        """The same of a shard, which has as many rows as the manifest says."""
+        return self.whole(shard, self.sidecar(shard.name, columns))
+
+    def whole(self, shard: Shard, rows: pa.Table) -> pa.Table:
+        """What was read of a shard; an UnreadableError where it is not a row for each sample."""
+        if len(rows) != shard.rows:
+            path = self.path("shards", f"{shard.name}.parquet")
+            raise UnreadableError(f"{path}: has {len(rows):,} rows, where the manifest says {shard.rows:,}")
+        return rows
 
 
 def opened(folder: str, config: CurateConfig) -> Parent:
@@ -97,20 +92,10 @@ def opened(folder: str, config: CurateConfig) -> Parent:
     return Parent(folder, config, number, shards, manifest.get("lineage"), grown)
 
 
-def opened_in_order(folder: str, config: CurateConfig) -> Parent:
-    """A finished run, with its units in one order."""
-    parent = opened(folder, config)
-    return parent if parent.generations == 1 else as_one(parent)
-
-
-# Units ---------------------------------------------------------------------------------------------------------------
-
-
-def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, tuple[Piece, ...]]:
-    """The run and the rows that a unit is of; its name has their numbers."""
-    number, place = (int(number) for number in name.split("-"))
-    parent = parents[number]
-    return parent, parent.cuts[place] if parent.cuts else (Piece(place, 0, parent.shards[place].rows),)
+def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, Shard]:
+    """The run and the shard that a unit is; its name has their numbers."""
+    number, place = map(int, name.split("-"))
+    return parents[number], parents[number].shards[place]
 
 
 def places_of(rows: pa.Table) -> Places:
@@ -119,74 +104,36 @@ def places_of(rows: pa.Table) -> Places:
     return np.array([image_id + key for image_id, key in both], "S64")
 
 
-def samples_of(parent: Parent, pieces: Sequence[Piece], columns: Sequence[str] | None = None) -> pa.Table:
-    """The samples of a unit in order, or some of their columns."""
-    return rows_of(parent, pieces, lambda shard: parent.sidecar(shard.name, columns))
+def in_one_order(
+    parents: Sequence[Parent], things: Sequence[tuple[str, int]], read: Callable[[str], Places], per_shard: int
+) -> list[list[Slice]]:
+    """Cuts units, each with how many of its rows are chosen, into full shards in the order of (image_id, key).
+
+    Samples of one generation of a run are in that order; `read` gives the places of what is chosen of a unit.
+    """
+    sequences = dict[tuple[int, int], list[tuple[str, int]]]()
+    for name, rows in things:
+        sequences.setdefault(sequence_of(parents, name), []).append((name, rows))
+    if len(sequences) <= 1:
+        return filled(things, per_shard)
+    return merged(", ".join(parent.folder for parent in parents), list(sequences.values()), read, per_shard)
 
 
-def rows_of(parent: Parent, pieces: Sequence[Piece], read: Callable[[Shard], pa.Table]) -> pa.Table:
-    """The rows of a unit in order; `read` gives those of a whole shard."""
-    rows = _piece_by_piece(parent, pieces, read)
-    return rows if len(pieces) == 1 else rows.take(_order(parent, pieces)).combine_chunks()
+def sequence_of(parents: Sequence[Parent], name: str) -> tuple[int, int]:
+    """The numbers of the run and the generation that a unit is of."""
+    return int(name.partition("-")[0]), generations.number_of(of_unit(parents, name)[1].name)
 
 
-def _piece_by_piece(parent: Parent, pieces: Sequence[Piece], read: Callable[[Shard], pa.Table]) -> pa.Table:
-    parts = list[pa.Table]()
-    for piece in pieces:
-        shard = parent.shards[piece.shard]
-        rows = read(shard)
-        if len(rows) != shard.rows:
-            path = parent.path("shards", f"{shard.name}.parquet")
-            raise UnreadableError(f"{path}: has {len(rows):,} rows, where the manifest says {shard.rows:,}")
-        parts.append(rows.slice(piece.begin, piece.end - piece.begin))
-    return pa.concat_tables(parts)
-
-
-def _order(parent: Parent, pieces: Sequence[Piece]) -> Numbers:
-    """In which order the rows of the pieces, one after the other, are a unit's."""
-    rows = _piece_by_piece(parent, pieces, lambda shard: parent.sidecar(shard.name, ["image_id", "key"]))
-    return np.argsort(places_of(rows), kind="stable")
-
-
-def shard_names_of(parent: Parent, pieces: Sequence[Piece]) -> pa.Table:
-    """Key, and the name of its shard (`shard`), of each row of a unit in order."""
-
-    def read(shard: Shard) -> pa.Table:
-        keys = parent.sidecar(shard.name, ["key"])
-        return keys.append_column("shard", pa.repeat(pa.scalar(shard.name), len(keys)))
-
-    return rows_of(parent, pieces, read)
-
-
-def parts_of(parent: Parent, pieces: Sequence[Piece], rows: Numbers) -> list[list[Part]]:
-    """Where these rows of a unit, by their rising numbers, are: for each generation in order."""
-    ends = np.cumsum([piece.end - piece.begin for piece in pieces])
-    if len(pieces) > 1 and len(rows) < ends[-1]:
-        rows = np.sort(_order(parent, pieces)[rows])
-    places, parts = np.searchsorted(ends, rows, side="right"), list[tuple[int, Part]]()
-    for number in np.unique(places).tolist():
-        piece, shard = pieces[number], parent.shards[pieces[number].shard]
-        numbers = rows[places == number] - (ends[number] - piece.end)
-        parts.append((generations.number_of(shard.name), Part(parent.path("shards"), shard.name, numbers)))
-    return [[part for _, part in group] for _, group in groupby(parts, lambda each: each[0])]
-
-
-# One order -----------------------------------------------------------------------------------------------------------
-
-
-def as_one(parent: Parent) -> Parent:
-    """A run with its units as the shards that it would have if they were of one generation, and full."""
-    of_generations = [
-        [(str(place), shard.rows) for place, shard in group]
-        for _, group in groupby(enumerate(parent.shards), lambda each: generations.number_of(each[1].name))
-    ]
-
-    def places(name: str) -> Places:
-        return places_of(parent.sidecar(parent.shards[int(name)].name, ["image_id", "key"]))
-
-    units = merged(parent.folder, of_generations, places, parent.config.shards.samples_per_shard)
-    cuts = (tuple(Piece(int(name), begin, end) for name, begin, end in unit) for unit in units)
-    return replace(parent, cuts=tuple(cuts))
+def write_shard(
+    parents: Sequence[Parent], folder: str, name: str, parts: Iterable[Slice], chosen: Callable[[str], Numbers]
+) -> ShardFacts:
+    """Writes a shard of slices of units; `chosen` gives the rising numbers of the rows of a unit that they are of."""
+    sequences = dict[tuple[int, int], list[Part]]()
+    for unit, begin, end in parts:
+        parent, shard = of_unit(parents, unit)
+        part = Part(parent.path("shards"), shard.name, chosen(unit)[begin:end])
+        sequences.setdefault(sequence_of(parents, unit), []).append(part)
+    return copied(folder, name, sequences.values())
 
 
 def merged(

@@ -29,7 +29,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.derive import balance, choose_rows
 from altalign.pipelines.derive.balance import Balance
 from altalign.pipelines.derive.make_run import Making, make, plan_of
-from altalign.pipelines.derive.parents import Parent, Shard, of_unit, rows_of
+from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.run.shard_tables import (
     BALANCE,
     CHOSEN,
@@ -83,13 +83,9 @@ class Selection:
 
     def read(self, unit: ShardOfParent, names: Iterable[str]) -> pa.Table:
         """These columns of a unit."""
-        names = list(dict.fromkeys(names))
-
-        def read(shard: Shard) -> pa.Table:
-            rows = self.parent.sidecar(shard.name, columns.of_sidecar(["key", *names]))
-            return columns.joined(rows, shard.name, names, self.scores or {})
-
-        return rows_of(*of_unit((self.parent,), unit["name"]), read)
+        names, (parent, shard) = list(dict.fromkeys(names)), of_unit((self.parent,), unit["name"])
+        rows = parent.samples(shard, columns.of_sidecar(["key", *names]))
+        return columns.joined(rows, shard.name, names, self.scores or {})
 
     def read_kept(self, unit: ShardOfParent, names: Iterable[str]) -> pa.Table:
         """The rows of a unit that the conditions keep, with these columns and those that it names."""

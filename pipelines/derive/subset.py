@@ -20,7 +20,7 @@ from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.derive import choose_rows
 from altalign.pipelines.derive.make_run import Making, make
-from altalign.pipelines.derive.parents import Parent, of_unit, samples_of
+from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.near import shard_images
 from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run, content
@@ -56,7 +56,7 @@ def subset(parent: Parent, run: Run, lists: Sequence[str], flags: list[str]) -> 
 
 def choose_listed(parent: Parent, lists: Files, run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Decide the samples of a unit: those that no list has go."""
-    rows, listed = samples_of(*of_unit((parent,), unit["name"])), keys_of(lists)
+    rows, listed = parent.samples(of_unit((parent,), unit["name"])[1]), keys_of(lists)
     extras = (json.loads(extra).get(UID) if extra else None for extra in parquet.values(rows, "extra"))
     uids = pa.array([uid if isinstance(uid, str) else None for uid in extras], pa.string())
     keys: Any = rows["key"]
@@ -118,7 +118,7 @@ def split(
 def _choose_share(
     parent: Parent, groups: Mapping[str, str], share: tuple[Fraction, Fraction], run: Run, unit: ShardOfParent
 ) -> ChosenFacts:
-    rows = samples_of(*of_unit((parent,), unit["name"]))
+    rows = parent.samples(of_unit((parent,), unit["name"])[1])
     places = (place_of(groups.get(image, image)) for image in parquet.values(rows, "image_id"))
     is_other = pa.array([not share[0] <= place < share[1] for place in places], pa.bool_())
     return choose_rows.chosen(run, unit["name"], rows, [drop_where(is_other, DropReason.NOT_LISTED)])

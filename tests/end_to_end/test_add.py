@@ -16,6 +16,7 @@ from PIL import Image
 from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.change import add as adding
+from tests.end_to_end.scored import scores_of
 from tests.support import archives
 from tests.support.curations import CONFIG, counted, flip, tree, write_input
 from tests.support.finished_runs import rows_of
@@ -139,6 +140,15 @@ def test_a_run_of_one_generation_needs_all_scores(run: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert main(["merge", "run"]) == 2
     assert "measure them with `altalign score`" in capsys.readouterr().err
+    assert main(["score", "run", "--with", "scores.toml"]) == 0
+    assert main(["select", "run", "chosen", "--where", "width > 0"]) == 0  # of two generations
+    assert main(["merge", "run"]) == 0
+    for made in ("run", "chosen"):
+        followed = scores_of(Path(made, "scores"))
+        Path(made, "scores").rename(f"followed-{made}")
+        assert main(["score", made, "--with", "scores.toml"]) == 0
+        assert followed == scores_of(Path(made, "scores"))
+        assert main(["audit", made]) == 0
 
 
 def test_bad_input_is_one_line_and_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from altalign.data.reasons import DropReason, drop_where
 from altalign.errors import UsageError
 from altalign.pipelines.derive import choose_rows
 from altalign.pipelines.derive.make_run import Making, make
-from altalign.pipelines.derive.parents import of_unit, opened_in_order, samples_of
+from altalign.pipelines.derive.parents import of_unit, opened
 from altalign.pipelines.derive.subset import keys_of
 from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
 from altalign.pipelines.run.units import Run
@@ -161,13 +161,13 @@ def test_a_run_that_is_changed_while_another_is_made_of_it_is_busy_and_leaves_no
     run, gone = f"changing-{at}", rows_of(Path("run"))[0]["key"]
     Path("gone").write_text(gone, encoding="utf-8")
     config, made = config_of_run(run, ()), config_in(run, f"out-{at}")
-    parent, seen = opened_in_order(run, config), list[str]()
+    parent, seen = opened(run, config), list[str]()
 
     def choose(of: Run, unit: ShardOfParent) -> ChosenFacts:
         seen.append(unit["name"])
         if len(seen) == at + 1:
             assert main(["remove", run, "--keys", "gone"]) == 0
-        rows = samples_of(*of_unit((parent,), unit["name"]))
+        rows = parent.samples(of_unit((parent,), unit["name"])[1])
         return choose_rows.chosen(
             of, unit["name"], rows, [drop_where(pa.array([False] * len(rows)), DropReason.NOT_LISTED)]
         )
