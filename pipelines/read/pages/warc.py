@@ -150,18 +150,19 @@ def _is_success(record: Record) -> bool:
 
 def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
     """The place of the record, and the images of its page."""
-    url = image_elements.resolve(record.url, None)
     if not _is_success(record):
-        if record.kind == WarcRecordType.response and record.http is not None and record.http.status is None:
+        status = record.http.status if record.http is not None else None
+        if record.kind == WarcRecordType.response and record.http is not None and status is None:
             raise ValueError("no HTTP status line")
-        is_revisit = record.kind == WarcRecordType.revisit
-        if is_revisit and url is not None and (record.http is None or record.http.status in (None, 200, 304)):
+        if record.kind == WarcRecordType.revisit and status in (None, 200, 304):
+            url = image_elements.resolve(record.url, None)
             first = image_elements.resolve(record.head.get(b"warc-refers-to-target-uri") or record.url, None)
-            gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST, first))
+            if url is not None:
+                gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST, first))
         return
     if not record.url:
         raise ValueError("no WARC-Target-URI")
-    is_page = _is_page(record)
+    url, is_page = image_elements.resolve(record.url, None), _is_page(record)
     if url is not None:
         if record.can_be_read_again:
             gatherer.place(url, record.offset, None, None)
